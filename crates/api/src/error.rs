@@ -1,0 +1,182 @@
+//! How a refusal is told: a stable code, the kind that the code belongs to, and a message for the caller.
+
+use serde::{Deserialize, Serialize};
+
+/// What sort of refusal it is. Each kind is one HTTP status; only the server knows which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// A parameter is missing, unknown or malformed.
+    BadRequest,
+    /// No key, or none that we know.
+    Unauthenticated,
+    /// The key is known, and may not do this.
+    Forbidden,
+    /// There is no such thing for this caller.
+    NotFound,
+    /// The route exists, but not with this method.
+    MethodNotAllowed,
+    /// Nothing that the caller accepts can be answered.
+    NotAcceptable,
+    /// The state forbids it.
+    Conflict,
+    /// `If-Match` does not hold.
+    PreconditionFailed,
+    /// Larger than a limit, which the message names.
+    TooLarge,
+    /// The body is not JSON.
+    UnsupportedMediaType,
+    /// Well-formed, but impossible.
+    Unprocessable,
+    /// Too many requests.
+    RateLimited,
+    /// A fault of ours. The cause is in the log, never in the message.
+    Internal,
+    /// No capacity, shutting down, or a dependency is away.
+    Unavailable,
+    /// The guest did not answer in time.
+    GuestTimeout,
+}
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal => $kind:ident),+ $(,)?) => {
+        /// A stable name of one refusal, sent as `Skep-Error`, so that no program has to read prose.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        pub enum ErrorCode {
+            $($(#[$doc])* #[serde(rename = $text)] $variant,)+
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of this file.
+            pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$variant),+];
+
+            /// The name on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(ErrorCode::$variant => $text),+ }
+            }
+
+            /// The kind that the code belongs to.
+            pub const fn kind(self) -> ErrorKind {
+                match self { $(ErrorCode::$variant => ErrorKind::$kind),+ }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// The body is not JSON, or not UTF-8, or cut short.
+    MalformedBody = "malformed_body" => BadRequest,
+    /// The request itself is malformed: its path, its query, a header.
+    MalformedRequest = "malformed_request" => BadRequest,
+    /// A field or query parameter that the operation does not have.
+    UnknownField = "unknown_field" => BadRequest,
+    /// A parameter that the operation needs.
+    MissingParameter = "missing_parameter" => BadRequest,
+    /// A parameter with a value outside what it may be.
+    InvalidValue = "invalid_value" => BadRequest,
+    /// No `Authorization` header.
+    MissingToken = "missing_token" => Unauthenticated,
+    /// A token that is malformed or unknown.
+    InvalidToken = "invalid_token" => Unauthenticated,
+    /// A key that expired or was revoked.
+    TokenExpired = "token_expired" => Forbidden,
+    /// The key lacks the scope that the operation needs.
+    ScopeMissing = "scope_missing" => Forbidden,
+    /// The account does not allow the caller's address.
+    AddressNotAllowed = "address_not_allowed" => Forbidden,
+    /// A path that does not lie below a root.
+    PathOutsideRoots = "path_outside_roots" => Forbidden,
+    /// No such route.
+    UnknownRoute = "unknown_route" => NotFound,
+    /// No such VM of this account.
+    UnknownVm = "unknown_vm" => NotFound,
+    /// No such template.
+    UnknownTemplate = "unknown_template" => NotFound,
+    /// No such key of this account.
+    UnknownKey = "unknown_key" => NotFound,
+    /// No such account.
+    UnknownAccount = "unknown_account" => NotFound,
+    /// No such command in this VM: it was never started, or was forgotten.
+    UnknownExec = "unknown_exec" => NotFound,
+    /// A path that does not exist.
+    UnknownPath = "unknown_path" => NotFound,
+    /// The route exists, but not with this method.
+    MethodNotAllowed = "method_not_allowed" => MethodNotAllowed,
+    /// Nothing that the caller accepts can be answered.
+    NotAcceptable = "not_acceptable" => NotAcceptable,
+    /// The body's content type is not JSON.
+    NotJson = "not_json" => UnsupportedMediaType,
+    /// The name belongs to another one.
+    NameTaken = "name_taken" => Conflict,
+    /// The VM ended during the call.
+    VmEnded = "vm_ended" => Conflict,
+    /// The VM is paused.
+    VmPaused = "vm_paused" => Conflict,
+    /// More than is left of the account's quota.
+    QuotaExceeded = "quota_exceeded" => Conflict,
+    /// A file stands where a directory should be, or the other way round.
+    NotADirectory = "not_a_directory" => Conflict,
+    /// The command could not be started.
+    ExecFailed = "exec_failed" => Conflict,
+    /// The body is over the limit.
+    BodyTooLarge = "body_too_large" => TooLarge,
+    /// The template does not match its checksums.
+    TemplateDamaged = "template_damaged" => Unprocessable,
+    /// Too many requests.
+    RateLimited = "rate_limited" => RateLimited,
+    /// A fault of ours.
+    Internal = "internal" => Internal,
+    /// The machine cannot hold more.
+    NoCapacity = "no_capacity" => Unavailable,
+    /// This machine or this start cannot run VMs; the message says why.
+    SwarmUnavailable = "swarm_unavailable" => Unavailable,
+    /// The server is shutting down.
+    ShuttingDown = "shutting_down" => Unavailable,
+    /// The store is away.
+    StoreUnavailable = "store_unavailable" => Unavailable,
+    /// The guest did not answer in time.
+    GuestTimeout = "guest_timeout" => GuestTimeout,
+}
+
+/// A refusal as it crosses a border: out of a VM, or to the caller. Code and message stay as they were made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What a program reads.
+    pub code: ErrorCode,
+    /// What a person reads: what was wrong with which value, and what to do about it.
+    pub message: String,
+}
+
+impl Failure {
+    /// A refusal with its message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// The refusal for what is no VM of the caller's account: the same words whether it exists elsewhere or nowhere.
+    pub fn unknown_vm(name: impl std::fmt::Display) -> Self {
+        let message = format!("no VM `{name}` in this account; GET /api/swarm/status lists its VMs");
+        Self::new(ErrorCode::UnknownVm, message)
+    }
+
+    /// The refusal for what is no template.
+    pub fn unknown_template(name: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::UnknownTemplate, format!("no template `{name}`; this server has `base`"))
+    }
+
+    /// The kind that the code belongs to.
+    pub fn kind(&self) -> ErrorKind {
+        self.code.kind()
+    }
+}
+
+/// The body of every refusal: the status' reason phrase and the message (the spec, part 7).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ErrorBody {
+    /// The reason phrase of the status, such as `Not Found`.
+    pub error: String,
+    /// What was wrong with which value, and what to do about it.
+    pub message: String,
+}

@@ -1,0 +1,141 @@
+//! Identifiers. Each is a type of its own, parsed at the door.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+/// A text that is no id of the sort that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {wanted}")]
+pub struct NotAnId {
+    /// What was given.
+    pub text: String,
+    /// What was wanted, with its shape.
+    pub wanted: &'static str,
+}
+
+macro_rules! ulid_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $wanted:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Ulid);
+
+        impl $name {
+            /// A new id, later in order than all that this machine made before this millisecond.
+            pub fn generate() -> Self {
+                Self(Ulid::generate())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0.to_string().to_ascii_lowercase())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotAnId;
+            fn from_str(text: &str) -> Result<Self, NotAnId> {
+                let wrong = || NotAnId { text: text.to_owned(), wanted: $wanted };
+                let rest = text.strip_prefix($prefix).ok_or_else(wrong)?;
+                let id = Self(Ulid::from_string(&rest.to_ascii_uppercase()).map_err(|_| wrong())?);
+                // One spelling only: an id is compared as text elsewhere (logs, cursors, tags).
+                if id.to_string() == text { Ok(id) } else { Err(wrong()) }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NotAnId;
+            fn try_from(text: String) -> Result<Self, NotAnId> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+
+        #[cfg(feature = "openapi")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::schema::Type::String)
+                    .pattern(Some(concat!("^", $prefix, "[0-9a-hjkmnp-tv-z]{26}$")))
+                    .into()
+            }
+        }
+        #[cfg(feature = "openapi")]
+        impl utoipa::ToSchema for $name {}
+    };
+}
+
+ulid_id!(
+    /// A VM: `vm_` and 26 characters, never given twice.
+    VmId, "vm_", "a VM's id (`vm_` and 26 characters)"
+);
+ulid_id!(
+    /// A key's record, not its secret: `key_` and 26 characters.
+    KeyId, "key_", "a key's id (`key_` and 26 characters)"
+);
+ulid_id!(
+    /// An account: `acc_` and 26 characters.
+    AccountId, "acc_", "an account's id (`acc_` and 26 characters)"
+);
+
+/// A VM as callers name it: by its process id or by its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VmRef {
+    /// The process id on the server.
+    Pid(u32),
+    /// The stable id.
+    Id(VmId),
+}
+
+impl VmRef {
+    /// Reads what a path or a `vm` parameter holds. `None` is a text that can name no VM.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Ok(id) = text.parse() {
+            return Some(Self::Id(id));
+        }
+        // No sign, no leading zero: one VM has one number.
+        let canonical = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+        text.parse().ok().filter(|_| canonical).map(Self::Pid)
+    }
+}
+
+impl fmt::Display for VmRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => pid.fmt(f),
+            Self::Id(id) => id.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = VmId::generate();
+        let text = id.to_string();
+        assert_eq!(text.len(), 29);
+        assert_eq!(text.parse::<VmId>(), Ok(id));
+        assert!(text.to_ascii_uppercase().parse::<VmId>().is_err());
+        assert!(text.replace("vm_", "key_").parse::<VmId>().is_err());
+        assert!("vm_".parse::<VmId>().is_err());
+    }
+
+    #[test]
+    fn a_vm_is_named_by_pid_or_id() {
+        assert_eq!(VmRef::parse("42"), Some(VmRef::Pid(42)));
+        for wrong in ["", "abc", "-1", "+1", "042", "1.5", "1099511627776", " 1"] {
+            assert_eq!(VmRef::parse(wrong), None, "{wrong}");
+        }
+    }
+}

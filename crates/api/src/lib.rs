@@ -1,0 +1,18 @@
+//! What server, guest agent, client and command say to each other: requests, answers, ids, scopes, error codes.
+//!
+//! No I/O. The guest agent links this crate, so it stays small.
+
+pub mod error;
+pub mod exec;
+pub mod health;
+pub mod ids;
+pub mod keys;
+pub mod operation;
+pub mod scope;
+pub mod swarm;
+mod time;
+
+pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
+pub use ids::{AccountId, KeyId, VmId, VmRef};
+pub use operation::Operation;
+pub use scope::{Environment, Role, Scope};

@@ -1,0 +1,257 @@
+//! VMs: their records, how they are booted, and what the machine can hold.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::VmId;
+
+/// The template that a boot uses where none is named.
+pub const BASE_TEMPLATE: &str = "base";
+
+/// Whether a VM's processors run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum VmState {
+    /// They run.
+    Running,
+    /// They are stopped.
+    Paused,
+}
+
+/// Where a VM came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum BootSource {
+    /// Restored ahead of the request.
+    Pool,
+    /// Restored for the request.
+    Cold,
+}
+
+/// The restore's receipt. Every figure is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BootReceipt {
+    /// Where the VM came from.
+    pub source: BootSource,
+    /// Loading the snapshot until its processors ran, in milliseconds.
+    pub restore_ms: f64,
+    /// The handshake that gave it its identity, in milliseconds.
+    pub identity_ms: f64,
+    /// From the request's arrival until the agent took commands under the VM's own identity, in milliseconds.
+    pub ready_ms: f64,
+    /// Whether the guest reported fresh randomness.
+    pub reseeded: bool,
+    /// By how much its clock was set, in milliseconds.
+    pub clock_step_ms: f64,
+}
+
+/// A VM's record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Vm {
+    /// The process id on the server.
+    pub pid: u32,
+    /// The stable id, never given twice.
+    pub id: VmId,
+    /// Its address inside skep's network namespace.
+    #[cfg_attr(feature = "openapi", schema(example = "10.77.0.2"))]
+    pub ip: String,
+    /// Seconds since the boot call.
+    pub uptime: f64,
+    /// Whether its processors run.
+    pub state: VmState,
+    /// The template that it was restored from.
+    pub template: String,
+    /// When the boot call arrived.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    #[serde(with = "crate::time")]
+    pub started_at: Timestamp,
+    /// When it ends by itself; null is never.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
+    #[serde(default, with = "crate::time::option")]
+    pub expires_at: Option<Timestamp>,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Memory of the guest, in MiB.
+    pub memory_mb: u64,
+    /// What the caller wrote on it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// The ticket that it works on.
+    pub ticket: Option<String>,
+    /// The restore's receipt.
+    pub boot: BootReceipt,
+}
+
+/// The body of `POST /api/swarm/boot`. No body, an empty one and `{}` mean one VM.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BootRequest {
+    /// How many VMs: a whole number from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, example = 1))]
+    pub count: Option<u32>,
+    /// The template; `base` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = "base"))]
+    pub template: Option<String>,
+    /// Milliseconds until the VMs end by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub ttl_ms: Option<u64>,
+    /// Kept with the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Seen by every command of the VMs; never in a record, event or log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<BTreeMap<String, String>>,
+}
+
+/// The answer of `POST /api/swarm/boot`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BootAnswer {
+    /// The VMs; each answers exec at its own address.
+    pub vms: Vec<Vm>,
+    /// The whole request, commit included, in milliseconds.
+    pub elapsed_ms: f64,
+}
+
+/// How well VMs are separated from the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Isolation {
+    /// The processor's virtualization separates them.
+    Hardware,
+    /// An emulator in an ordinary process does.
+    Emulated,
+}
+
+/// The engine in use, and why it was chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EngineReport {
+    /// Its name and version, such as `qemu 7.2.22`.
+    pub name: String,
+    /// `kvm` or `tcg`.
+    pub accel: String,
+    /// The isolation that it gives.
+    pub isolation: Isolation,
+    /// What was measured, and what follows.
+    pub reason: String,
+}
+
+/// What the machine can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Capacity {
+    /// VMs at the same time.
+    pub max_vms: u32,
+    /// Memory for VMs, in MiB.
+    pub memory_mb: u64,
+    /// Memory counted for the VMs that live, in MiB.
+    pub memory_used_mb: u64,
+}
+
+/// VMs kept ready of one template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PoolState {
+    /// Ready now.
+    pub ready: u32,
+    /// Wanted.
+    pub target: u32,
+}
+
+/// The answer of `GET /api/swarm/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SwarmStatus {
+    /// The account's VMs, oldest first.
+    pub vms: Vec<Vm>,
+    /// How many they are.
+    pub count: u32,
+    /// VMs kept ready, by template.
+    pub pool: BTreeMap<String, PoolState>,
+    /// What the machine can hold.
+    pub capacity: Capacity,
+    /// The engine in use; null where this start has no swarm.
+    pub engine: Option<EngineReport>,
+}
+
+/// The answer of `POST /api/swarm/cleanup`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CleanupAnswer {
+    /// How many VMs were ended.
+    pub terminated: u32,
+}
+
+/// The answer of `DELETE /api/swarm/vm/:pid`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeleteAnswer {
+    /// The process id that it had.
+    pub pid: u32,
+    /// Its id.
+    pub id: VmId,
+    /// Always true: nothing of it is left.
+    pub terminated: bool,
+}
+
+/// The answer of `GET /api/swarm/vm/:pid/console`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Console {
+    /// The serial log, its last part.
+    pub console: String,
+    /// Whether an earlier part was left out.
+    pub truncated: bool,
+}
+
+/// Why a VM ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum EndReason {
+    /// By `DELETE`.
+    Deleted,
+    /// By cleanup.
+    Cleanup,
+    /// Its time was over.
+    Expired,
+    /// The guest powered itself off.
+    Poweroff,
+    /// Its process died.
+    Crashed,
+    /// Its process was killed for memory.
+    OutOfMemory,
+    /// Not found after a restart.
+    Lost,
+    /// It could not be booted.
+    Failed,
+}
+
+impl EndReason {
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deleted => "deleted",
+            Self::Cleanup => "cleanup",
+            Self::Expired => "expired",
+            Self::Poweroff => "poweroff",
+            Self::Crashed => "crashed",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Lost => "lost",
+            Self::Failed => "failed",
+        }
+    }
+}
