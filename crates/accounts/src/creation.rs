@@ -1,0 +1,193 @@
+//! Which keys may be made, and by whom.
+
+use jiff::Timestamp;
+use skep_api::{Environment, Role, Scope, exec::VmField, keys::CreateKey};
+
+use crate::{
+    Refusal,
+    roles::{allowed_scopes, scopes_of},
+};
+
+/// The longest name of a key, in characters.
+pub const MAX_NAME_CHARACTERS: usize = 100;
+
+/// Whom a key is for, and who makes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The name of the account that the key shall belong to.
+    pub account: &'a str,
+    /// What the creator itself may do.
+    pub creator: &'a [Scope],
+}
+
+/// A key that may be made. Two things are still to be proved: that its VM exists and that its name is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyGrant {
+    /// 1 to 100 characters.
+    pub name: String,
+    /// The environment in its name.
+    pub environment: Environment,
+    /// The preset that it was made from.
+    pub role: Option<Role>,
+    /// At least one, each once, in the order of the documentation.
+    pub scopes: Vec<Scope>,
+    /// The VM to bind it to; always with role `vm`, never without.
+    pub vm: Option<VmField>,
+    /// When it ends by itself; in the future.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Decides whether a key may be made as asked.
+///
+/// # Errors
+/// What is wrong with the request itself comes before what the creator may not do.
+pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<KeyGrant, Refusal> {
+    check_name(&request.name)?;
+    let scopes = wanted_scopes(request, target.account)?;
+    match (request.role, &request.vm) {
+        (Some(Role::Vm), None) => return Err(Refusal::VmMissing),
+        (Some(Role::Vm), Some(_)) | (_, None) => {}
+        (_, Some(_)) => return Err(Refusal::VmWithoutRole),
+    }
+    if let Some(expires_at) = request.expires_at.filter(|end| *end <= now) {
+        return Err(Refusal::ExpiryPassed { expires_at, now });
+    }
+    check_escalation(&scopes, target.creator)?;
+    Ok(KeyGrant {
+        name: request.name.clone(),
+        environment: request.environment.unwrap_or(Environment::Prod),
+        role: request.role,
+        scopes,
+        vm: request.vm.clone(),
+        expires_at: request.expires_at,
+    })
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let characters = name.chars().count();
+    if !(1..=MAX_NAME_CHARACTERS).contains(&characters) {
+        return Err(Refusal::NameLength { characters });
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Refusal::NameControl { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+fn wanted_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Refusal> {
+    let wanted = match (request.role, &request.scopes) {
+        (None, None) => return Err(Refusal::NoPermissions),
+        (Some(_), Some(_)) => return Err(Refusal::RoleAndScopes),
+        (Some(role), None) => return Ok(scopes_of(role, account)),
+        (None, Some(wanted)) => wanted,
+    };
+    if wanted.is_empty() {
+        return Err(Refusal::NoScopes);
+    }
+    let allowed = allowed_scopes(account);
+    if wanted.iter().any(|scope| !allowed.contains(scope)) {
+        return Err(Refusal::ServerAdminElsewhere { account: account.to_owned() });
+    }
+    Ok(allowed.into_iter().filter(|scope| wanted.contains(scope)).collect())
+}
+
+fn check_escalation(scopes: &[Scope], creator: &[Scope]) -> Result<(), Refusal> {
+    let missing: Vec<Scope> = scopes.iter().copied().filter(|scope| !creator.contains(scope)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(Refusal::Escalation { missing }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::ToSpan;
+    use skep_api::ErrorCode;
+
+    use super::*;
+
+    const OWNER: Target<'_> = Target { account: "default", creator: Scope::ALL };
+
+    fn now() -> Timestamp {
+        "2026-05-01T12:00:00Z".parse().unwrap()
+    }
+
+    fn request() -> CreateKey {
+        CreateKey { name: "ci".to_owned(), role: Some(Role::Agent), ..CreateKey::default() }
+    }
+
+    #[test]
+    fn what_is_refused_names_the_reason() {
+        let vm = Some(VmField::Pid(42));
+        let at = Some(now());
+        let name = |name: &str| CreateKey { name: name.to_owned(), ..request() };
+        let scopes = |list: &[Scope]| CreateKey { role: None, scopes: Some(list.to_vec()), ..request() };
+        let bad = ErrorCode::InvalidValue;
+        for (what, asked, code) in [
+            ("empty name", name(""), bad),
+            ("long name", name(&"é".repeat(101)), bad),
+            ("name of two lines", name("a\nb"), bad),
+            ("neither role nor scopes", CreateKey { role: None, ..request() }, ErrorCode::MissingParameter),
+            ("both", CreateKey { scopes: Some(vec![Scope::Admin]), ..request() }, bad),
+            ("no scopes", scopes(&[]), bad),
+            ("expiry now", CreateKey { expires_at: at, ..request() }, bad),
+            ("expiry before", CreateKey { expires_at: at.map(|t| t - 1.hour()), ..request() }, bad),
+            ("vm of an agent", CreateKey { vm: vm.clone(), ..request() }, bad),
+            ("vm with scopes", CreateKey { vm, ..scopes(&[Scope::FilesRead]) }, bad),
+            ("no vm", CreateKey { role: Some(Role::Vm), ..request() }, ErrorCode::MissingParameter),
+        ] {
+            let refusal = grant(&asked, OWNER, now()).expect_err(what);
+            assert_eq!(refusal.code(), code, "{what}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn what_is_granted_is_complete() {
+        let longest = "é".repeat(100);
+        let granted = grant(&CreateKey { name: longest.clone(), ..request() }, OWNER, now()).unwrap();
+        assert_eq!((granted.name, granted.environment), (longest, Environment::Prod));
+        assert_eq!(granted.scopes, scopes_of(Role::Agent, "default"));
+
+        let asked = CreateKey {
+            role: Some(Role::Vm),
+            environment: Some(Environment::Dev),
+            vm: Some(VmField::Text("vm_x".to_owned())),
+            expires_at: Some(now() + 1.hour()),
+            ..request()
+        };
+        let granted = grant(&asked, OWNER, now()).unwrap();
+        assert_eq!((granted.role, granted.vm), (asked.role, asked.vm));
+        assert_eq!((granted.environment, granted.expires_at), (Environment::Dev, asked.expires_at));
+    }
+
+    #[test]
+    fn scopes_are_kept_once_in_the_order_of_the_documentation() {
+        let wanted = vec![Scope::Admin, Scope::FilesRead, Scope::Admin];
+        let asked = CreateKey { role: None, scopes: Some(wanted), ..request() };
+        assert_eq!(grant(&asked, OWNER, now()).unwrap().scopes, [Scope::FilesRead, Scope::Admin]);
+    }
+
+    #[test]
+    fn nobody_gives_what_it_does_not_have() {
+        let agent = scopes_of(Role::Agent, "default");
+        let admin = scopes_of(Role::Admin, "acme");
+        let role = |role| CreateKey { role: Some(role), ..request() };
+        for (creator, account, asked, missing) in [
+            (&agent, "default", role(Role::Agent), vec![]),
+            (&agent, "default", role(Role::Operator), vec![Scope::SwarmWrite, Scope::MetricsRead]),
+            (&admin, "acme", role(Role::Admin), vec![]),
+            (&admin, "default", role(Role::Admin), vec![Scope::ServerAdmin]),
+            (&vec![Scope::Admin], "acme", role(Role::Admin), admin[..admin.len() - 1].to_vec()),
+        ] {
+            let outcome = grant(&asked, Target { account, creator }, now()).map(|_| ());
+            let expected = if missing.is_empty() { Ok(()) } else { Err(Refusal::Escalation { missing }) };
+            assert_eq!(outcome, expected, "{:?} of {account} by {creator:?}", asked.role);
+        }
+        assert_eq!(Refusal::Escalation { missing: vec![] }.code(), ErrorCode::ScopeMissing);
+    }
+
+    #[test]
+    fn server_admin_is_only_for_the_default_account() {
+        let asked = CreateKey { role: None, scopes: Some(vec![Scope::ServerAdmin]), ..request() };
+        assert!(grant(&asked, OWNER, now()).is_ok());
+        let refusal = grant(&asked, Target { account: "acme", ..OWNER }, now()).unwrap_err();
+        assert_eq!(refusal, Refusal::ServerAdminElsewhere { account: "acme".to_owned() });
+    }
+}

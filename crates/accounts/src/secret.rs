@@ -1,0 +1,216 @@
+//! A key's secret: its shape, its prefix and its hash.
+
+use std::{fmt, hash, str::FromStr};
+
+use sha2::{Digest, Sha256};
+use skep_api::Environment;
+use subtle::ConstantTimeEq;
+
+use crate::Refusal;
+
+const START: &str = "sk-skep-";
+const HEX_DIGITS: usize = 64;
+const PREFIX_HEX_DIGITS: usize = 8;
+
+/// A key as its owner holds it: `sk-skep-{environment}-{64 hex digits}`.
+///
+/// It is printed only by [`KeySecret::expose`], so that no log line can hold one by accident.
+#[derive(Clone)]
+pub struct KeySecret {
+    text: String,
+    environment: Environment,
+}
+
+impl KeySecret {
+    /// A new key out of bytes that nobody can foresee.
+    pub fn from_random(environment: Environment, random: [u8; 32]) -> Self {
+        Self { text: format!("{START}{environment}-{}", hex(&random)), environment }
+    }
+
+    /// Reads what a caller presents. Only the shape is checked.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidToken`] for any other shape.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        let rest = text.strip_prefix(START).ok_or(Refusal::InvalidToken)?;
+        let (environment, digits) = rest.split_once('-').ok_or(Refusal::InvalidToken)?;
+        let environment = environment.parse().map_err(|_| Refusal::InvalidToken)?;
+        if digits.len() != HEX_DIGITS || !digits.bytes().all(is_hex) {
+            return Err(Refusal::InvalidToken);
+        }
+        Ok(Self { text: text.to_owned(), environment })
+    }
+
+    /// The secret itself, for its owner.
+    pub fn expose(&self) -> &str {
+        &self.text
+    }
+
+    /// The environment in its name.
+    pub fn environment(&self) -> Environment {
+        self.environment
+    }
+
+    /// The key up to its 8th hex digit: enough to tell keys apart, far too little to guess one.
+    pub fn prefix(&self) -> &str {
+        &self.text[..self.text.len() - HEX_DIGITS + PREFIX_HEX_DIGITS]
+    }
+
+    /// What the store keeps.
+    pub fn hash(&self) -> KeyHash {
+        KeyHash(Sha256::digest(self.text.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeySecret({}...)", self.prefix())
+    }
+}
+
+/// The SHA-256 of a key's secret. Comparison takes the same time wherever two differ.
+#[derive(Clone, Copy, Eq)]
+pub struct KeyHash([u8; 32]);
+
+impl KeyHash {
+    /// A hash as it was stored.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The hash as it is stored.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl PartialEq for KeyHash {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl hash::Hash for KeyHash {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyHash({}...)", hex(&self.0[..4]))
+    }
+}
+
+impl FromStr for KeyHash {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        if text.len() != HEX_DIGITS || !text.bytes().all(is_hex) {
+            return Err(Refusal::NotAHash { bytes: text.len() });
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = digit(pair[0]) << 4 | digit(pair[1]);
+        }
+        Ok(Self(bytes))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|d| char::from(DIGITS[usize::from(d)])).collect()
+}
+
+// Lower case only: a key has one spelling, because its hash has one.
+const fn is_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+const fn digit(hex: u8) -> u8 {
+    if hex.is_ascii_digit() { hex - b'0' } else { hex - b'a' + 10 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DIGITS: &str = "3f9a1c20e4b5d6a7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f";
+
+    #[test]
+    fn only_the_one_shape_is_a_key() {
+        let good = format!("sk-skep-prod-{DIGITS}");
+        assert_eq!(KeySecret::parse(&good).unwrap().prefix(), "sk-skep-prod-3f9a1c20");
+        for wrong in [
+            String::new(),
+            DIGITS.to_owned(),
+            format!("sk-skep-{DIGITS}"),
+            format!("sk-skep--{DIGITS}"),
+            format!("sk-skep-production-{DIGITS}"),
+            format!("sk-skep-Prod-{DIGITS}"),
+            format!("sk-other-prod-{DIGITS}"),
+            format!("SK-skep-prod-{DIGITS}"),
+            format!("sk-skep-prod-{}", DIGITS.to_uppercase()),
+            format!("sk-skep-prod-{}", &DIGITS[1..]),
+            format!("sk-skep-prod-{DIGITS}0"),
+            format!("sk-skep-prod--{}", &DIGITS[1..]),
+            format!("sk-skep-prod-{}g", &DIGITS[1..]),
+            format!("sk-skep-prod-{}é", &DIGITS[2..]),
+            format!(" {good}"),
+            format!("{good}\n"),
+        ] {
+            assert_eq!(KeySecret::parse(&wrong).unwrap_err(), Refusal::InvalidToken, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_is_sha256_of_the_whole_text() {
+        let secret = KeySecret::from_random(Environment::Test, [0; 32]);
+        // printf 'sk-skep-test-%064d' 0 | sha256sum
+        assert_eq!(secret.hash().to_string(), EXPECTED);
+        assert_eq!(EXPECTED.parse::<KeyHash>().unwrap(), secret.hash());
+    }
+
+    const EXPECTED: &str = "9bf9b411d1e7e00a2c26288f6befde69fbc4eae9aebc7e37aaa11a295cd9e156";
+
+    #[test]
+    fn debugging_shows_no_secret() {
+        let secret = KeySecret::from_random(Environment::Dev, [7; 32]);
+        assert_eq!(format!("{secret:?}"), "KeySecret(sk-skep-dev-07070707...)");
+        assert_eq!(format!("{:?}", secret.hash()).len(), "KeyHash(00000000...)".len());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_generated_is_read_back(random in any::<[u8; 32]>(), at in 0..Environment::ALL.len()) {
+            let secret = KeySecret::from_random(Environment::ALL[at], random);
+            let read = KeySecret::parse(secret.expose()).unwrap();
+            prop_assert_eq!(read.expose(), secret.expose());
+            prop_assert_eq!(read.environment(), Environment::ALL[at]);
+            prop_assert_eq!(read.hash(), secret.hash());
+        }
+
+        #[test]
+        fn no_text_breaks_the_reader(text in "(sk-skep-(prod|test)-)?.{0,70}") {
+            if let Ok(secret) = KeySecret::parse(&text) {
+                prop_assert_eq!(secret.expose(), text);
+            }
+        }
+
+        #[test]
+        fn hashes_differ_in_any_bit(bytes in any::<[u8; 32]>(), bit in 0..256_usize) {
+            let mut other = bytes;
+            other[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_ne!(KeyHash::from_bytes(bytes), KeyHash::from_bytes(other));
+            prop_assert_eq!(KeyHash::from_bytes(bytes).to_string().parse(), Ok(KeyHash::from_bytes(bytes)));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Events: what happened, in the order of commits, written with the change that they tell of.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use skep_api::AccountId;
+
+/// What sort of event it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// A key was made. Body: `key`, `name`, `prefix`, `role`, `scopes`, `vm`, `expires_at`.
+    KeyCreated,
+    /// A key was revoked. Body: `key`, `name`, `vm`.
+    KeyRevoked,
+    /// A VM was booted. Body: `vm`, `pid`.
+    VmBooted,
+    /// A VM ended. Body: `vm`, `pid`, `reason`.
+    VmEnded,
+}
+
+impl EventKind {
+    /// Every kind.
+    pub const ALL: &'static [Self] = &[Self::KeyCreated, Self::KeyRevoked, Self::VmBooted, Self::VmEnded];
+
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::KeyCreated => "key.created",
+            Self::KeyRevoked => "key.revoked",
+            Self::VmBooted => "vm.booted",
+            Self::VmEnded => "vm.ended",
+        }
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// An event as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Its place in the order of commits; grows, never comes again within an epoch.
+    pub sequence: u64,
+    /// The life of the store that it belongs to: sequences of two epochs cannot be compared.
+    pub epoch: String,
+    /// The account that may see it.
+    pub account: AccountId,
+    /// What happened.
+    pub kind: EventKind,
+    /// To what; the kind says which fields.
+    pub body: Map<String, Value>,
+    /// When.
+    pub at: Timestamp,
+    /// The request that caused it.
+    pub request_id: Option<String>,
+}

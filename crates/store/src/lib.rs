@@ -1,0 +1,23 @@
+//! The store of accounts, keys, VMs and events: the trait, its SQLite implementation and the suite for every store.
+//!
+//! One method is one command, one transaction: the change and its events. Nothing of a database leaves this crate.
+
+mod account;
+mod error;
+mod event;
+mod key;
+pub mod sqlite;
+mod store;
+#[cfg(any(test, feature = "suite"))]
+pub mod suite;
+mod vm;
+
+pub use account::{Account, EnsureDefaultAccount, SetAccountRoots};
+pub use error::{Cause, Error, Result};
+pub use event::{Event, EventKind};
+pub use key::{
+    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RevokeKey,
+};
+pub use sqlite::{SqliteSettings, SqliteStore};
+pub use store::Store;
+pub use vm::{EndAllAlive, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};

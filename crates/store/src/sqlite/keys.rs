@@ -1,0 +1,222 @@
+//! Keys in SQLite.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, Row, named_params, params};
+use serde_json::json;
+use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, scopes_of};
+use skep_api::{AccountId, Environment, KeyId, Role, VmId, keys::Key};
+
+use super::{
+    accounts,
+    columns::{self, Columns, all, change, millis, one},
+    events::{self, NewEvent},
+    fault::Fault,
+    vms,
+};
+use crate::{
+    ADMIN_KEY_NAME, EnsureAdminKey, Error, EventKind, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey,
+    PresentedKey, RevokeKey,
+};
+
+/// Later in order than every id.
+const AFTER_ALL_IDS: &str = "~";
+
+/// Makes a key.
+pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Result<KeyRecord, Fault> {
+    accounts::by_id(connection, command.account)?;
+    if let Some(vm) = command.vm {
+        vms::require_alive(connection, command.account, vm)?;
+    }
+    if !insert(connection, id, command)? {
+        return Err(Error::NameTaken { name: command.name.clone() }.into());
+    }
+    let record = by_id(connection, command.account, id)?;
+    append_created(connection, &record.key, command)?;
+    Ok(record)
+}
+
+/// Inserts the row, unless its name is taken.
+fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, Fault> {
+    let inserted = change(
+        connection,
+        "INSERT INTO keys (id, account, sha256, prefix, name, environment, role, scopes, vm, created_at, expires_at)
+         VALUES (:id, :account, :sha256, :prefix, :name, :environment, :role, :scopes, :vm, :at, :expires_at)
+         ON CONFLICT (account, name) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING",
+        named_params! {
+            ":id": id.to_string(),
+            ":account": command.account.to_string(),
+            ":sha256": command.hash.as_bytes(),
+            ":prefix": command.prefix,
+            ":name": command.name,
+            ":environment": command.environment.as_str(),
+            ":role": command.role.map(Role::as_str),
+            ":scopes": columns::json(&command.scopes)?,
+            ":vm": command.vm.map(|vm| vm.to_string()),
+            ":at": millis(command.at),
+            ":expires_at": command.expires_at.map(millis),
+        },
+    )?;
+    Ok(inserted == 1)
+}
+
+fn append_created(connection: &Connection, key: &Key, command: &NewKey) -> Result<(), Fault> {
+    let body = json!({
+        "key": key.id,
+        "name": key.name,
+        "prefix": key.prefix,
+        "role": key.role,
+        "scopes": key.scopes,
+        "vm": key.vm,
+        "expires_at": key.expires_at,
+    });
+    events::append(
+        connection,
+        &NewEvent {
+            account: key.account,
+            kind: EventKind::KeyCreated,
+            body,
+            at: command.at,
+            request_id: command.request_id.as_deref(),
+        },
+    )
+}
+
+/// The admin key of the account `default`, made where its hash is not known.
+pub(super) fn ensure_admin(
+    connection: &Connection,
+    id: KeyId,
+    command: &EnsureAdminKey,
+) -> Result<KeyRecord, Fault> {
+    if let Some(known) = by_hash(connection, command.hash)? {
+        return Ok(known);
+    }
+    let account = accounts::by_name(connection, DEFAULT_ACCOUNT)?.id;
+    // An operator who removed the key's file gets a new key: that must not fail because the old one has the name.
+    change(
+        connection,
+        "UPDATE keys SET rotated_at = ?3
+         WHERE account = ?1 AND name = ?2 AND revoked_at IS NULL AND rotated_at IS NULL",
+        params![account.to_string(), ADMIN_KEY_NAME, millis(command.at)],
+    )?;
+    let new = NewKey {
+        account,
+        name: ADMIN_KEY_NAME.to_owned(),
+        environment: Environment::Prod,
+        role: Some(Role::Admin),
+        scopes: scopes_of(Role::Admin, DEFAULT_ACCOUNT),
+        vm: None,
+        hash: command.hash,
+        prefix: command.prefix.clone(),
+        expires_at: None,
+        at: command.at,
+        request_id: None,
+    };
+    create(connection, id, &new)
+}
+
+/// Revokes a key that is not revoked yet.
+pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
+    let revoked = change(
+        connection,
+        "UPDATE keys SET revoked_at = ?3 WHERE account = ?1 AND id = ?2 AND revoked_at IS NULL",
+        params![command.account.to_string(), command.id.to_string(), millis(command.at)],
+    )?;
+    let record = by_id(connection, command.account, command.id)?;
+    if revoked == 1 {
+        append_revoked(connection, &record.key, command.at, command.request_id.as_deref())?;
+    }
+    Ok(record)
+}
+
+/// Revokes the keys that are bound to a VM, which has ended.
+pub(super) fn revoke_bound(
+    connection: &Connection,
+    vm: VmId,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<(), Fault> {
+    let sql = "SELECT * FROM keys WHERE vm = ?1 AND revoked_at IS NULL ORDER BY id";
+    let bound = all(connection, sql, [vm.to_string()], decode)?;
+    for KeyRecord { key, .. } in bound {
+        let (account, id) = (key.account, key.id);
+        let request_id = request_id.map(str::to_owned);
+        revoke(connection, &RevokeKey { account, id, at, request_id })?;
+    }
+    Ok(())
+}
+
+fn append_revoked(
+    connection: &Connection,
+    key: &Key,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<(), Fault> {
+    let body = json!({ "key": key.id, "name": key.name, "vm": key.vm });
+    let event = NewEvent { account: key.account, kind: EventKind::KeyRevoked, body, at, request_id };
+    events::append(connection, &event)
+}
+
+/// A key of this account.
+pub(super) fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, Fault> {
+    let sql = "SELECT * FROM keys WHERE account = ?1 AND id = ?2";
+    let found = one(connection, sql, [account.to_string(), id.to_string()], decode)?;
+    found.ok_or_else(|| Error::UnknownKey { id }.into())
+}
+
+/// The key with this hash, and its account.
+pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option<PresentedKey>, Fault> {
+    let Some(record) = by_hash(connection, hash)? else { return Ok(None) };
+    let account = accounts::by_id(connection, record.key.account)?;
+    Ok(Some(PresentedKey { record, account }))
+}
+
+fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, Fault> {
+    one(connection, "SELECT * FROM keys WHERE sha256 = ?1", [hash.as_bytes()], decode)
+}
+
+/// A page of keys, newest first: their ids are in the order of their making.
+pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
+    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let mut keys = all(
+        connection,
+        "SELECT * FROM keys WHERE account = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
+        // One more than asked for tells whether there is a next page.
+        params![query.account.to_string(), before, i64::from(query.limit.max(1)) + 1],
+        decode,
+    )?;
+    let more = keys.len() > limit;
+    keys.truncate(limit);
+    let next = keys.last().filter(|_| more).map(|last| last.key.id);
+    Ok(KeyPage { keys, next })
+}
+
+/// Notes when keys were used.
+pub(super) fn note_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
+    for KeyUse { id, at } in uses {
+        change(
+            connection,
+            "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+            params![id.to_string(), millis(*at)],
+        )?;
+    }
+    Ok(())
+}
+
+fn decode(row: &Row<'_>) -> Result<KeyRecord, Fault> {
+    let key = Key {
+        id: row.word("id")?,
+        account: row.word("account")?,
+        prefix: row.plain("prefix")?,
+        name: row.plain("name")?,
+        environment: row.word("environment")?,
+        role: row.maybe_word("role")?,
+        scopes: row.json("scopes")?,
+        vm: row.maybe_word("vm")?,
+        created_at: row.time("created_at")?,
+        last_used_at: row.maybe_time("last_used_at")?,
+        expires_at: row.maybe_time("expires_at")?,
+        revoked_at: row.maybe_time("revoked_at")?,
+    };
+    Ok(KeyRecord { key, rotated_at: row.maybe_time("rotated_at")? })
+}

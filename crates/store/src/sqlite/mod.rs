@@ -1,0 +1,153 @@
+//! The store in one SQLite file: one thread writes, a few connections read beside it.
+
+mod accounts;
+mod columns;
+mod events;
+mod fault;
+mod file;
+mod health;
+mod keys;
+mod migrations;
+mod readers;
+#[cfg(test)]
+mod tests;
+mod vms;
+mod writer;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use skep_accounts::KeyHash;
+use skep_api::{AccountId, KeyId};
+
+use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
+use crate::{
+    Account, Cause, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
+    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
+    SetAccountRoots, Store, VmRecord,
+};
+
+/// Where the database is, and how patient it is.
+#[derive(Debug, Clone)]
+pub struct SqliteSettings {
+    /// The file. It is made with mode 0600 where it is missing; its folder must exist and be writable.
+    pub path: PathBuf,
+    /// How long a command waits for another process that holds the file's lock.
+    pub busy_timeout: Duration,
+}
+
+impl SqliteSettings {
+    /// The usual patience, 5 seconds, with the database at this path.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), busy_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// The store in one SQLite file. Dropping it carries out the commands that still wait.
+pub struct SqliteStore {
+    // Before the readers: the last connection that closes should be one that has nothing to write.
+    writer: Writer,
+    readers: Readers,
+    path: PathBuf,
+}
+
+impl SqliteStore {
+    /// Opens the database, makes it where it is missing, and brings it to the newest version.
+    ///
+    /// # Errors
+    /// [`Error::NewerVersion`] where a newer skep wrote it, [`Error::Unavailable`] where the file cannot be used.
+    pub async fn open(settings: SqliteSettings) -> Result<Self> {
+        let path = settings.path.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            open(&settings).map_err(|fault| fault.into_error(&settings.path))
+        });
+        opened.await.map_err(|error| Error::Internal { path, source: Cause::of(&error) })?
+    }
+}
+
+fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
+    let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
+    let mut connection = file.writer()?;
+    migrations::migrate(&mut connection)?;
+    let writer = Writer::start(connection, Arc::clone(&file))?;
+    Ok(SqliteStore { writer, readers: Readers::new(file), path: settings.path.clone() })
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> Result<Account> {
+        let id = AccountId::generate();
+        self.writer.run(move |c| accounts::ensure_default(c, id, &command)).await
+    }
+
+    async fn set_account_roots(&self, command: SetAccountRoots) -> Result<Account> {
+        self.writer.run(move |c| accounts::set_roots(c, &command)).await
+    }
+
+    async fn account(&self, id: AccountId) -> Result<Account> {
+        self.readers.run(move |c| accounts::by_id(c, id)).await
+    }
+
+    async fn account_by_name(&self, name: &str) -> Result<Account> {
+        let name = name.to_owned();
+        self.readers.run(move |c| accounts::by_name(c, &name)).await
+    }
+
+    async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| keys::ensure_admin(c, id, &command)).await
+    }
+
+    async fn create_key(&self, command: NewKey) -> Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| keys::create(c, id, &command)).await
+    }
+
+    async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord> {
+        self.writer.run(move |c| keys::revoke(c, &command)).await
+    }
+
+    async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord> {
+        self.readers.run(move |c| keys::by_id(c, account, id)).await
+    }
+
+    async fn list_keys(&self, query: ListKeys) -> Result<KeyPage> {
+        self.readers.run(move |c| keys::list(c, query)).await
+    }
+
+    async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>> {
+        self.readers.run(move |c| keys::presented(c, hash)).await
+    }
+
+    async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()> {
+        self.writer.run(move |c| keys::note_uses(c, &uses)).await
+    }
+
+    async fn record_boots(&self, command: RecordBoots) -> Result<()> {
+        self.writer.run(move |c| vms::record_boots(c, &command)).await
+    }
+
+    async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
+        self.writer.run(move |c| vms::record_end(c, &command)).await
+    }
+
+    async fn end_all_alive(&self, command: EndAllAlive) -> Result<Vec<VmRecord>> {
+        self.writer.run(move |c| vms::end_all_alive(c, command)).await
+    }
+
+    async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
+        self.readers.run(vms::alive).await
+    }
+
+    async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {
+        self.readers.run(move |c| events::after(c, sequence, limit)).await
+    }
+
+    async fn ping(&self, limit: Duration) -> Result<()> {
+        let written = tokio::time::timeout(limit, self.writer.run(health::write_second));
+        written.await.unwrap_or_else(|_| {
+            let source = Cause::text(format!("no answer within {} ms", limit.as_millis()));
+            Err(Error::Unavailable { path: self.path.clone(), source })
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! The suite on SQLite, and what only a file can do: vanish, be locked, be newer.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration};
+
+use rusqlite::Connection;
+use skep_api::{ErrorCode, swarm::EndReason};
+use tempfile::TempDir;
+
+use super::*;
+use crate::suite::{admin_key, all_events, boot, booted, default_account, end, new_key};
+
+async fn fresh() -> (TempDir, Arc<dyn Store>) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(impatient(&folder)).await.unwrap();
+    (folder, Arc::new(store))
+}
+
+fn database(folder: &TempDir) -> PathBuf {
+    folder.path().join("skep.db")
+}
+
+fn impatient(folder: &TempDir) -> SqliteSettings {
+    SqliteSettings { busy_timeout: Duration::from_millis(50), ..SqliteSettings::at(database(folder)) }
+}
+
+async fn refused(settings: SqliteSettings) -> Error {
+    SqliteStore::open(settings).await.err().expect("opening was to be refused")
+}
+
+crate::store_suite!(fresh);
+
+#[tokio::test]
+async fn opening_again_finds_all_of_it() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await;
+    let admin = store.ensure_admin_key(admin_key(1)).await.unwrap();
+    let (alive, ended) = (booted(account.id, 3), booted(account.id, 4));
+    store.record_boots(boot(vec![alive.clone(), ended.clone()])).await.unwrap();
+    store.record_end(end(ended.id, EndReason::Expired, 600)).await.unwrap();
+    let events = all_events(&*store).await;
+    drop(store);
+
+    let store = SqliteStore::open(impatient(&folder)).await.unwrap();
+    assert_eq!(default_account(&store).await, account);
+    assert_eq!(store.ensure_admin_key(admin_key(1)).await.unwrap(), admin);
+    assert_eq!(store.alive_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
+    assert_eq!(all_events(&store).await, events, "the epoch too stays");
+}
+
+#[tokio::test]
+async fn only_its_owner_can_read_the_database() {
+    let (folder, store) = fresh().await;
+    default_account(&*store).await;
+    let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let modes: Vec<_> = names.map(|p| (fs::metadata(&p).unwrap().permissions().mode() & 0o777, p)).collect();
+    assert_eq!(modes.len(), 3, "database, log and index of the log: {modes:?}");
+    assert!(modes.iter().all(|(mode, _)| *mode == 0o600), "{modes:?}");
+}
+
+#[test]
+fn every_commit_waits_for_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = DatabaseFile::find_or_make(&database(&folder), Duration::from_millis(50)).unwrap();
+    let writer = file.writer().unwrap();
+    let pragma = |name| writer.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!((pragma("synchronous"), pragma("foreign_keys")), (2, 1));
+    let mode: String = writer.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    assert_eq!(mode, "wal");
+}
+
+#[tokio::test]
+async fn a_newer_database_is_refused_by_its_version() {
+    let (folder, store) = fresh().await;
+    drop(store);
+    let newer = migrations::KNOWN + 7;
+    let raw = Connection::open(database(&folder)).unwrap();
+    raw.pragma_update(None, "user_version", newer).unwrap();
+    drop(raw);
+    let error = refused(impatient(&folder)).await;
+    assert!(matches!(error, Error::NewerVersion { found, .. } if found == newer), "{error:?}");
+    assert!(error.to_string().contains(&format!("version {newer}")), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_database_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(database(&folder), "a letter, not a database. ".repeat(100)).unwrap();
+    let missing = SqliteSettings::at(folder.path().join("no/such/folder/skep.db"));
+    let directory = SqliteSettings::at(folder.path());
+    for settings in [impatient(&folder), missing, directory] {
+        let path = settings.path.display().to_string();
+        let error = refused(settings).await;
+        assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
+        assert!(error.to_string().contains(&path), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_locked_database_is_unavailable_until_the_lock_is_gone() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let other = Connection::open(database(&folder)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = store.create_key(new_key(account, "ci", 1)).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
+    let ping = store.ping(Duration::from_secs(30)).await.unwrap_err();
+    assert_eq!(ping.code(), ErrorCode::StoreUnavailable);
+    store.account(account).await.expect("reading goes on");
+
+    other.execute_batch("ROLLBACK").unwrap();
+    store.create_key(new_key(account, "ci", 1)).await.unwrap();
+    assert_eq!(all_events(&*store).await.len(), 1, "the refused attempt left nothing");
+}
+
+#[tokio::test]
+async fn a_ping_does_not_wait_beyond_its_limit() {
+    let (folder, store) = fresh().await;
+    let patient = SqliteStore::open(SqliteSettings::at(database(&folder))).await.unwrap();
+    drop(store);
+    let other = Connection::open(database(&folder)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = patient.ping(Duration::from_millis(20)).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::StoreUnavailable);
+    let Error::Unavailable { source, .. } = error else { panic!("{error:?}") };
+    assert!(source.to_string().contains("20 ms"), "{source}");
+    other.execute_batch("ROLLBACK").unwrap();
+}
+
+#[tokio::test]
+async fn a_database_that_vanished_is_unavailable() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    drop(folder);
+    for error in [
+        store.create_key(new_key(account, "ci", 1)).await.unwrap_err(),
+        store.ping(Duration::from_secs(30)).await.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_that_was_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = impatient(&folder);
+    let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout).unwrap());
+    let mut connection = file.writer().unwrap();
+    migrations::migrate(&mut connection).unwrap();
+    let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
+    let writer = Writer::start(connection, Arc::clone(&file)).unwrap();
+    let store = SqliteStore { writer, readers: Readers::new(file), path: settings.path };
+
+    let account = default_account(&store).await.id;
+    let mut answered = Vec::new();
+    let error = loop {
+        let vm = booted(account, 3);
+        match store.record_boots(boot(vec![vm.clone()])).await {
+            Ok(()) => answered.push(vm.id),
+            Err(error) => break error,
+        }
+        assert!(answered.len() < 10_000, "the disk never fills");
+    };
+    assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
+    let kept: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
+    answered.sort_unstable();
+    assert_eq!(kept, answered);
+    assert_eq!(all_events(&store).await.len(), answered.len());
+}

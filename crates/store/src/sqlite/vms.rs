@@ -1,0 +1,123 @@
+//! VMs in SQLite.
+
+use rusqlite::{Connection, Row, named_params, params};
+use serde_json::{Value, json};
+use skep_api::{AccountId, VmId, swarm::EndReason};
+
+use super::{
+    accounts,
+    columns::{self, Columns, all, broken, change, millis, one, signed},
+    events::{self, NewEvent},
+    fault::Fault,
+    keys,
+};
+use crate::{EndAllAlive, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+
+/// Records VMs that were booted together.
+pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Result<(), Fault> {
+    for vm in &command.vms {
+        accounts::by_id(connection, vm.account)?;
+        insert(connection, vm)?;
+        let event = NewEvent {
+            account: vm.account,
+            kind: EventKind::VmBooted,
+            body: json!({ "vm": vm.id, "pid": vm.pid }),
+            at: command.at,
+            request_id: command.request_id.as_deref(),
+        };
+        events::append(connection, &event)?;
+    }
+    Ok(())
+}
+
+fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
+    change(
+        connection,
+        "INSERT INTO vms (id, account, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, boot)
+         VALUES (:id, :account, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at, :boot)",
+        named_params! {
+            ":id": vm.id.to_string(),
+            ":account": vm.account.to_string(),
+            ":pid": vm.pid,
+            ":ip": vm.ip,
+            ":template": vm.template,
+            ":vcpus": vm.vcpus,
+            ":memory_mb": signed(vm.memory_mb)?,
+            ":metadata": columns::json(&vm.metadata)?,
+            ":started_at": millis(vm.started_at),
+            ":expires_at": vm.expires_at.map(millis),
+            ":boot": columns::json(&vm.boot)?,
+        },
+    )
+}
+
+/// Records a VM's end, if it lives.
+pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<Ended, Fault> {
+    let ended = change(
+        connection,
+        "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
+        params![command.vm.to_string(), millis(command.at), command.reason.as_str()],
+    )?;
+    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    let record = found.ok_or(Error::UnknownVm { vm: command.vm })?;
+    if ended == 1 {
+        let event = NewEvent {
+            account: record.vm.account,
+            kind: EventKind::VmEnded,
+            body: json!({ "vm": record.vm.id, "pid": record.vm.pid, "reason": command.reason }),
+            at: command.at,
+            request_id: command.request_id.as_deref(),
+        };
+        events::append(connection, &event)?;
+        keys::revoke_bound(connection, command.vm, command.at, command.request_id.as_deref())?;
+    }
+    Ok(Ended { record, first: ended == 1 })
+}
+
+/// Records the end of every VM that lives.
+pub(super) fn end_all_alive(connection: &Connection, command: EndAllAlive) -> Result<Vec<VmRecord>, Fault> {
+    let EndAllAlive { reason, at } = command;
+    let ended = alive(connection)?.into_iter().map(|record| {
+        let end = RecordEnd { vm: record.vm.id, reason, at, request_id: None };
+        record_end(connection, &end).map(|ended| ended.record)
+    });
+    ended.collect()
+}
+
+/// The VMs that live, oldest first.
+pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
+    let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
+    all(connection, sql, [], decode)
+}
+
+/// Refuses a VM that is not this account's, or does not live.
+pub(super) fn require_alive(connection: &Connection, account: AccountId, vm: VmId) -> Result<(), Fault> {
+    let sql = "SELECT 1 FROM vms WHERE id = ?1 AND account = ?2 AND ended_at IS NULL";
+    let found = one(connection, sql, [vm.to_string(), account.to_string()], |_| Ok(()))?;
+    found.ok_or_else(|| Error::UnknownVm { vm }.into())
+}
+
+fn decode(row: &Row<'_>) -> Result<VmRecord, Fault> {
+    let vm = VmBooted {
+        id: row.word("id")?,
+        account: row.word("account")?,
+        pid: row.number("pid")?,
+        ip: row.plain("ip")?,
+        template: row.plain("template")?,
+        vcpus: row.number("vcpus")?,
+        memory_mb: row.number("memory_mb")?,
+        metadata: row.json("metadata")?,
+        started_at: row.time("started_at")?,
+        expires_at: row.maybe_time("expires_at")?,
+        boot: row.json("boot")?,
+    };
+    let end = match (row.maybe_time("ended_at")?, row.plain::<Option<String>>("end_reason")?) {
+        (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
+        _ => None,
+    };
+    Ok(VmRecord { vm, end })
+}
+
+fn reason(word: String) -> Result<EndReason, Fault> {
+    serde_json::from_value(Value::String(word)).map_err(|error| broken("end_reason", error))
+}

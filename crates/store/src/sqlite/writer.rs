@@ -1,0 +1,293 @@
+//! The one thread that writes.
+//!
+//! ```text
+//! run(command) --> queue --> thread: BEGIN; for each waiting command: SAVEPOINT, run, RELEASE or ROLLBACK TO; COMMIT
+//!       ^                                                                                                      |
+//!       +-------------------------- each its own answer, once the commit is on the disk ------------------------+
+//! ```
+//! While one commit waits for the disk, the next commands gather: one commit serves them all.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+};
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{fault::Fault, file::DatabaseFile};
+use crate::{Cause, Error};
+
+/// Commands that may wait; who comes then waits before the queue.
+const QUEUE: usize = 1024;
+/// Commands of one commit: more would only make the first ones wait.
+const BATCH: usize = 128;
+
+/// The way to the writing thread. Dropping it carries out what waits, then ends the thread.
+pub(super) struct Writer {
+    queue: Option<mpsc::Sender<Box<dyn Job>>>,
+    thread: Option<thread::JoinHandle<()>>,
+    file: Arc<DatabaseFile>,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(super) fn start(connection: Connection, file: Arc<DatabaseFile>) -> Result<Self, Fault> {
+        let (queue, commands) = mpsc::channel(QUEUE);
+        let watched = Arc::clone(&file);
+        let thread = thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || write(connection, &watched, commands))?;
+        Ok(Self { queue: Some(queue), thread: Some(thread), file })
+    }
+
+    /// Carries out a command and answers once it is durable.
+    pub(super) async fn run<T, F>(&self, command: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    {
+        let gone = || Fault::Away(Cause::text("the store's writer has ended")).into_error(self.file.path());
+        let (reply, answer) = oneshot::channel();
+        let job = Command { command: Some(command), outcome: None, reply };
+        let queue = self.queue.as_ref().ok_or_else(gone)?;
+        queue.send(Box::new(job)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported where it happened; its callers were told that it ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A command whose answer has any type.
+trait Job: Send {
+    /// Runs it inside the savepoint that is open. The failure is kept for the answer, and told here too.
+    fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error>;
+    /// Answers: its own outcome where the commit succeeded.
+    fn answer(self: Box<Self>, committed: Result<(), Error>);
+}
+
+struct Command<T, F> {
+    command: Option<F>,
+    outcome: Option<Result<T, Error>>,
+    reply: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Job for Command<T, F>
+where
+    T: Send,
+    F: FnOnce(&Connection) -> Result<T, Fault> + Send,
+{
+    fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error> {
+        let Some(command) = self.command.take() else { return Ok(()) };
+        // A command that panics is rolled back like any that fails; the others of its batch must not pay for it.
+        let outcome = catch_unwind(AssertUnwindSafe(|| command(connection)))
+            .unwrap_or_else(|_| Err(Fault::Broken(Cause::text("a command panicked"))))
+            .map_err(|fault| fault.into_error(file.path()));
+        let told = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.outcome = Some(outcome);
+        told
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), Error>) {
+        // A refusal may rest on what an earlier command of the batch did: it counts only if that was committed.
+        let answer = match (committed, self.outcome) {
+            (Ok(()), Some(outcome)) => outcome,
+            (Err(error), _) => Err(error),
+            // Never run, so never committed: dropping the sender tells that the writer ended.
+            (Ok(()), None) => return,
+        };
+        // The caller may be gone; the command counts all the same.
+        let _ = self.reply.send(answer);
+    }
+}
+
+fn write(mut connection: Connection, file: &DatabaseFile, mut commands: mpsc::Receiver<Box<dyn Job>>) {
+    while let Some(first) = commands.blocking_recv() {
+        let mut batch = vec![first];
+        while batch.len() < BATCH {
+            let Ok(next) = commands.try_recv() else { break };
+            batch.push(next);
+        }
+        let committed = commit_together(&mut connection, file, &mut batch);
+        for job in batch {
+            job.answer(committed.clone());
+        }
+    }
+}
+
+/// One transaction for all, a savepoint for each.
+fn commit_together(
+    connection: &mut Connection,
+    file: &DatabaseFile,
+    batch: &mut [Box<dyn Job>],
+) -> Result<(), Error> {
+    let told = |error: rusqlite::Error| Fault::from(error).into_error(file.path());
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
+    for job in batch {
+        transaction.execute_batch("SAVEPOINT command").map_err(told)?;
+        let outcome = job.run(&transaction, file);
+        // A full or failing disk can end the whole transaction, with what the others did in it.
+        if transaction.is_autocommit() {
+            return Err(outcome.err().unwrap_or_else(|| {
+                Fault::Away(Cause::text("the transaction was rolled back")).into_error(file.path())
+            }));
+        }
+        let end = if outcome.is_ok() { "RELEASE command" } else { "ROLLBACK TO command; RELEASE command" };
+        transaction.execute_batch(end).map_err(told)?;
+    }
+    file.check_in_place().map_err(|fault| fault.into_error(file.path()))?;
+    transaction.commit().map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use skep_api::ErrorCode;
+
+    use super::*;
+
+    type Answer = oneshot::Receiver<Result<usize, Error>>;
+
+    struct Bench {
+        _folder: tempfile::TempDir,
+        file: Arc<DatabaseFile>,
+        connection: Connection,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("skep.db");
+            let file = Arc::new(DatabaseFile::find_or_make(&path, Duration::from_millis(20)).unwrap());
+            let connection = file.writer().unwrap();
+            connection.execute_batch("CREATE TABLE words (word TEXT UNIQUE)").unwrap();
+            Self { _folder: folder, file, connection }
+        }
+
+        fn words(&self) -> Vec<String> {
+            let mut statement = self.connection.prepare("SELECT word FROM words ORDER BY word").unwrap();
+            statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        }
+
+        /// Runs the commands as one batch.
+        fn commit(&mut self, batch: Vec<Box<dyn Job>>) -> Result<(), Error> {
+            let mut batch = batch;
+            let committed = commit_together(&mut self.connection, &self.file, &mut batch);
+            batch.into_iter().for_each(|job| job.answer(committed.clone()));
+            committed
+        }
+    }
+
+    fn job(
+        command: impl FnOnce(&Connection) -> Result<usize, Fault> + Send + 'static,
+    ) -> (Box<dyn Job>, Answer) {
+        let (reply, answer) = oneshot::channel();
+        (Box::new(Command { command: Some(command), outcome: None, reply }), answer)
+    }
+
+    fn insert(connection: &Connection, word: &str) -> Result<usize, Fault> {
+        Ok(connection.execute("INSERT INTO words VALUES (?1)", [word])?)
+    }
+
+    fn count(connection: &Connection) -> usize {
+        let count = connection.query_row("SELECT count(*) FROM words", [], |row| row.get::<_, u32>(0));
+        count.unwrap() as usize
+    }
+
+    #[test]
+    fn a_command_that_fails_leaves_nothing_and_harms_no_other_of_its_batch() {
+        let mut bench = Bench::new();
+        let (a, mut a_answer) = job(|c| insert(c, "a"));
+        let (twice, mut twice_answer) = job(|c| insert(c, "half").and_then(|_| insert(c, "a")));
+        let (refused, mut refused_answer) = job(|c| {
+            insert(c, "refused")?;
+            Err(Error::NameTaken { name: "refused".to_owned() }.into())
+        });
+        let (panics, mut panics_answer) = job(|c| {
+            insert(c, "panicked").unwrap();
+            panic!("on purpose")
+        });
+        let (b, mut b_answer) = job(|c| insert(c, "b"));
+        bench.commit(vec![a, twice, refused, panics, b]).unwrap();
+        assert_eq!(bench.words(), ["a", "b"]);
+        assert_eq!(a_answer.try_recv().unwrap().unwrap(), 1);
+        assert_eq!(b_answer.try_recv().unwrap().unwrap(), 1);
+        for (answer, code) in [
+            (&mut twice_answer, ErrorCode::Internal),
+            (&mut refused_answer, ErrorCode::NameTaken),
+            (&mut panics_answer, ErrorCode::Internal),
+        ] {
+            assert_eq!(answer.try_recv().unwrap().unwrap_err().code(), code);
+        }
+    }
+
+    #[test]
+    fn nothing_is_called_durable_that_is_not() {
+        let mut bench = Bench::new();
+        let (lost, mut lost_answer) = job(|c| {
+            // As SQLite does by itself where the disk is full.
+            c.execute_batch("ROLLBACK")?;
+            Err(Fault::Away(Cause::text("disk full")))
+        });
+        let (a, mut a_answer) = job(|c| insert(c, "a"));
+        let (b, mut b_answer) = job(|c| insert(c, "b"));
+        bench.commit(vec![a, lost, b]).unwrap_err();
+        assert!(bench.words().is_empty());
+        for answer in [&mut a_answer, &mut lost_answer, &mut b_answer] {
+            assert_eq!(answer.try_recv().unwrap().unwrap_err().code(), ErrorCode::StoreUnavailable);
+        }
+    }
+
+    #[test]
+    fn a_database_that_was_deleted_takes_no_commands() {
+        let mut bench = Bench::new();
+        std::fs::remove_file(bench.file.path()).unwrap();
+        let (a, mut answer) = job(|c| insert(c, "a"));
+        bench.commit(vec![a]).unwrap_err();
+        assert_eq!(answer.try_recv().unwrap().unwrap_err().code(), ErrorCode::StoreUnavailable);
+    }
+
+    #[test]
+    fn waiting_commands_share_one_commit() {
+        let Bench { _folder, file, connection } = Bench::new();
+        let reader = Arc::new(std::sync::Mutex::new(file.reader().unwrap()));
+        let (queue, commands) = mpsc::channel(QUEUE);
+        let thread = thread::spawn(move || write(connection, &file, commands));
+
+        let ((started, running), (open, gate)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let (first, _answer) = job(move |_| {
+            started.send(()).unwrap();
+            gate.recv().unwrap();
+            Ok(0)
+        });
+        queue.blocking_send(first).ok().unwrap();
+        running.recv().unwrap();
+        let mut answers = Vec::new();
+        for i in 0..10 {
+            let reader = Arc::clone(&reader);
+            let (next, answer) = job(move |c| {
+                insert(c, &format!("{i}"))?;
+                Ok(count(&reader.lock().unwrap()))
+            });
+            queue.blocking_send(next).ok().unwrap();
+            answers.push(answer);
+        }
+        open.send(()).unwrap();
+        for answer in answers {
+            assert_eq!(answer.blocking_recv().unwrap().unwrap(), 0, "an earlier command was committed alone");
+        }
+        assert_eq!(count(&reader.lock().unwrap()), 10);
+        drop(queue);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,56 @@
+//! What every store can do.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use skep_accounts::KeyHash;
+use skep_api::{AccountId, KeyId};
+
+use crate::{
+    Account, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord, KeyUse,
+    ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots, VmRecord,
+};
+
+/// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
+/// away is carried out all the same. Every method can fail with `Unavailable` or `Internal`; what else, it says.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// The account `default`, made by the first start.
+    async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> Result<Account>;
+    /// Gives an account other roots; fails with `UnknownAccount`.
+    async fn set_account_roots(&self, command: SetAccountRoots) -> Result<Account>;
+    /// An account; fails with `UnknownAccount`.
+    async fn account(&self, id: AccountId) -> Result<Account>;
+    /// An account by its name; fails with `UnknownAccount`.
+    async fn account_by_name(&self, name: &str) -> Result<Account>;
+
+    /// The admin key with this hash; fails with `UnknownAccount` before there is an account `default`.
+    async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord>;
+    /// Makes a key; fails with `NameTaken`, `UnknownAccount`, `UnknownVm`.
+    async fn create_key(&self, command: NewKey) -> Result<KeyRecord>;
+    /// Revokes a key, or answers the record of one that was revoked before; fails with `UnknownKey`.
+    async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord>;
+    /// A key of this account; fails with `UnknownKey`.
+    async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord>;
+    /// A page of an account's keys, revoked ones too, newest first.
+    async fn list_keys(&self, query: ListKeys) -> Result<KeyPage>;
+    /// The key with this hash, valid or not.
+    async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
+    /// Notes when keys were last used; a key that is not known is passed over.
+    async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
+
+    /// Records VMs that were booted together; fails with `UnknownAccount`.
+    async fn record_boots(&self, command: RecordBoots) -> Result<()>;
+    /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.
+    async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
+    /// Records the end of every VM that lives, and answers them, oldest first.
+    async fn end_all_alive(&self, command: EndAllAlive) -> Result<Vec<VmRecord>>;
+    /// The VMs of all accounts that live, oldest first.
+    async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
+
+    /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
+    async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+
+    /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
+    async fn ping(&self, limit: Duration) -> Result<()>;
+}

@@ -1,0 +1,175 @@
+//! What every store must do. An implementation runs all of it through [`store_suite!`](crate::store_suite).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "these are tests: a panic is how they fail"
+)]
+#![allow(missing_docs, reason = "a test's name is its promise")]
+
+pub mod accounts;
+pub mod concurrency;
+pub mod events;
+pub mod keys;
+pub mod vms;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use skep_accounts::{KeyHash, KeySecret};
+use skep_api::{
+    AccountId, Environment, KeyId, Role, Scope, VmId,
+    swarm::{BootReceipt, BootSource, EndReason},
+};
+
+use crate::{
+    Account, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey, RecordBoots, RecordEnd,
+    RevokeKey, Store, VmBooted,
+};
+
+/// Makes a test of every promise. Takes an async function that answers a guard and an empty store (`Arc<dyn Store>`).
+#[macro_export]
+macro_rules! store_suite {
+    ($fresh:path) => {
+        $crate::store_suite!($fresh:
+            accounts::the_default_account_is_made_once,
+            accounts::roots_are_replaced,
+            accounts::unknown_accounts_are_refused,
+            keys::a_key_is_kept_as_it_was_made,
+            keys::a_name_belongs_to_one_valid_key,
+            keys::a_second_revocation_answers_the_record,
+            keys::keys_of_another_account_are_unknown,
+            keys::a_key_is_bound_only_to_a_vm_that_lives,
+            keys::pages_hold_every_key_once_newest_first,
+            keys::uses_are_noted_without_events,
+            keys::the_admin_key_is_made_once,
+            keys::a_new_admin_key_takes_the_name,
+            vms::boots_are_recorded_as_they_were,
+            vms::boots_are_all_or_none,
+            vms::a_second_end_changes_nothing,
+            vms::keys_end_with_their_vm,
+            vms::a_start_ends_all_that_live,
+            events::events_are_read_in_order_page_by_page,
+            events::events_hold_no_secret,
+            concurrency::writers_at_once_are_all_durable,
+            concurrency::one_of_many_gets_a_name,
+            concurrency::a_refusal_harms_no_neighbour,
+            concurrency::a_store_that_works_answers_the_ping,
+        );
+    };
+    ($fresh:path: $($subject:ident::$promise:ident),+ $(,)?) => {
+        $(
+            #[tokio::test]
+            async fn $promise() {
+                let (_guard, store) = $fresh().await;
+                $crate::suite::$subject::$promise(store).await;
+            }
+        )+
+    };
+}
+
+/// A fixed moment, some milliseconds later each `step`.
+pub fn moment(step: i64) -> Timestamp {
+    Timestamp::from_millisecond(1_780_000_000_123 + step).unwrap()
+}
+
+/// The account `default`, made if need be.
+pub async fn default_account(store: &dyn Store) -> Account {
+    let command = EnsureDefaultAccount { roots: vec!["/srv/work".to_owned()], at: moment(0) };
+    store.ensure_default_account(command).await.unwrap()
+}
+
+/// The hash of a secret that ends in this number.
+pub fn hash(number: u8) -> KeyHash {
+    secret(number).hash()
+}
+
+/// A secret that ends in this number.
+pub fn secret(number: u8) -> KeySecret {
+    let mut random = [0xa5; 32];
+    random[31] = number;
+    KeySecret::from_random(Environment::Prod, random)
+}
+
+/// A key for agents with a name; its secret is [`secret`].
+pub fn new_key(account: AccountId, name: &str, number: u8) -> NewKey {
+    NewKey {
+        account,
+        name: name.to_owned(),
+        environment: Environment::Prod,
+        role: Some(Role::Agent),
+        scopes: vec![Scope::FilesRead, Scope::SwarmExec],
+        vm: None,
+        hash: hash(number),
+        prefix: secret(number).prefix().to_owned(),
+        expires_at: None,
+        at: moment(1),
+        request_id: Some(format!("create-{name}")),
+    }
+}
+
+/// The admin key whose secret is [`secret`].
+pub fn admin_key(number: u8) -> EnsureAdminKey {
+    EnsureAdminKey { hash: hash(number), prefix: secret(number).prefix().to_owned(), at: moment(1) }
+}
+
+/// The revocation of a key.
+pub fn revocation(account: AccountId, id: KeyId, step: i64) -> RevokeKey {
+    RevokeKey { account, id, at: moment(step), request_id: Some(format!("revoke-{step}")) }
+}
+
+/// A VM as it is booted.
+pub fn booted(account: AccountId, pid: u32) -> VmBooted {
+    let metadata =
+        [("task".to_owned(), Value::from("süß")), ("deep".to_owned(), serde_json::json!([1, null]))];
+    VmBooted {
+        id: VmId::generate(),
+        account,
+        pid,
+        ip: format!("10.77.0.{pid}"),
+        template: "base".to_owned(),
+        vcpus: 2,
+        memory_mb: 512,
+        metadata: metadata.into_iter().collect(),
+        started_at: moment(i64::from(pid)),
+        expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
+        boot: BootReceipt {
+            source: BootSource::Cold,
+            restore_ms: 100.5,
+            identity_ms: 20.25,
+            ready_ms: 131.125,
+            reseeded: true,
+            clock_step_ms: -3.5,
+        },
+    }
+}
+
+/// A boot of these VMs.
+pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
+    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()) }
+}
+
+/// The end of a VM.
+pub fn end(vm: VmId, reason: EndReason, step: i64) -> RecordEnd {
+    RecordEnd { vm, reason, at: moment(step), request_id: None }
+}
+
+/// All events of the store.
+pub async fn all_events(store: &dyn Store) -> Vec<Event> {
+    store.events_after(0, 100_000).await.unwrap()
+}
+
+/// How many events there are of each kind that occurs.
+pub async fn counts(store: &dyn Store) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for event in all_events(store).await {
+        *counts.entry(event.kind.as_str()).or_default() += 1;
+    }
+    counts
+}
+
+/// The events of one kind.
+pub async fn events_of(store: &dyn Store, kind: EventKind) -> Vec<Event> {
+    all_events(store).await.into_iter().filter(|event| event.kind == kind).collect()
+}

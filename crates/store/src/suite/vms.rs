@@ -1,0 +1,88 @@
+//! VMs.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use skep_api::{ErrorCode, VmId, swarm::EndReason};
+
+use super::{all_events, boot, booted, counts, default_account, end, events_of, moment, new_key};
+use crate::{EndAllAlive, EventKind, Store, VmEnd, VmRecord};
+
+pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vms = [booted(account, 3), booted(account, 4), booted(account, u32::MAX / 2)];
+    // Oldest first, whatever the order of the command.
+    let reversed = vms.iter().rev().cloned().collect();
+    store.record_boots(boot(reversed)).await.unwrap();
+    let alive = store.alive_vms().await.unwrap();
+    let expected: Vec<_> = vms.iter().cloned().map(|vm| VmRecord { vm, end: None }).collect();
+    assert_eq!(alive, expected);
+
+    let events = events_of(&*store, EventKind::VmBooted).await;
+    assert_eq!(events.len(), 3);
+    for (event, vm) in events.iter().zip(vms.iter().rev()) {
+        assert_eq!(serde_json::Value::from(event.body.clone()), json!({ "vm": vm.id, "pid": vm.pid }));
+        assert_eq!((event.at, event.request_id.as_deref()), (moment(500), Some("boot")));
+    }
+}
+
+pub async fn boots_are_all_or_none(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let twice = booted(account, 4);
+    store.record_boots(boot(vec![booted(account, 3), twice.clone(), twice])).await.unwrap_err();
+    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(all_events(&*store).await.is_empty());
+}
+
+pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vm = booted(account, 3);
+    store.record_boots(boot(vec![vm.clone()])).await.unwrap();
+    let first = store.record_end(end(vm.id, EndReason::OutOfMemory, 600)).await.unwrap();
+    assert!(first.first);
+    assert_eq!(first.record.end, Some(VmEnd { at: moment(600), reason: EndReason::OutOfMemory }));
+    let second = store.record_end(end(vm.id, EndReason::Deleted, 700)).await.unwrap();
+    assert!(!second.first);
+    assert_eq!(second.record, first.record);
+    assert!(store.alive_vms().await.unwrap().is_empty());
+
+    let events = events_of(&*store, EventKind::VmEnded).await;
+    assert_eq!(events.len(), 1);
+    let body = json!({ "vm": vm.id, "pid": 3, "reason": "out_of_memory" });
+    assert_eq!(serde_json::Value::from(events[0].body.clone()), body);
+    let unknown = store.record_end(end(VmId::generate(), EndReason::Lost, 1)).await.unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::UnknownVm);
+}
+
+pub async fn keys_end_with_their_vm(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, other) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
+    let mut keys = Vec::new();
+    for (number, bound) in [(1, Some(vm.id)), (2, Some(vm.id)), (3, Some(other.id)), (4, None)] {
+        let mut command = new_key(account, &format!("key {number}"), number);
+        command.vm = bound;
+        keys.push(store.create_key(command).await.unwrap().key.id);
+    }
+    store.record_end(end(vm.id, EndReason::Poweroff, 600)).await.unwrap();
+    for (id, revoked_at) in keys.into_iter().zip([Some(moment(600)), Some(moment(600)), None, None]) {
+        assert_eq!(store.key(account, id).await.unwrap().key.revoked_at, revoked_at);
+    }
+    let counts = counts(&*store).await;
+    assert_eq!((counts["vm.ended"], counts["key.revoked"]), (1, 2));
+}
+
+pub async fn a_start_ends_all_that_live(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vms: Vec<_> = (3..6).map(|pid| booted(account, pid)).collect();
+    store.record_boots(boot(vms.clone())).await.unwrap();
+    store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
+    let command = EndAllAlive { reason: EndReason::Lost, at: moment(700) };
+    let ended = store.end_all_alive(command).await.unwrap();
+    let lost = Some(VmEnd { at: moment(700), reason: EndReason::Lost });
+    let expected: Vec<_> = vms[1..].iter().cloned().map(|vm| VmRecord { vm, end: lost }).collect();
+    assert_eq!(ended, expected);
+    assert!(store.end_all_alive(command).await.unwrap().is_empty());
+    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert_eq!(counts(&*store).await["vm.ended"], 3);
+}

@@ -1,0 +1,95 @@
+//! VMs: their records and commands.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use skep_api::{
+    AccountId, VmId,
+    swarm::{BootReceipt, EndReason},
+};
+
+/// A VM at its boot, and what never changes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmBooted {
+    /// Its id.
+    pub id: VmId,
+    /// Its account.
+    pub account: AccountId,
+    /// The process id on the server.
+    pub pid: u32,
+    /// Its address inside skep's network namespace.
+    pub ip: String,
+    /// The template that it was restored from.
+    pub template: String,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Memory of the guest, in MiB.
+    pub memory_mb: u64,
+    /// What the caller wrote on it.
+    pub metadata: Map<String, Value>,
+    /// When the boot call arrived.
+    pub started_at: Timestamp,
+    /// When it ends by itself.
+    pub expires_at: Option<Timestamp>,
+    /// The restore's receipt.
+    pub boot: BootReceipt,
+}
+
+/// How a VM ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VmEnd {
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// A VM as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmRecord {
+    /// What was recorded at its boot.
+    pub vm: VmBooted,
+    /// How it ended; `None` while it lives.
+    pub end: Option<VmEnd>,
+}
+
+/// Records VMs that were booted together: all of them or none. Event `vm.booted` for each.
+#[derive(Debug, Clone)]
+pub struct RecordBoots {
+    /// The VMs.
+    pub vms: Vec<VmBooted>,
+    /// Now.
+    pub at: Timestamp,
+    /// The request that booted them.
+    pub request_id: Option<String>,
+}
+
+/// Records that a VM ended, and revokes the keys bound to it. Events `vm.ended` and `key.revoked`, the first time.
+#[derive(Debug, Clone)]
+pub struct RecordEnd {
+    /// Which VM.
+    pub vm: VmId,
+    /// Why.
+    pub reason: EndReason,
+    /// Now.
+    pub at: Timestamp,
+    /// The request that ended it, if one did.
+    pub request_id: Option<String>,
+}
+
+/// What became of a [`RecordEnd`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// The VM, with the end that counts: the first.
+    pub record: VmRecord,
+    /// Whether this command ended it.
+    pub first: bool,
+}
+
+/// Records the end of every VM that lives, as a start does with those that it does not find. Events as for [`RecordEnd`].
+#[derive(Debug, Clone, Copy)]
+pub struct EndAllAlive {
+    /// Why.
+    pub reason: EndReason,
+    /// Now.
+    pub at: Timestamp,
+}
