@@ -1,0 +1,121 @@
+//! The files that say who this VM is. They live in memory, below `/run`; what lies in `/etc` points to them, so that
+//! a restored VM writes nothing to its disk before it is ready.
+
+use std::{fs, io, os::unix::fs::symlink, path::Path};
+
+use crate::error::{Doing, Error};
+
+/// The content changes with each identity; programs watch it to learn that they live in another VM now.
+pub(crate) const GENERATION: &str = "/run/skep/generation";
+const BOOT_ID: &str = "/run/skep/boot_id";
+const KERNELS_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const HOSTNAME: Published = Published { memory: "/run/skep/hostname", path: "/etc/hostname" };
+const HOSTS: Published = Published { memory: "/run/skep/hosts", path: "/etc/hosts" };
+const MACHINE_ID: Published = Published { memory: "/run/machine-id", path: "/etc/machine-id" };
+/// Marks our line in `/etc/hosts`; others are left as they are.
+const OUR_LINE: &str = "# this VM";
+const LOCAL_HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+
+/// A file in memory, and the link to it.
+struct Published {
+    memory: &'static str,
+    path: &'static str,
+}
+
+impl Published {
+    /// Puts the link in place of whatever the image has, once, before the snapshot.
+    fn link(&self) -> io::Result<()> {
+        if fs::read_link(self.path).is_ok_and(|target| target == Path::new(self.memory)) {
+            return Ok(());
+        }
+        let new = format!("{}.skep", self.path);
+        let _ = fs::remove_file(&new);
+        symlink(self.memory, &new)?;
+        fs::rename(&new, self.path)
+    }
+
+    /// Writes it, and what stands in its place where a user put something else there.
+    fn write(&self, content: &str) -> io::Result<()> {
+        fs::write(self.memory, content)?;
+        if fs::read_to_string(self.path).is_ok_and(|found| found == content) {
+            return Ok(());
+        }
+        fs::write(self.path, content)
+    }
+}
+
+/// Makes the places that an identity is written to.
+pub(crate) fn prepare() -> Result<(), Error> {
+    fs::create_dir_all("/run/skep").doing("make /run/skep")?;
+    fs::create_dir_all("/run/lock").doing("make /run/lock")?;
+    fs::write(HOSTS.memory, LOCAL_HOSTS).doing("write the hosts")?;
+    fs::write(HOSTNAME.memory, "").doing("write the host name")?;
+    fs::write(MACHINE_ID.memory, "").doing("write the machine id")?;
+    for published in [HOSTS, HOSTNAME, MACHINE_ID] {
+        published.link().doing(format!("link {}", published.path))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn write_hostname(name: &str) -> Result<(), Error> {
+    HOSTNAME.write(&format!("{name}\n")).doing("write the host name")?;
+    let before = fs::read_to_string(HOSTS.path).unwrap_or_else(|_| LOCAL_HOSTS.to_owned());
+    HOSTS.write(&hosts_with(&before, name)).doing("write the hosts")
+}
+
+/// The hosts with this name for ourselves, and all other lines as they were.
+fn hosts_with(before: &str, name: &str) -> String {
+    let others = before.lines().filter(|line| !line.ends_with(OUR_LINE));
+    let mut hosts: String = others.flat_map(|line| [line, "\n"]).collect();
+    hosts.push_str(&format!("127.0.1.1\t{name} {OUR_LINE}\n"));
+    hosts
+}
+
+pub(crate) fn write_machine_id(id: &str) -> Result<(), Error> {
+    MACHINE_ID.write(&format!("{id}\n")).doing("write the machine id")
+}
+
+pub(crate) fn machine_id() -> Result<String, Error> {
+    read(MACHINE_ID.path)
+}
+
+/// Puts a boot id over the kernel's own, which all that come from one snapshot have in common.
+pub(crate) fn write_boot_id(id: &str) -> Result<(), Error> {
+    // In place: the file is what is mounted, another one of the same name would not be.
+    fs::write(BOOT_ID, format!("{id}\n")).doing("write the boot id")?;
+    if boot_id()? == id {
+        return Ok(());
+    }
+    rustix::mount::mount_bind(BOOT_ID, KERNELS_BOOT_ID).doing("mount the boot id")
+}
+
+pub(crate) fn boot_id() -> Result<String, Error> {
+    read(KERNELS_BOOT_ID)
+}
+
+/// Whoever reads it sees the old content or the new, whole.
+pub(crate) fn write_generation(vm: &str) -> Result<(), Error> {
+    let new = format!("{GENERATION}.new");
+    fs::write(&new, format!("{vm}\n")).doing("write the generation")?;
+    fs::rename(&new, GENERATION).doing("write the generation")
+}
+
+pub(crate) fn generation() -> Result<String, Error> {
+    read(GENERATION)
+}
+
+fn read(path: &str) -> Result<String, Error> {
+    Ok(fs::read_to_string(path).doing(format!("read {path}"))?.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_line_changes() {
+        let first = hosts_with("127.0.0.1\tlocalhost\n10.0.0.9\tdb # mine", "one");
+        assert_eq!(first, "127.0.0.1\tlocalhost\n10.0.0.9\tdb # mine\n127.0.1.1\tone # this VM\n");
+        assert_eq!(hosts_with(&first, "two"), first.replace("one", "two"));
+    }
+}

@@ -1,0 +1,42 @@
+//! Another machine than all that come from the same snapshot.
+
+use rustix::system::{sethostname, uname};
+use skep_channel::{Identity, IdentityReport};
+
+use crate::{
+    clock, entropy,
+    error::{Doing, Error},
+    files, network,
+};
+
+/// Becomes this machine, and reads back what it is now. Touches nothing else: all of it stands between the restore
+/// and a VM that is ready.
+pub(crate) fn take(identity: &Identity) -> Result<IdentityReport, Error> {
+    // First, for the time that was sent grows old.
+    let clock_step_ms = clock::set(identity.unix_time_ns)?;
+    entropy::reseed(&identity.seed)?;
+    sethostname(identity.hostname.as_bytes()).doing("set the host name")?;
+    network::configure(identity)?;
+    files::write_hostname(&identity.hostname)?;
+    files::write_machine_id(&identity.machine_id)?;
+    files::write_boot_id(&identity.boot_id)?;
+    // Last: who sees it change finds all else in place.
+    files::write_generation(&identity.vm)?;
+    report(clock_step_ms)
+}
+
+fn report(clock_step_ms: f64) -> Result<IdentityReport, Error> {
+    let card = network::card()?;
+    Ok(IdentityReport {
+        vm: files::generation()?,
+        hostname: uname().nodename().to_string_lossy().into_owned(),
+        mac: card.mac,
+        ip: card.ip,
+        prefix_len: card.prefix_len,
+        machine_id: files::machine_id()?,
+        boot_id: files::boot_id()?,
+        // The kernel refused neither the seed nor the new key, or this would not be reached.
+        reseeded: true,
+        clock_step_ms,
+    })
+}

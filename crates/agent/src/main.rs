@@ -1,0 +1,60 @@
+//! The agent inside a VM: its first process, and whoever the server talks to there.
+//!
+//! It boots the guest's system from an initramfs that holds nothing but itself and a few modules, waits at the port,
+//! gives the VM its identity after each restore, and runs commands by the same code as the server.
+
+mod clock;
+mod console;
+mod entropy;
+mod error;
+mod files;
+mod handler;
+mod identity;
+mod init;
+mod modules;
+mod mounts;
+mod network;
+mod port;
+mod power;
+mod reaper;
+mod settle;
+
+use std::process::ExitCode;
+
+use error::Error;
+use handler::Agent;
+use port::PortFile;
+
+fn main() -> ExitCode {
+    if power::is_asked_for() {
+        return power::reset();
+    }
+    if std::process::id() != 1 {
+        console::say("this is the first process of a skep VM and does nothing elsewhere");
+        return ExitCode::FAILURE;
+    }
+    // The end of the first process is a panic of the kernel, which ends the VM: nothing half-booted stays.
+    let Err(error) = live();
+    console::say(&error.to_string());
+    ExitCode::FAILURE
+}
+
+fn live() -> Result<std::convert::Infallible, Error> {
+    init::boot()?;
+    let agent = Agent::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::step("start the runtime", source))?;
+    runtime.block_on(async {
+        reaper::start(agent.commands())?;
+        let port = PortFile::open()?;
+        console::say("ready");
+        loop {
+            port.host_is_there().await?;
+            let stream = port.stream()?;
+            // Broken or ended, it means that the host hung up; the next one is waited for.
+            let _ = skep_channel::guest::serve(stream, agent.clone()).await;
+        }
+    })
+}

@@ -1,0 +1,27 @@
+//! Kernel modules out of the initramfs.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+
+use rustix::{io::Errno, system::finit_module};
+
+use crate::error::{Doing, Error};
+
+const MODULES: &str = "/modules";
+
+/// Loads each file that `/modules/order` names, in its order, and frees the memory that the files take.
+pub(crate) fn load_all() -> Result<(), Error> {
+    let folder = Path::new(MODULES);
+    let order = fs::read_to_string(folder.join("order")).doing("read /modules/order")?;
+    for name in order.lines().map(str::trim).filter(|name| !name.is_empty()) {
+        let file = File::open(folder.join(name)).doing(format!("open the module {name}"))?;
+        match finit_module(&file, c"", 0) {
+            // Built into this kernel, or loaded already.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(Error::step(format!("load the module {name}"), error)),
+        }
+    }
+    fs::remove_dir_all(folder).doing("remove /modules")
+}

@@ -1,0 +1,143 @@
+//! The network card, by the ioctls that need no netlink: they are few and short on the way to ready.
+
+use std::{
+    io,
+    net::Ipv4Addr,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use skep_channel::Identity;
+
+use crate::error::{Doing, Error};
+
+const CARD: &str = "eth0";
+
+/// What the kernel says of the card.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) mac: [u8; 6],
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) prefix_len: u8,
+}
+
+/// Brings up the loopback, which needs no identity.
+pub(crate) fn loopback_up() -> Result<(), Error> {
+    up(&control()?, "lo").doing("bring up lo")
+}
+
+/// Gives the card its addresses and its route.
+pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
+    let control = control()?;
+    let card = |what: &str| format!("{what} of {CARD}");
+    let mut request = request(CARD);
+    request.ifr_ifru.ifru_hwaddr = libc::sockaddr {
+        sa_family: libc::ARPHRD_ETHER,
+        sa_data: std::array::from_fn(|at| identity.mac.get(at).map_or(0, |byte| *byte as libc::c_char)),
+    };
+    interface_ioctl(&control, libc::SIOCSIFHWADDR, &mut request).doing(card("set the MAC"))?;
+    request.ifr_ifru.ifru_addr = address(identity.ip);
+    interface_ioctl(&control, libc::SIOCSIFADDR, &mut request).doing(card("set the address"))?;
+    request.ifr_ifru.ifru_netmask = address(mask(identity.prefix_len));
+    interface_ioctl(&control, libc::SIOCSIFNETMASK, &mut request).doing(card("set the mask"))?;
+    up(&control, CARD).doing(format!("bring up {CARD}"))?;
+    if let Some(gateway) = identity.gateway {
+        match add_default_route(&control, gateway) {
+            // A snapshot may hold the route already.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other.doing("add the default route")?,
+        }
+    }
+    Ok(())
+}
+
+/// Reads back what the card has.
+pub(crate) fn card() -> Result<Card, Error> {
+    let control = control()?;
+    let ask = |kind, what: &str| {
+        let mut request = request(CARD);
+        interface_ioctl(&control, kind, &mut request).doing(format!("read the {what} of {CARD}"))?;
+        // SAFETY: these requests answer with a `sockaddr`, of which every bit pattern is one.
+        Ok::<_, Error>(unsafe { request.ifr_ifru.ifru_addr }.sa_data.map(|byte| byte as u8))
+    };
+    let mac = ask(libc::SIOCGIFHWADDR, "MAC")?;
+    let ip = ask(libc::SIOCGIFADDR, "address")?;
+    let mask = ask(libc::SIOCGIFNETMASK, "mask")?;
+    Ok(Card {
+        mac: std::array::from_fn(|at| mac[at]),
+        ip: Ipv4Addr::new(ip[2], ip[3], ip[4], ip[5]),
+        prefix_len: u32::from_be_bytes([mask[2], mask[3], mask[4], mask[5]]).leading_ones() as u8,
+    })
+}
+
+fn control() -> Result<OwnedFd, Error> {
+    socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).doing("open a socket")
+}
+
+fn up(control: &OwnedFd, card: &str) -> io::Result<()> {
+    let mut request = request(card);
+    interface_ioctl(control, libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: this request answers with the flags.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    let wanted = flags | libc::IFF_UP as libc::c_short;
+    if flags == wanted {
+        return Ok(());
+    }
+    request.ifr_ifru.ifru_flags = wanted;
+    interface_ioctl(control, libc::SIOCSIFFLAGS, &mut request)
+}
+
+/// A request about a card whose name is short enough for one.
+fn request(card: &str) -> libc::ifreq {
+    let name = card.as_bytes();
+    libc::ifreq {
+        ifr_name: std::array::from_fn(|at| name.get(at).map_or(0, |byte| *byte as libc::c_char)),
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_addr: address(Ipv4Addr::UNSPECIFIED) },
+    }
+}
+
+/// A `sockaddr_in` as the `sockaddr` that these requests hold: port, address, padding.
+fn address(ip: Ipv4Addr) -> libc::sockaddr {
+    let mut data = [0; 14];
+    for (place, octet) in data[2..6].iter_mut().zip(ip.octets()) {
+        *place = octet as libc::c_char;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: data }
+}
+
+fn mask(prefix_len: u8) -> Ipv4Addr {
+    let bits = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0);
+    Ipv4Addr::from(bits)
+}
+
+fn interface_ioctl(control: &OwnedFd, kind: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: all requests of this module take one `ifreq`, and the descriptor is open.
+    let result = unsafe { libc::ioctl(control.as_raw_fd(), kind, std::ptr::from_mut(request)) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn add_default_route(control: &OwnedFd, gateway: Ipv4Addr) -> io::Result<()> {
+    // SAFETY: an `rtentry` of zeros is one that names nothing.
+    let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
+    route.rt_dst = address(Ipv4Addr::UNSPECIFIED);
+    route.rt_genmask = address(Ipv4Addr::UNSPECIFIED);
+    route.rt_gateway = address(gateway);
+    route.rt_flags = libc::RTF_UP | libc::RTF_GATEWAY;
+    // SAFETY: the request takes one `rtentry`, and the descriptor is open.
+    let result = unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCADDRT, &raw const route) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_a_mask() {
+        for (length, text) in
+            [(0, "0.0.0.0"), (16, "255.255.0.0"), (30, "255.255.255.252"), (32, "255.255.255.255")]
+        {
+            assert_eq!(mask(length).to_string(), text);
+        }
+    }
+}

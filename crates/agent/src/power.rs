@@ -1,0 +1,30 @@
+//! The end of the VM. The agent is also its `poweroff`, `reboot`, `halt` and `shutdown`.
+
+use std::{path::Path, process::ExitCode};
+
+use rustix::{
+    fs::sync,
+    system::{RebootCommand, reboot},
+};
+
+use crate::console;
+
+/// Whether it was started by one of these names.
+pub(crate) fn is_asked_for() -> bool {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    matches!(name, "poweroff" | "reboot" | "halt" | "shutdown")
+}
+
+/// Ends the VM. All of the names do the same: the monitor leaves instead of starting again, and not every machine
+/// that it emulates has another way to be switched off.
+pub(crate) fn reset() -> ExitCode {
+    sync();
+    match reboot(RebootCommand::Restart) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            console::say(&format!("cannot end the VM: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

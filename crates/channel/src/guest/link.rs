@@ -1,0 +1,155 @@
+//! The stream beneath the HTTP/2 connections: they come and go, it stays.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::marker::{Marker, Scanner};
+
+const READ_BYTES: usize = 16 * 1024;
+
+/// The stream, watched for markers.
+#[derive(Debug)]
+pub(super) struct Link<S>(Arc<Mutex<Inner<S>>>);
+
+#[derive(Debug)]
+struct Inner<S> {
+    stream: S,
+    scanner: Scanner,
+    buffer: Box<[u8]>,
+    /// Bytes for the connection, read up to `position`.
+    passed: Vec<u8>,
+    position: usize,
+    /// What was read behind a marker.
+    rest: Vec<u8>,
+    /// A marker that nobody answered yet. The connection before it is over.
+    found: Option<Marker>,
+    closed: bool,
+}
+
+impl<S: AsyncRead + Unpin> Link<S> {
+    pub(super) fn new(stream: S) -> Self {
+        let inner = Inner {
+            stream,
+            scanner: Scanner::default(),
+            buffer: vec![0; READ_BYTES].into(),
+            passed: Vec::new(),
+            position: 0,
+            rest: Vec::new(),
+            found: None,
+            closed: false,
+        };
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    /// Throws away whatever comes before the next marker. `None` at the end of the stream.
+    pub(super) async fn next_marker(&self) -> io::Result<Option<Marker>> {
+        poll_fn(|cx| {
+            let mut inner = lock(&self.0);
+            loop {
+                inner.passed.clear();
+                inner.position = 0;
+                if let Some(marker) = inner.found.take() {
+                    return Poll::Ready(Ok(Some(marker)));
+                }
+                if inner.closed {
+                    return Poll::Ready(Ok(None));
+                }
+                ready!(inner.poll_fill(cx))?;
+            }
+        })
+        .await
+    }
+
+    /// Drives a connection until it is over, the stream ends, or a marker begins the next one.
+    pub(super) async fn until_superseded(&self, connection: impl Future) {
+        let mut connection = pin!(connection);
+        poll_fn(|cx| {
+            let over = connection.as_mut().poll(cx).is_ready();
+            let inner = lock(&self.0);
+            if over || inner.closed || inner.found.is_some() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl<S: AsyncRead + Unpin> Inner<S> {
+    /// Takes in the next bytes, with `passed` all read.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.passed.clear();
+        self.position = 0;
+        let rest = std::mem::take(&mut self.rest);
+        if !rest.is_empty() {
+            self.scan(&rest);
+            return Poll::Ready(Ok(()));
+        }
+        let mut read = ReadBuf::new(&mut self.buffer);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+        let input = read.filled().to_vec();
+        self.closed = input.is_empty();
+        self.scan(&input);
+        Poll::Ready(Ok(()))
+    }
+
+    fn scan(&mut self, input: &[u8]) {
+        if let Some((marker, taken)) = self.scanner.feed(input, &mut self.passed) {
+            self.found = Some(marker);
+            self.rest = input[taken..].to_vec();
+        }
+    }
+}
+
+/// One connection's view of the stream: it ends where the next connection begins.
+#[derive(Debug)]
+pub(super) struct Session<S>(Arc<Mutex<Inner<S>>>);
+
+impl<S> Session<S> {
+    pub(super) fn new(link: &Link<S>) -> Self {
+        Self(Arc::clone(&link.0))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Session<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut inner = lock(&self.0);
+        loop {
+            let waiting = &inner.passed[inner.position..];
+            let count = waiting.len().min(out.remaining());
+            if count > 0 || out.remaining() == 0 {
+                out.put_slice(&waiting[..count]);
+                inner.position += count;
+                return Poll::Ready(Ok(()));
+            }
+            if inner.found.is_some() || inner.closed {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(inner.poll_fill(cx))?;
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Session<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut lock(&self.0).stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.0).stream).poll_flush(cx)
+    }
+
+    /// The stream is the next connection's too, so it stays open.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+/// A panic elsewhere leaves nothing half done that would matter: the next marker begins anew.
+fn lock<S>(inner: &Mutex<Inner<S>>) -> MutexGuard<'_, Inner<S>> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,78 @@
+//! The guest's end: answers whoever is at the other side of the stream now.
+
+mod link;
+mod routes;
+
+use std::{convert::Infallible, future::Future, io, pin::Pin};
+
+use futures_util::Stream;
+use hyper::{server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use skep_api::{
+    Failure,
+    exec::{ExecEvent, RunCommand},
+};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use crate::{Identity, IdentityReport};
+use link::{Link, Session};
+
+/// The events of a command, each with the offset of its first byte in its stream.
+pub type Events = Pin<Box<dyn Stream<Item = (u64, ExecEvent)> + Send>>;
+
+/// What the guest does about each request. A request whose caller went away is dropped where it waits.
+pub trait Handler: Clone + Send + Sync + 'static {
+    /// The longest body that there is memory for, in bytes.
+    fn request_limit(&self) -> usize;
+    /// Becomes another machine, and tells what it reads back.
+    fn take_identity(
+        &self,
+        identity: Identity,
+    ) -> impl Future<Output = Result<IdentityReport, Failure>> + Send;
+    /// Comes to rest before the snapshot.
+    fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Does the operation of this name, and tells its answer as JSON. `call` is this call's id.
+    fn run(
+        &self,
+        call: &str,
+        name: &str,
+        request: Vec<u8>,
+    ) -> impl Future<Output = Result<Vec<u8>, Failure>> + Send;
+    /// Starts a command under this id.
+    fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure>;
+    /// Reads a command's output from these offsets.
+    fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure>;
+    /// Ends a command.
+    fn cancel(&self, id: &str) -> Result<(), Failure>;
+}
+
+/// Serves one host after the other, until the stream ends.
+///
+/// # Errors
+/// What the stream fails with. Nothing that the host sends is an error here.
+pub async fn serve<S, H>(stream: S, handler: H) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
+    let link = Link::new(stream);
+    while let Some(marker) = link.next_marker().await? {
+        let mut session = Session::new(&link);
+        session.write_all(&marker.to_bytes()).await?;
+        session.flush().await?;
+        let handler = handler.clone();
+        let service = service_fn(move |request| {
+            let handler = handler.clone();
+            async move { Ok::<_, Infallible>(routes::answer(handler, request).await) }
+        });
+        let mut settings = http2::Builder::new(TokioExecutor::new());
+        settings
+            .max_concurrent_streams(256)
+            .max_header_list_size(16 * 1024)
+            .max_send_buf_size(64 * 1024)
+            .initial_stream_window_size(256 * 1024)
+            .initial_connection_window_size(1024 * 1024);
+        link.until_superseded(settings.serve_connection(TokioIo::new(session), service)).await;
+    }
+    Ok(())
+}

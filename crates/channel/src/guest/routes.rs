@@ -1,0 +1,119 @@
+//! Which request is which.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::{HeaderName, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use serde::{Serialize, de::DeserializeOwned};
+use skep_api::{ErrorCode, Failure};
+
+use super::{Events, Handler};
+use crate::wire;
+
+/// The header that carries a call's id.
+const CALL: HeaderName = HeaderName::from_static("skep-call");
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -> Answer {
+    match route(handler, request).await {
+        Ok(answer) => answer,
+        Err(failure) => {
+            // A failure is two texts; that it cannot be told as JSON does not happen.
+            let body = serde_json::to_vec(&failure).unwrap_or_default();
+            respond(StatusCode::BAD_REQUEST, Full::new(body.into()).boxed_unsync())
+        }
+    }
+}
+
+async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Answer, Failure> {
+    let (head, body) = request.into_parts();
+    let limit = handler.request_limit();
+    let path: Vec<&str> = head.uri.path().trim_start_matches('/').split('/').collect();
+    match (&head.method, path.as_slice()) {
+        (&Method::POST, ["identity"]) => {
+            let identity = parse(&read(body, limit).await?)?;
+            json(&handler.take_identity(identity).await?)
+        }
+        (&Method::POST, ["settle"]) => {
+            handler.settle().await?;
+            json(&serde_json::Map::new())
+        }
+        (&Method::POST, ["operations", name]) => {
+            let call = head.headers.get(CALL).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let answer = handler.run(call, name, read(body, limit).await?).await?;
+            Ok(respond(StatusCode::OK, Full::new(answer.into()).boxed_unsync()))
+        }
+        (&Method::PUT, ["commands", id]) => {
+            let command = parse(&read(body, limit).await?)?;
+            Ok(stream(handler.start(id, command)?))
+        }
+        (&Method::GET, ["commands", id]) => {
+            let events = handler.attach(id, offset(&head.uri, "stdout")?, offset(&head.uri, "stderr")?)?;
+            Ok(stream(events))
+        }
+        (&Method::DELETE, ["commands", id]) => {
+            handler.cancel(id)?;
+            json(&serde_json::Map::new())
+        }
+        (method, _) => {
+            let message = format!("the agent knows no {method} {}", head.uri.path());
+            Err(Failure::new(ErrorCode::UnknownRoute, message))
+        }
+    }
+}
+
+/// The body, counted while it is read.
+async fn read(mut body: Incoming, limit: usize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let broken =
+            |error| Failure::new(ErrorCode::MalformedBody, format!("the request broke off: {error}"));
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        if bytes.len() + data.len() > limit {
+            let message = format!("the request is over {limit} bytes, which is what this VM's memory allows");
+            return Err(Failure::new(ErrorCode::BodyTooLarge, message));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
+    let malformed =
+        |error| Failure::new(ErrorCode::MalformedBody, format!("the request is malformed: {error}"));
+    serde_json::from_slice(body).map_err(malformed)
+}
+
+/// An offset out of the query; 0 where it is not named.
+fn offset(uri: &Uri, name: &str) -> Result<u64, Failure> {
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let Some((_, text)) = pairs.into_iter().find(|(key, _)| *key == name) else { return Ok(0) };
+    let malformed =
+        |_| Failure::new(ErrorCode::InvalidValue, format!("the offset `{text}` of {name} is no number"));
+    text.parse().map_err(malformed)
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Answer, Failure> {
+    let body = serde_json::to_vec(value)
+        .map_err(|error| Failure::new(ErrorCode::Internal, format!("the answer cannot be told: {error}")))?;
+    Ok(respond(StatusCode::OK, Full::new(body.into()).boxed_unsync()))
+}
+
+fn stream(events: Events) -> Answer {
+    // An exit that cannot be told as JSON does not happen; the stream would end without one.
+    let frames = events.filter_map(|(offset, event)| {
+        let frame = wire::encode(offset, &event).ok().map(|bytes| Ok(Frame::data(bytes)));
+        std::future::ready(frame)
+    });
+    respond(StatusCode::OK, StreamBody::new(frames).boxed_unsync())
+}
+
+fn respond(status: StatusCode, body: UnsyncBoxBody<Bytes, Infallible>) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer
+}

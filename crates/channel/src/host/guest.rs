@@ -1,0 +1,242 @@
+//! A guest that is spoken to.
+
+use std::{io::Cursor, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    body::Incoming,
+    client::conn::http2::{self, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::{Serialize, de::DeserializeOwned};
+use skep_api::{
+    Failure, Operation,
+    exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
+};
+use tokio::{io::AsyncReadExt, net::UnixStream, runtime::Handle, sync::watch, time::timeout};
+use ulid::Ulid;
+
+use super::{Error, ExecStream, cancel::CancelOnDrop, resync::resync};
+use crate::{Identity, IdentityReport};
+
+/// The longest JSON answer, in bytes.
+const ANSWER_BYTES: usize = 64 << 20;
+/// The longest refusal, in bytes.
+const REFUSAL_BYTES: usize = 64 << 10;
+/// How long an identity, a cancellation or the first word of a stream may take.
+const CONTROL_LIMIT: Duration = Duration::from_secs(30);
+/// How long the guest may take to come to rest: it runs each program once, in emulation.
+const SETTLE_LIMIT: Duration = Duration::from_secs(240);
+/// How long a broken request waits to learn whether the whole connection is.
+const VERDICT: Duration = Duration::from_millis(100);
+
+/// A guest that is spoken to. Cheap to clone; the connection ends with the last clone and the last stream.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    requests: SendRequest<Full<Bytes>>,
+    closed: watch::Receiver<bool>,
+    runtime: Handle,
+}
+
+impl Guest {
+    /// Finds the beginning of the stream and opens a connection on it. Whoever had one before loses it.
+    ///
+    /// # Errors
+    /// [`Error::Silent`] after `deadline`, [`Error::Ended`] where the stream ends.
+    pub async fn connect(stream: UnixStream, deadline: Duration) -> Result<Self, Error> {
+        timeout(deadline, Self::open(stream)).await.map_err(|_| Error::Silent(deadline))?
+    }
+
+    async fn open(mut stream: UnixStream) -> Result<Self, Error> {
+        let early = resync(&mut stream).await?;
+        let (reader, writer) = stream.into_split();
+        let stream = tokio::io::join(Cursor::new(early).chain(reader), writer);
+        let mut settings = http2::Builder::new(TokioExecutor::new());
+        // A stream that nobody reads holds at most its window, and all of them the connection's.
+        settings
+            .max_header_list_size(16 * 1024)
+            .initial_stream_window_size(128 * 1024)
+            .initial_connection_window_size(8 * 1024 * 1024);
+        let (requests, connection) =
+            settings.handshake(TokioIo::new(stream)).await.map_err(|_| Error::Ended)?;
+        let (ended, closed) = watch::channel(false);
+        let runtime = Handle::current();
+        runtime.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection to a guest ended");
+            }
+            ended.send_replace(true);
+        });
+        Ok(Self { requests, closed, runtime })
+    }
+
+    /// Gives the guest its identity, and returns what it reads back. Compare it with [`IdentityReport::proves`].
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence.
+    pub async fn take_identity(&self, identity: &Identity) -> Result<IdentityReport, Error> {
+        let request = request(Method::POST, "/identity", tell(identity)?)?;
+        within(CONTROL_LIMIT, self.ask(request)).await
+    }
+
+    /// Warms the guest and brings it to rest. Only before a snapshot is taken.
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence.
+    pub async fn settle(&self) -> Result<(), Error> {
+        let request = request(Method::POST, "/settle", Bytes::new())?;
+        within(SETTLE_LIMIT, self.ask::<serde_json::Value>(request)).await.map(|_| ())
+    }
+
+    /// Does an operation in the guest. Dropped before the answer, it ends the operation there; a connection that is
+    /// lost does not.
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence.
+    pub async fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {
+        let mut cancel = CancelOnDrop::new(self, new_id("call"));
+        let mut request = request(Method::POST, &format!("/operations/{}", O::NAME), tell(operation)?)?;
+        let id = cancel.id().parse().map_err(malformed)?;
+        request.headers_mut().insert("skep-call", id);
+        let answer = within(operation.time_limit(), self.ask(request)).await;
+        // An operation that is merely late goes on in the guest, and nobody waits for it.
+        if !matches!(answer, Err(Error::Silent(_))) {
+            cancel.disarm();
+        }
+        answer
+    }
+
+    /// Starts a command, whose events come as they happen.
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence. Nothing runs then.
+    pub async fn start(&self, command: &RunCommand) -> Result<ExecStream, Error> {
+        let cancel = CancelOnDrop::new(self, new_id("exec"));
+        let request = request(Method::PUT, &format!("/commands/{}", cancel.id()), tell(command)?)?;
+        self.stream(request, cancel, (0, 0), command.time_limit()).await
+    }
+
+    /// Comes back to a command, at these offsets. Dropped before the exit, it ends the command too.
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence.
+    pub async fn attach(
+        &self,
+        exec_id: &str,
+        stdout_offset: u64,
+        stderr_offset: u64,
+    ) -> Result<ExecStream, Error> {
+        let path = format!("/commands/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}");
+        let request = request(Method::GET, &path, Bytes::new())?;
+        let cancel = CancelOnDrop::new(self, exec_id.to_owned());
+        let limit = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
+        self.stream(request, cancel, (stdout_offset, stderr_offset), limit).await
+    }
+
+    /// Whether the connection is lost.
+    pub fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Waits until the connection is lost.
+    pub async fn closed(&self) {
+        // The sender only goes with its runtime, and then nothing is open either.
+        let _ = self.closed.clone().wait_for(|closed| *closed).await;
+    }
+
+    /// Ends a command from where nothing can be awaited.
+    pub(super) fn cancel_later(&self, id: String) {
+        let guest = self.clone();
+        self.runtime.spawn(async move {
+            let Ok(request) = request(Method::DELETE, &format!("/commands/{id}"), Bytes::new()) else {
+                return;
+            };
+            let answer = within(CONTROL_LIMIT, guest.ask::<serde_json::Value>(request)).await;
+            // The guest knows nothing of calls that were no commands, or that never reached it.
+            if let Err(error) = answer {
+                tracing::debug!(%id, %error, "nothing was left to cancel");
+            }
+        });
+    }
+
+    async fn stream(
+        &self,
+        request: Request<Full<Bytes>>,
+        mut cancel: CancelOnDrop,
+        offsets: (u64, u64),
+        limit: Duration,
+    ) -> Result<ExecStream, Error> {
+        let answer = within(CONTROL_LIMIT, self.send(request)).await;
+        if !matches!(answer, Ok(_) | Err(Error::Silent(_))) {
+            cancel.disarm();
+        }
+        Ok(ExecStream::new(answer?.into_body(), cancel, offsets, limit))
+    }
+
+    async fn ask<A: DeserializeOwned>(&self, request: Request<Full<Bytes>>) -> Result<A, Error> {
+        let body = self.read(self.send(request).await?.into_body(), ANSWER_BYTES).await?;
+        serde_json::from_slice(&body).map_err(malformed)
+    }
+
+    /// The answer's head, or the guest's refusal.
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+        let answer = match self.requests.clone().send_request(request).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.verdict(&error).await),
+        };
+        if answer.status() == StatusCode::OK {
+            return Ok(answer);
+        }
+        let body = self.read(answer.into_body(), REFUSAL_BYTES).await?;
+        let failure: Failure = serde_json::from_slice(&body).map_err(malformed)?;
+        Err(Error::Refused(failure))
+    }
+
+    async fn read(&self, mut body: Incoming, limit: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(error) => return Err(self.verdict(&error).await),
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > limit {
+                return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes)
+    }
+
+    /// Whether a request broke by itself, or the connection with it.
+    async fn verdict(&self, error: &hyper::Error) -> Error {
+        match timeout(VERDICT, self.closed()).await {
+            Ok(()) => Error::Ended,
+            Err(_) => Error::Malformed(format!("a request broke off: {error}")),
+        }
+    }
+}
+
+fn new_id(kind: &str) -> String {
+    format!("{kind}_{}", Ulid::generate().to_string().to_ascii_lowercase())
+}
+
+fn tell<T: Serialize>(value: &T) -> Result<Bytes, Error> {
+    serde_json::to_vec(value).map(Bytes::from).map_err(Error::Unspeakable)
+}
+
+fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
+    // HTTP/2 wants an authority; there is nobody else at the other end.
+    let request = Request::builder().method(method).uri(format!("http://guest{path}"));
+    request.body(Full::new(body)).map_err(malformed)
+}
+
+async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout(limit, answer).await.map_err(|_| Error::Silent(limit))?
+}
+
+fn malformed(error: impl std::fmt::Display) -> Error {
+    Error::Malformed(error.to_string())
+}

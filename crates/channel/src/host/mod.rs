@@ -1,0 +1,14 @@
+//! The server's end: a guest that is spoken to.
+//!
+//! The guest may be hostile. What it sends is limited where it is read: header lists, frames, answers; nothing of it
+//! is trusted to be well-formed.
+
+mod cancel;
+mod error;
+mod guest;
+mod resync;
+mod stream;
+
+pub use error::Error;
+pub use guest::Guest;
+pub use stream::ExecStream;

@@ -1,0 +1,115 @@
+//! The events of a command as they come.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::Stream;
+use hyper::body::{Body, Incoming};
+use skep_api::exec::ExecEvent;
+use tokio::time::{Sleep, sleep};
+
+use super::{Error, cancel::CancelOnDrop};
+use crate::wire::Decoder;
+
+/// The events of a command; the exit is the last. Dropped before the exit, it ends the command in the guest.
+#[derive(Debug)]
+pub struct ExecStream {
+    body: Incoming,
+    decoder: Decoder,
+    cancel: CancelOnDrop,
+    stdout_offset: u64,
+    stderr_offset: u64,
+    limit: Duration,
+    deadline: Pin<Box<Sleep>>,
+    over: bool,
+}
+
+impl ExecStream {
+    pub(super) fn new(body: Incoming, cancel: CancelOnDrop, offsets: (u64, u64), limit: Duration) -> Self {
+        Self {
+            body,
+            decoder: Decoder::default(),
+            cancel,
+            stdout_offset: offsets.0,
+            stderr_offset: offsets.1,
+            limit,
+            deadline: Box::pin(sleep(limit)),
+            over: false,
+        }
+    }
+
+    /// The command's id in its VM, by which one can come back to it.
+    pub fn id(&self) -> &str {
+        self.cancel.id()
+    }
+
+    /// The offset of the next byte of standard output: where to come back to.
+    pub fn stdout_offset(&self) -> u64 {
+        self.stdout_offset
+    }
+
+    /// The offset of the next byte of standard error: where to come back to.
+    pub fn stderr_offset(&self) -> u64 {
+        self.stderr_offset
+    }
+
+    /// Lets the command run on when this is dropped: somebody will come back to it by its id.
+    pub fn leave(mut self) {
+        self.cancel.disarm();
+    }
+
+    fn decoded(&mut self) -> Result<Option<ExecEvent>, Error> {
+        let malformed = |error: crate::wire::Malformed| Error::Malformed(error.to_string());
+        let Some((offset, event)) = self.decoder.next_event().map_err(malformed)? else { return Ok(None) };
+        match &event {
+            ExecEvent::Stdout(data) => self.stdout_offset = offset.saturating_add(data.len() as u64),
+            ExecEvent::Stderr(data) => self.stderr_offset = offset.saturating_add(data.len() as u64),
+            ExecEvent::Exit(_) => {
+                self.over = true;
+                self.cancel.disarm();
+            }
+        }
+        Ok(Some(event))
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<ExecEvent, Error>> {
+        loop {
+            if let Some(event) = self.decoded()? {
+                return Poll::Ready(Ok(event));
+            }
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                ready!(self.deadline.as_mut().poll(cx));
+                return Poll::Ready(Err(Error::Silent(self.limit)));
+            };
+            match frame {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.decoder.feed(&data);
+                    }
+                }
+                Some(Err(_)) => return Poll::Ready(Err(Error::Ended)),
+                None => {
+                    let reason = "the events of a command ended before its exit".to_owned();
+                    return Poll::Ready(Err(Error::Malformed(reason)));
+                }
+            }
+        }
+    }
+}
+
+impl Stream for ExecStream {
+    type Item = Result<ExecEvent, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let event = ready!(self.poll_event(cx));
+        // After an error nothing follows, and the command is ended if it can still be reached.
+        self.over |= event.is_err();
+        Poll::Ready(Some(event))
+    }
+}

@@ -1,0 +1,28 @@
+//! An operation over HTTP/2 on one byte stream between the server and a guest agent; identity at restore.
+//!
+//! The stream survives both ends: either may lose track of the other in the middle of a frame. So each connection of
+//! the host begins with a [`marker`](mod@marker), which the guest looks for at any time and answers with itself;
+//! behind it begins a new HTTP/2 connection.
+//!
+//! | request | body | answer |
+//! |---|---|---|
+//! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
+//! | `POST /settle` | | `{}` |
+//! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |
+//! | `PUT /commands/<id>` | `RunCommand` | its events, as [`wire`] frames |
+//! | `GET /commands/<id>?stdout=<offset>&stderr=<offset>` | | the same, from these offsets |
+//! | `DELETE /commands/<id>` | | `{}`: the command was ended, or had ended |
+//!
+//! What the guest refuses is answered with a status of 400 and above and `skep_api::Failure` as JSON.
+
+#[cfg(feature = "guest")]
+pub mod guest;
+#[cfg(feature = "host")]
+mod host;
+mod identity;
+pub mod marker;
+pub mod wire;
+
+#[cfg(feature = "host")]
+pub use host::{Error, ExecStream, Guest};
+pub use identity::{Identity, IdentityReport, Mismatch};

@@ -1,0 +1,180 @@
+//! The marker that each connection of the host begins with, and how it is found among whatever comes before.
+
+/// What every marker begins with. None of its first bytes occurs in UTF-8, so no request whose body is JSON holds it;
+/// who streams raw bytes into a guest has to encode them.
+pub const MAGIC: [u8; 16] = *b"\xFF\xFE\xFD\xC0skep resync\n";
+/// Random bytes behind the magic, by which the host knows its own marker.
+pub const NONCE_BYTES: usize = 32;
+
+/// The first bytes of the magic that are passed on before it is clear whether a marker follows. No frame of a live
+/// connection ends with more than these, so that none waits for bytes that will not come.
+const PASSED_ON: usize = 2;
+
+/// A whole marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marker {
+    nonce: [u8; NONCE_BYTES],
+}
+
+impl Marker {
+    /// Its length, in bytes.
+    pub const BYTES: usize = MAGIC.len() + NONCE_BYTES;
+
+    /// The marker with these random bytes.
+    pub const fn new(nonce: [u8; NONCE_BYTES]) -> Self {
+        Self { nonce }
+    }
+
+    /// As it stands in the stream.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (magic, nonce) = bytes.split_at_mut(MAGIC.len());
+        magic.copy_from_slice(&MAGIC);
+        nonce.copy_from_slice(&self.nonce);
+        bytes
+    }
+}
+
+/// Finds markers in a stream that arrives in pieces.
+#[derive(Debug, Clone)]
+pub struct Scanner {
+    /// How many bytes of the magic the stream ends with.
+    matched: usize,
+    /// How many of these were not passed on.
+    held: usize,
+    nonce: [u8; NONCE_BYTES],
+    /// How many random bytes of a marker are here. `None` outside of one.
+    collected: Option<usize>,
+}
+
+impl Default for Scanner {
+    fn default() -> Self {
+        Self { matched: 0, held: 0, nonce: [0; NONCE_BYTES], collected: None }
+    }
+}
+
+impl Scanner {
+    /// Looks at the next bytes. What belongs to no marker is added to `passed`.
+    ///
+    /// With a marker found it stops: the number of bytes taken is returned with it, the rest is the new connection's.
+    pub fn feed(&mut self, input: &[u8], passed: &mut Vec<u8>) -> Option<(Marker, usize)> {
+        for (index, &byte) in input.iter().enumerate() {
+            let inside = self.collected.is_some();
+            if let Some(count) = self.collected {
+                self.nonce[count] = byte;
+                self.collected = Some(count + 1);
+            }
+            let began = self.advance(byte, passed, inside);
+            if began {
+                self.collected = Some(0);
+            } else if self.collected == Some(NONCE_BYTES) {
+                self.collected = None;
+                return Some((Marker::new(self.nonce), index + 1));
+            }
+        }
+        None
+    }
+
+    /// Whether a magic ends with this byte. A magic within random bytes is another marker: the one before it was
+    /// never finished.
+    fn advance(&mut self, byte: u8, passed: &mut Vec<u8>, inside: bool) -> bool {
+        if byte != MAGIC[self.matched] {
+            passed.extend_from_slice(&MAGIC[self.matched - self.held..self.matched]);
+            // The magic's first byte comes only once in it, so a new match can begin nowhere but here.
+            self.held = 0;
+            self.matched = 0;
+        }
+        if byte == MAGIC[self.matched] {
+            self.matched += 1;
+        }
+        if !inside && self.matched <= PASSED_ON {
+            passed.push(byte);
+        } else if !inside {
+            self.held += 1;
+        }
+        let whole = self.matched == MAGIC.len();
+        if whole {
+            self.matched = 0;
+            self.held = 0;
+        }
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn feed_all(scanner: &mut Scanner, pieces: &[&[u8]]) -> (Vec<u8>, Option<Marker>, Vec<u8>) {
+        let (mut passed, mut found, mut rest) = (Vec::new(), None, Vec::new());
+        for piece in pieces {
+            if found.is_some() {
+                rest.extend_from_slice(piece);
+            } else if let Some((marker, taken)) = scanner.feed(piece, &mut passed) {
+                found = Some(marker);
+                rest.extend_from_slice(&piece[taken..]);
+            }
+        }
+        (passed, found, rest)
+    }
+
+    #[test]
+    fn a_marker_is_found_however_it_is_split() {
+        let marker = Marker::new([7; NONCE_BYTES]);
+        let stream = [b"GET \xFF".as_slice(), &marker.to_bytes(), b"PRI"].concat();
+        for first in 0..=stream.len() {
+            for second in first..=stream.len() {
+                let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
+                let (passed, found, rest) = feed_all(&mut Scanner::default(), &pieces);
+                assert_eq!(found, Some(marker), "split at {first} and {second}");
+                assert_eq!(passed, b"GET \xFF\xFF\xFE");
+                assert_eq!(rest, b"PRI");
+            }
+        }
+    }
+
+    #[test]
+    fn an_ordinary_end_is_never_held_back() {
+        let (mut scanner, mut passed) = (Scanner::default(), Vec::new());
+        assert_eq!(scanner.feed(b"frame\xFF\xFE", &mut passed), None);
+        assert_eq!(passed, b"frame\xFF\xFE");
+        assert_eq!(scanner.feed(b"next", &mut passed), None);
+        assert_eq!(passed, b"frame\xFF\xFEnext");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_no_marker_passes(bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0xFCu8..=0xFF], 0..500)) {
+            let (mut scanner, mut passed) = (Scanner::default(), Vec::new());
+            prop_assert_eq!(scanner.feed(&bytes, &mut passed), None);
+            scanner.feed(b"..", &mut passed);
+            prop_assert_eq!(passed, [bytes.as_slice(), b".."].concat());
+        }
+
+        #[test]
+        fn a_marker_is_found_behind_garbage_and_unfinished_markers(
+            garbage in prop::collection::vec(any::<u8>(), 0..200),
+            unfinished in prop::collection::vec(0..Marker::BYTES, 0..4),
+            nonce in any::<[u8; NONCE_BYTES]>(),
+            split in 1usize..64,
+        ) {
+            let marker = Marker::new(nonce);
+            let mut stream = garbage;
+            for length in unfinished {
+                stream.extend_from_slice(&Marker::new([0x5A; NONCE_BYTES]).to_bytes()[..length]);
+            }
+            stream.extend_from_slice(&marker.to_bytes());
+            let (mut scanner, mut last) = (Scanner::default(), None);
+            for piece in stream.chunks(split) {
+                let mut from = 0;
+                while let Some((found, taken)) = scanner.feed(&piece[from..], &mut Vec::new()) {
+                    last = Some(found);
+                    from += taken;
+                }
+            }
+            prop_assert_eq!(last, Some(marker));
+        }
+    }
+}

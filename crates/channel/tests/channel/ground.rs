@@ -1,0 +1,185 @@
+//! A guest's end without a VM, and the stream that its hosts share one after the other.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use skep_api::{ErrorCode, Failure, exec::RunCommand};
+use skep_channel::{
+    Guest, Identity, IdentityReport,
+    guest::{Events, Handler, serve},
+};
+use skep_workspace::{Output, Place, run_by_name};
+use tokio::{net::UnixStream, task::JoinHandle};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A guest's end without a VM, and the stream that its hosts share one after the other.
+pub(crate) struct Ground {
+    pub(crate) group: PathBuf,
+    host: Arc<UnixStream>,
+    relay: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+#[derive(Clone)]
+struct Agent(Place);
+
+/// The events of an [`Output`]. Only one future at a time borrows it, so it is kept with it.
+fn events(output: Output) -> Events {
+    Box::pin(futures_util::stream::unfold(output, async |mut output| {
+        let event = output.next().await?;
+        Some((event, output))
+    }))
+}
+
+impl Handler for Agent {
+    fn request_limit(&self) -> usize {
+        1 << 20
+    }
+
+    async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
+        Ok(IdentityReport {
+            vm: identity.vm,
+            hostname: identity.hostname,
+            mac: identity.mac,
+            ip: identity.ip,
+            prefix_len: identity.prefix_len,
+            machine_id: identity.machine_id,
+            boot_id: identity.boot_id,
+            reseeded: true,
+            clock_step_ms: 0.0,
+        })
+    }
+
+    async fn settle(&self) -> Result<(), Failure> {
+        Err(Failure::new(ErrorCode::NoCapacity, "never at rest"))
+    }
+
+    async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        run_by_name(name, &request, &self.0.for_call(call)).await.map_err(Failure::from)
+    }
+
+    fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
+        let running = self.0.commands().start(id, &command, &self.0).map_err(Failure::from)?;
+        Ok(events(running.attach(0, 0)))
+    }
+
+    fn attach(&self, id: &str, stdout: u64, stderr: u64) -> Result<Events, Failure> {
+        let running = self.0.commands().find(id).map_err(Failure::from)?;
+        Ok(events(running.attach(stdout, stderr)))
+    }
+
+    fn cancel(&self, id: &str) -> Result<(), Failure> {
+        self.0.commands().find(id).map_err(Failure::from)?.cancel();
+        Ok(())
+    }
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let bases = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
+        let base = bases.into_iter().find(|base| base.join("cgroup.procs").exists()).expect("cgroup v2");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let group = base.join(format!("skep-channel-test-{}-{number}", std::process::id()));
+        let dir = tempfile::tempdir().expect("a directory");
+        let env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
+        let place = Place::new("/", dir.path(), env, &group);
+        let (host, guest) = UnixStream::pair().expect("a pair");
+        tokio::spawn(serve(guest, Agent(place)));
+        Self { group, host: Arc::new(host), relay: Mutex::default(), dir }
+    }
+
+    /// A host's end of the same stream, which does not end with this host: as with a VM's port. The host before it
+    /// is cut off, whatever it was saying.
+    pub(crate) async fn stream(&self) -> UnixStream {
+        let before = self.relay.lock().expect("a relay").take();
+        if let Some(relay) = before {
+            relay.abort();
+            let _ = relay.await;
+        }
+        let (near, far) = UnixStream::pair().expect("a pair");
+        let (mut from_host, mut to_host) = far.into_split();
+        let (mut reader, mut writer) = (Shared(Arc::clone(&self.host)), Shared(Arc::clone(&self.host)));
+        let relay = tokio::spawn(async move {
+            tokio::select! {
+                _ = tokio::io::copy(&mut from_host, &mut writer) => {}
+                _ = tokio::io::copy(&mut reader, &mut to_host) => {}
+            }
+        });
+        *self.relay.lock().expect("a relay") = Some(relay);
+        near
+    }
+
+    pub(crate) async fn connect(&self) -> Guest {
+        Guest::connect(self.stream().await, DEADLINE).await.expect("a connection")
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let Ok(children) = std::fs::read_dir(&self.group) else { return };
+        for child in children.flatten().filter(|entry| entry.path().is_dir()) {
+            let _ = std::fs::write(child.path().join("cgroup.kill"), "1");
+            for _ in 0..100 {
+                if std::fs::remove_dir(child.path()).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let _ = std::fs::remove_dir(&self.group);
+    }
+}
+
+/// One stream that several may hold.
+struct Shared(Arc<UnixStream>);
+
+impl tokio::io::AsyncRead for Shared {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        loop {
+            std::task::ready!(self.0.poll_read_ready(cx))?;
+            match self.0.try_read(out.initialize_unfilled()) {
+                Ok(count) => {
+                    out.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl tokio::io::AsyncWrite for Shared {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        loop {
+            std::task::ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_write(bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,252 @@
+//! Both ends over one stream in one process, with the commands of a real workspace behind the guest's end.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod ground;
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use futures_util::{Stream, StreamExt};
+use skep_api::{
+    ErrorCode,
+    exec::{ExecEvent, ExecExit, RunCommand},
+};
+use skep_channel::{Error, ExecStream, Guest, Identity};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+};
+
+use ground::{DEADLINE, Ground};
+
+fn command(text: &str) -> RunCommand {
+    RunCommand { command: text.to_owned(), cwd: None, env: BTreeMap::new(), stdin: None, timeout_ms: 20_000 }
+}
+
+fn identity() -> Identity {
+    Identity {
+        vm: "vm_1".to_owned(),
+        hostname: "one".to_owned(),
+        mac: [2, 0, 0, 0, 0, 1],
+        ip: Ipv4Addr::new(10, 77, 0, 2),
+        prefix_len: 16,
+        gateway: None,
+        unix_time_ns: 1_800_000_000_000_000_000,
+        seed: "00".repeat(64),
+        machine_id: "0".repeat(32),
+        boot_id: "boot".to_owned(),
+        env: BTreeMap::new(),
+    }
+}
+
+async fn read_all(stream: &mut ExecStream) -> (Vec<u8>, Vec<u8>, ExecExit) {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    while let Some(event) = stream.next().await {
+        match event.expect("an event") {
+            ExecEvent::Stdout(data) => stdout.extend_from_slice(&data),
+            ExecEvent::Stderr(data) => stderr.extend_from_slice(&data),
+            ExecEvent::Exit(exit) => return (stdout, stderr, exit),
+        }
+    }
+    panic!("no exit");
+}
+
+#[tokio::test]
+async fn an_operation_and_a_refusal_cross_unchanged() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let outcome = guest.call(&command("echo hi; exit 4")).await.expect("it runs");
+    assert_eq!((outcome.stdout.as_str(), outcome.exit_code), ("hi\n", Some(4)));
+
+    let mut nowhere = command("true");
+    nowhere.cwd = Some("/no/such".to_owned());
+    let refused = guest.call(&nowhere).await.expect_err("a refusal");
+    assert_eq!(refused.code(), ErrorCode::UnknownPath);
+    assert!(refused.to_string().contains("/no/such"));
+    assert_eq!(guest.start(&nowhere).await.expect_err("a refusal").code(), ErrorCode::UnknownPath);
+    assert_eq!(guest.settle().await.expect_err("a refusal").code(), ErrorCode::NoCapacity);
+    assert_eq!(guest.attach("none", 0, 0).await.expect_err("a refusal").code(), ErrorCode::UnknownExec);
+
+    let report = guest.take_identity(&identity()).await.expect("a report");
+    assert_eq!(report.proves(&identity()), Ok(()));
+}
+
+#[tokio::test]
+async fn a_request_over_the_guests_memory_is_refused() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let mut large = command("true");
+    large.stdin = Some("x".repeat(2 << 20));
+    assert_eq!(guest.call(&large).await.expect_err("a refusal").code(), ErrorCode::BodyTooLarge);
+    assert_eq!(guest.call(&command("echo on")).await.expect("it runs").stdout, "on\n");
+}
+
+#[tokio::test]
+async fn two_commands_run_at_once() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    // Each waits for the other: one after the other they would never end.
+    let (make, first) = (command("mkfifo a b"), command("echo 1 > a; cat b"));
+    guest.call(&make).await.expect("it runs");
+    let second = command("cat a; echo 2 > b");
+    let (first, second) = tokio::join!(guest.call(&first), guest.call(&second));
+    assert_eq!(first.expect("it runs").stdout, "2\n");
+    assert_eq!(second.expect("it runs").stdout, "1\n");
+}
+
+#[tokio::test]
+async fn a_flood_comes_through_whole() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let mut stream =
+        guest.start(&command("head -c 50000000 /dev/zero; echo over >&2")).await.expect("a stream");
+    let (stdout, stderr, exit) = read_all(&mut stream).await;
+    assert_eq!((stdout.len(), stderr.as_slice()), (50_000_000, b"over\n".as_slice()));
+    assert_eq!((exit.exit_code, exit.truncated), (Some(0), false));
+    assert_eq!((stream.stdout_offset(), stream.stderr_offset()), (50_000_000, 5));
+}
+
+#[tokio::test]
+async fn a_flood_that_nobody_reads_holds_up_nothing_else() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let unread = guest.start(&command("cat /dev/zero")).await.expect("a stream");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(guest.call(&command("echo hi")).await.expect("it runs").stdout, "hi\n");
+    drop(unread);
+}
+
+#[tokio::test]
+async fn a_host_that_vanishes_in_half_a_request_leaves_no_mark() {
+    let ground = Ground::new();
+    let old = ground.connect().await;
+    let mut raw = ground.stream().await;
+    // A data frame that says it is longer than it is: whatever came next would be its end.
+    let half = [&[0, 1, 0, 0, 0, 0, 0, 0, 1][..], b"{\"command\":\"touch /tmp/never\""].concat();
+    raw.write_all(&half).await.expect("written");
+    drop(raw);
+    let new = ground.connect().await;
+    assert_eq!(new.call(&command("echo new")).await.expect("it runs").stdout, "new\n");
+    drop(old);
+    let newest = ground.connect().await;
+    assert_eq!(newest.call(&command("echo newest")).await.expect("it runs").stdout, "newest\n");
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_ends_its_command() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let endless = command("echo up > started; sleep 1000");
+    let started = ground.dir.path().join("started");
+    {
+        let call = guest.call(&endless);
+        tokio::pin!(call);
+        tokio::select! {
+            _ = &mut call => panic!("it never ends"),
+            () = eventually("it starts", || started.exists()) => {}
+        }
+    }
+    let groups = || {
+        std::fs::read_dir(&ground.group)
+            .map_or(0, |all| all.flatten().filter(|it| it.path().is_dir()).count())
+    };
+    eventually("the command of a dropped call ends", || groups() == 0).await;
+
+    let mut stream = guest.start(&command("echo up; sleep 1000")).await.expect("a stream");
+    stream.next().await.expect("an event").expect("output");
+    assert_eq!(groups(), 1);
+    drop(stream);
+    eventually("the command of a dropped stream ends", || groups() == 0).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_nothing_and_the_rest_can_be_read() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let text = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 7";
+    let mut stream = guest.start(&command(text)).await.expect("a stream");
+    let first = stream.next().await.expect("an event").expect("output");
+    assert_eq!(first, ExecEvent::Stdout("one\n".into()));
+    let (id, at) = (stream.id().to_owned(), stream.stdout_offset());
+
+    let other = ground.connect().await;
+    guest.closed().await;
+    drop(stream);
+    drop(guest);
+    std::fs::write(ground.dir.path().join("go"), "").expect("a file");
+    let mut again = other.attach(&id, at, 0).await.expect("a stream");
+    let (stdout, _, exit) = read_all(&mut again).await;
+    assert_eq!((stdout.as_slice(), exit.exit_code), (b"two\n".as_slice(), Some(7)));
+    let mut whole = other.attach(&id, 0, 0).await.expect("a stream");
+    assert_eq!(read_all(&mut whole).await.0, b"one\ntwo\n");
+}
+
+#[tokio::test]
+async fn a_guest_that_ends_is_told_from_one_that_is_silent() {
+    let (host, guest) = UnixStream::pair().expect("a pair");
+    let silent = Guest::connect(host, Duration::from_millis(300)).await.expect_err("no guest");
+    assert_eq!(silent.code(), ErrorCode::GuestTimeout);
+    drop(guest);
+
+    let (host, mut guest) = UnixStream::pair().expect("a pair");
+    let echo = tokio::spawn(async move {
+        let mut marker = [0; 48];
+        guest.read_exact(&mut marker).await.expect("a marker");
+        guest.write_all(b"stale bytes").await.expect("written");
+        guest.write_all(&marker).await.expect("written");
+        guest
+    });
+    let connected = Guest::connect(host, DEADLINE).await.expect("a connection");
+    let guest = echo.await.expect("an echo");
+    assert!(!connected.is_closed());
+    let call = command("true");
+    let call = connected.call(&call);
+    tokio::pin!(call);
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut call).await.is_err());
+    drop(guest);
+    let ended = call.await.expect_err("no guest");
+    assert_eq!((ended.code(), ended.to_string().as_str()), (ErrorCode::VmEnded, "the VM ended"));
+    connected.closed().await;
+    assert!(connected.is_closed());
+}
+
+#[tokio::test]
+async fn a_hostile_guest_is_an_error_and_no_more() {
+    for garbage in [vec![0xFF; 100_000], vec![0; 100_000], b"HTTP/1.1 200 OK\r\n\r\n".to_vec()] {
+        let (host, mut guest) = UnixStream::pair().expect("a pair");
+        tokio::spawn(async move {
+            let mut marker = [0; 48];
+            guest.read_exact(&mut marker).await.expect("a marker");
+            guest.write_all(&marker).await.expect("written");
+            // The host may hang up in the middle of it.
+            let _ = guest.write_all(&garbage).await;
+            let mut rest = Vec::new();
+            let _ = guest.read_to_end(&mut rest).await;
+        });
+        match Guest::connect(host, DEADLINE).await {
+            Err(error) => assert!(matches!(error, Error::Ended), "{error}"),
+            Ok(guest) => {
+                let answer = guest.call(&command("true")).await;
+                assert_eq!(answer.expect_err("garbage").code(), ErrorCode::VmEnded);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_of_events_may_move_between_threads() {
+    fn is_send<T: Send + Stream>() {}
+    is_send::<ExecStream>();
+}

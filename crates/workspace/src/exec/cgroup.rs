@@ -1,0 +1,46 @@
+//! The control group of one command: whatever it starts stays inside, in whatever session.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A directory of cgroup v2 that one command runs in.
+#[derive(Debug)]
+pub(super) struct ControlGroup {
+    path: PathBuf,
+}
+
+impl ControlGroup {
+    /// Makes a new one below `parent`, and `parent` where it is missing.
+    pub(super) fn create(parent: &Path, name: &str) -> io::Result<Self> {
+        let path = parent.join(name);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir(parent)?;
+                fs::create_dir(&path)?;
+            }
+            other => other?,
+        }
+        Ok(Self { path })
+    }
+
+    /// The file that takes in whoever writes `0` to it.
+    pub(super) fn entrance(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))
+    }
+
+    /// Ends everything inside, forks under way included.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.kill"), "1")
+    }
+
+    /// Removes it. `false` while processes live inside.
+    pub(super) fn remove(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! All commands of a place: those that run, and those that ended a short while ago.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use skep_api::exec::RunCommand;
+
+use super::{
+    cgroup::ControlGroup,
+    running::Running,
+    spawn::{check, spawn, working_directory},
+    supervise::supervise,
+};
+use crate::{Error, Place};
+
+/// How many ended commands are kept for who comes back.
+const KEPT_COUNT: usize = 64;
+/// How much output of ended commands is kept, in bytes.
+const KEPT_BYTES: usize = 8 << 20;
+/// How long an ended command is kept.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// All commands of a place. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Commands(Arc<Table>);
+
+#[derive(Debug)]
+struct Table {
+    cgroup_parent: PathBuf,
+    started: AtomicU64,
+    shelf: Mutex<Shelf>,
+    /// Process ids of shells that are awaited here.
+    owned: Mutex<BTreeSet<u32>>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    by_id: BTreeMap<String, Arc<Running>>,
+    /// Ended ones, oldest first.
+    ended: VecDeque<Arc<Running>>,
+    /// Ended ones whose control group still holds processes.
+    lingering: Vec<Arc<Running>>,
+}
+
+impl Commands {
+    pub(crate) fn new(cgroup_parent: PathBuf) -> Self {
+        Self(Arc::new(Table {
+            cgroup_parent,
+            started: AtomicU64::new(0),
+            shelf: Mutex::default(),
+            owned: Mutex::default(),
+        }))
+    }
+
+    /// Starts a command under an id of the caller's choice: 1 to 64 of `A-Z a-z 0-9 _ -`.
+    ///
+    /// # Errors
+    /// A value that no shell takes, a working directory that is missing, none or elsewhere, an id in use, and
+    /// whatever the kernel refuses. Nothing was started then.
+    pub fn start(&self, id: &str, command: &RunCommand, place: &Place) -> Result<Arc<Running>, Error> {
+        check_id(id)?;
+        check(command)?;
+        let cwd = working_directory(command.cwd.as_deref(), place)?;
+        let mut shelf = self.shelf();
+        shelf.tidy();
+        if shelf.by_id.contains_key(id) {
+            return Err(Error::IdTaken { id: id.to_owned() });
+        }
+        let at = || self.0.cgroup_parent.join(id);
+        let failed = |source| Error::ControlGroup { path: at(), source };
+        let group = ControlGroup::create(&self.0.cgroup_parent, id).map_err(failed)?;
+        let running = Running::new(id, group);
+        let started = self.spawn(&running, command, &cwd, place);
+        if started.is_err() {
+            running.remove_group();
+        } else {
+            shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
+        }
+        started.map(|()| running)
+    }
+
+    fn spawn(
+        &self,
+        running: &Arc<Running>,
+        command: &RunCommand,
+        cwd: &Path,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let entrance = running.entrance().map_err(|source| Error::ControlGroup {
+            path: self.0.cgroup_parent.join(running.id()),
+            source,
+        })?;
+        // Held over the fork: who reaps orphans must never see a child of ours that is not in the list.
+        let mut owned = self.owned();
+        let spawned = spawn(command, cwd, entrance, place)?;
+        let pid = spawned.child.id();
+        owned.insert(pid);
+        drop(owned);
+        let (commands, running) = (self.clone(), Arc::clone(running));
+        let (stdin, limit) = (command.stdin.clone(), Duration::from_millis(command.timeout_ms));
+        tokio::spawn(async move {
+            supervise(Arc::clone(&running), spawned, stdin, limit).await;
+            commands.owned().remove(&pid);
+            commands.shelf().put_away(running);
+        });
+        Ok(())
+    }
+
+    /// A command by its id.
+    ///
+    /// # Errors
+    /// It was never started here, or ended too long ago.
+    pub fn find(&self, id: &str) -> Result<Arc<Running>, Error> {
+        self.shelf().by_id.get(id).cloned().ok_or_else(|| Error::UnknownCommand { id: id.to_owned() })
+    }
+
+    /// Whether this process is a shell that is awaited here, which nobody else may reap.
+    pub fn owns(&self, pid: u32) -> bool {
+        self.owned().contains(&pid)
+    }
+
+    /// An id for a command whose caller has none.
+    pub(crate) fn unused_id(&self) -> String {
+        format!("local_{}", self.0.started.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.0.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn owned(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.0.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf {
+    fn put_away(&mut self, running: Arc<Running>) {
+        if !running.remove_group() {
+            self.lingering.push(Arc::clone(&running));
+        }
+        self.ended.push_back(running);
+        self.tidy();
+    }
+
+    /// Forgets what is too much or too old, and removes groups that are empty by now.
+    fn tidy(&mut self) {
+        self.lingering.retain(|running| !running.remove_group());
+        let remains = self.ended.iter().filter_map(|running| running.remains());
+        let mut bytes: usize = remains.map(|(_, kept)| kept).sum();
+        while let Some((age, kept)) = self.ended.front().and_then(|running| running.remains()) {
+            if self.ended.len() <= KEPT_COUNT && bytes <= KEPT_BYTES && age <= KEPT_FOR {
+                break;
+            }
+            bytes -= kept;
+            if let Some(forgotten) = self.ended.pop_front() {
+                self.by_id.remove(forgotten.id());
+            }
+        }
+    }
+}
+
+/// An id names a control group, so it is checked as a file name.
+fn check_id(id: &str) -> Result<(), Error> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if (1..=64).contains(&id.len()) && id.bytes().all(fits) {
+        return Ok(());
+    }
+    let reason = format!("is `{}`; it must be 1 to 64 of A-Z, a-z, 0-9, `_`, `-`", id.escape_debug());
+    Err(Error::InvalidValue { field: "id", reason })
+}

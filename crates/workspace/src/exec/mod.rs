@@ -1,0 +1,35 @@
+//! Commands by `/bin/sh -c`, each in a control group of its own.
+//!
+//! ```text
+//! Commands::start ── spawn ──► Running ◄── attach ── Output (a reader; any number of them)
+//!                                 ▲
+//!              pump, pump, supervise: tasks that read the pipes and await the shell
+//! ```
+//! What a command prints is kept by the [`Running`], not by who asked: a reader may leave and come back.
+
+mod cgroup;
+mod commands;
+mod output;
+mod running;
+mod signals;
+mod spawn;
+mod supervise;
+mod tape;
+
+pub use commands::Commands;
+pub use output::Output;
+pub use running::Running;
+
+use skep_api::exec::{ExecOutcome, RunCommand};
+
+use crate::{Error, Place, Run};
+
+impl Run for RunCommand {
+    async fn run(self, place: &Place) -> Result<ExecOutcome, Error> {
+        let id = match place.call() {
+            Some(id) => id.to_owned(),
+            None => place.commands().unused_id(),
+        };
+        Ok(place.commands().start(&id, &self, place)?.outcome().await)
+    }
+}

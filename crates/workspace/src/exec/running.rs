@@ -1,0 +1,196 @@
+//! A command that runs or ran, with what it printed.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use skep_api::exec::{ExecExit, ExecOutcome};
+use tokio::sync::watch;
+
+use super::{Output, cgroup::ControlGroup, output::Reader, tape::Tape};
+
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A command that runs or ran. It goes on whether or not anybody reads what it prints; with a reader that is behind,
+/// it waits for it as it would for any pipe.
+#[derive(Debug)]
+pub struct Running {
+    id: String,
+    group: ControlGroup,
+    state: Mutex<State>,
+    /// Rings when output or the end was added: readers listen.
+    added: watch::Sender<()>,
+    /// Rings when a reader went on or left: those who fill the tapes listen.
+    taken: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    stdout: Tape,
+    stderr: Tape,
+    pub(super) readers: BTreeMap<u64, Reader>,
+    pub(super) next_reader: u64,
+    shell_ended: bool,
+    ended: Option<Ended>,
+}
+
+/// How it ended, and when.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) exit: ExecExit,
+    at: Instant,
+}
+
+impl State {
+    pub(super) fn tape(&self, stream: Stream) -> &Tape {
+        match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        }
+    }
+
+    fn tape_mut(&mut self, stream: Stream) -> &mut Tape {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+
+    pub(super) fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+}
+
+impl Running {
+    pub(super) fn new(id: &str, group: ControlGroup) -> Arc<Self> {
+        Arc::new(Self {
+            id: id.to_owned(),
+            group,
+            state: Mutex::default(),
+            added: watch::Sender::new(()),
+            taken: watch::Sender::new(()),
+        })
+    }
+
+    /// The id that it was started under.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Reads what it prints, from these offsets on: 0 is all that is kept.
+    pub fn attach(self: &Arc<Self>, stdout_offset: u64, stderr_offset: u64) -> Output {
+        Output::new(Arc::clone(self), stdout_offset, stderr_offset)
+    }
+
+    /// Waits for its end.
+    pub async fn outcome(&self) -> ExecOutcome {
+        let mut added = self.added.subscribe();
+        loop {
+            if let Some(outcome) = self.outcome_now() {
+                return outcome;
+            }
+            // The sender lives as long as `self`, so this never fails.
+            let _ = added.changed().await;
+        }
+    }
+
+    fn outcome_now(&self) -> Option<ExecOutcome> {
+        let state = self.state();
+        let exit = state.ended.as_ref()?.exit.clone();
+        Some(ExecOutcome {
+            exit_code: exit.exit_code,
+            signal: exit.signal,
+            stdout: state.stdout.text(),
+            stderr: state.stderr.text(),
+            duration_ms: exit.duration_ms,
+            timed_out: exit.timed_out,
+            truncated: exit.truncated,
+        })
+    }
+
+    /// Ends everything that it started, if its shell still runs.
+    pub fn cancel(&self) {
+        if !self.state().shell_ended {
+            self.kill();
+        }
+    }
+
+    pub(super) fn kill(&self) {
+        // Fails only where the group is gone, and with it everything inside.
+        let _ = self.group.kill();
+    }
+
+    /// The file by which its shell joins its control group.
+    pub(super) fn entrance(&self) -> io::Result<File> {
+        self.group.entrance()
+    }
+
+    /// Removes its control group. `false` while something that it started lives on.
+    pub(super) fn remove_group(&self) -> bool {
+        self.group.remove()
+    }
+
+    /// How long ago it ended and how many bytes are kept of it. `None` while it runs.
+    pub(super) fn remains(&self) -> Option<(Duration, usize)> {
+        let state = self.state();
+        state.ended.as_ref().map(|ended| (ended.at.elapsed(), state.stdout.kept() + state.stderr.kept()))
+    }
+
+    pub(super) fn append(&self, stream: Stream, bytes: &[u8]) {
+        self.state().tape_mut(stream).append(bytes);
+        self.added.send_replace(());
+    }
+
+    /// Whether more of this stream may be read from the command now.
+    pub(super) fn has_room(&self, stream: Stream) -> bool {
+        let state = self.state();
+        if state.shell_ended {
+            return true;
+        }
+        let slowest = state.readers.values().map(|reader| reader.at(stream)).min();
+        slowest.is_none_or(|reader| state.tape(stream).has_room(reader))
+    }
+
+    /// The shell ended: what it left in the pipes is read, whoever is behind.
+    pub(super) fn shell_ended(&self) {
+        self.state().shell_ended = true;
+        self.taken.send_replace(());
+    }
+
+    /// Nothing more is recorded.
+    pub(super) fn finish(&self, mut exit: ExecExit) {
+        let mut state = self.state();
+        state.stdout.end();
+        state.stderr.end();
+        exit.truncated = state.stdout.left_out() || state.stderr.left_out();
+        state.ended = Some(Ended { exit, at: Instant::now() });
+        drop(state);
+        self.added.send_replace(());
+    }
+
+    pub(super) fn listen_for_output(&self) -> watch::Receiver<()> {
+        self.added.subscribe()
+    }
+
+    pub(super) fn listen_for_readers(&self) -> watch::Receiver<()> {
+        self.taken.subscribe()
+    }
+
+    pub(super) fn reader_moved(&self) {
+        self.taken.send_replace(());
+    }
+
+    /// A panic elsewhere leaves the state whole: every change is a single step.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

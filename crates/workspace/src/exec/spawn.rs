@@ -1,0 +1,133 @@
+//! From a request to a process: what is checked first, and what happens between fork and exec.
+
+use std::{
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use skep_api::exec::RunCommand;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    net::unix::pipe,
+};
+
+use crate::{Error, Place};
+
+/// The kernel takes no longer argument: 32 pages, with the byte that ends it.
+const MAX_ARGUMENT_BYTES: usize = 32 * 4096 - 1;
+
+/// A shell that was started, and our ends of its pipes.
+#[derive(Debug)]
+pub(super) struct Spawned {
+    pub(super) child: Child,
+    /// Readable once the shell ended.
+    pub(super) ended: AsyncFd<OwnedFd>,
+    pub(super) stdin: Option<pipe::Sender>,
+    pub(super) stdout: pipe::Receiver,
+    pub(super) stderr: pipe::Receiver,
+}
+
+/// Refuses what no shell could run.
+pub(super) fn check(command: &RunCommand) -> Result<(), Error> {
+    text_without_nul("command", &command.command)?;
+    if command.command.len() > MAX_ARGUMENT_BYTES {
+        let reason = format!(
+            "has {} bytes, and the kernel takes {MAX_ARGUMENT_BYTES}; pass long data by `stdin`",
+            command.command.len()
+        );
+        return Err(Error::InvalidValue { field: "command", reason });
+    }
+    if command.timeout_ms == 0 {
+        let reason = "must be at least 1 ms, not 0".to_owned();
+        return Err(Error::InvalidValue { field: "timeout", reason });
+    }
+    for (name, value) in &command.env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            let reason =
+                format!("has a variable `{}`; a name is not empty and holds no `=`", name.escape_debug());
+            return Err(Error::InvalidValue { field: "env", reason });
+        }
+        text_without_nul("env", value)?;
+    }
+    Ok(())
+}
+
+fn text_without_nul(field: &'static str, text: &str) -> Result<(), Error> {
+    match text.find('\0') {
+        None => Ok(()),
+        Some(at) => {
+            let reason = format!("holds a NUL byte at {at}, which no program can be given; leave it out");
+            Err(Error::InvalidValue { field, reason })
+        }
+    }
+}
+
+/// The directory that the command starts in.
+pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<PathBuf, Error> {
+    let named = cwd.map(str::to_owned);
+    let text = named.unwrap_or_else(|| place.default_cwd().to_string_lossy().into_owned());
+    let text = text.as_str();
+    text_without_nul("cwd", text)?;
+    if !text.starts_with('/') {
+        let reason = format!("is `{text}`; it must be an absolute path");
+        return Err(Error::InvalidValue { field: "cwd", reason });
+    }
+    let path = || text.to_owned();
+    let real = Path::new(text).canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::UnknownDirectory { path: path() },
+        io::ErrorKind::NotADirectory => Error::NotADirectory { path: path() },
+        _ => Error::NotStarted { source: error },
+    })?;
+    if !real.starts_with(place.root()) {
+        return Err(Error::OutsideRoot { path: path() });
+    }
+    if !real.is_dir() {
+        return Err(Error::NotADirectory { path: path() });
+    }
+    Ok(real)
+}
+
+/// Starts the shell inside the control group whose entrance is given.
+///
+/// The fork is awaited in place: it is short, and a guest has but one processor to run it on.
+pub(super) fn spawn(command: &RunCommand, cwd: &Path, entrance: File, place: &Place) -> io::Result<Spawned> {
+    let mut shell = Command::new("/bin/sh");
+    // A command that begins with `-` is no option.
+    shell.args(["-c", "--", &command.command]);
+    shell.current_dir(cwd).env_clear().envs(place.env()).envs(&command.env);
+    shell.stdin(if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+    shell.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let join = move || {
+        rustix::process::setsid()?;
+        rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
+        rustix::io::write(&entrance, b"0")?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only three plain system calls run, and nothing allocates or takes a lock.
+    unsafe { shell.pre_exec(join) };
+    let mut child = shell.spawn()?;
+    let adopted = adopt(&mut child).inspect_err(|_| {
+        let _ = child.kill();
+        let _ = child.wait();
+    });
+    let (ended, stdin, stdout, stderr) = adopted?;
+    Ok(Spawned { child, ended, stdin, stdout, stderr })
+}
+
+type Ends = (AsyncFd<OwnedFd>, Option<pipe::Sender>, pipe::Receiver, pipe::Receiver);
+
+fn adopt(child: &mut Child) -> io::Result<Ends> {
+    let missing = || io::Error::other("a pipe of the command is missing");
+    let pid = Pid::from_child(child);
+    let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+    // SAFETY: an `OwnedFd` keeps its one descriptor open for as long as the `AsyncFd` owns it.
+    let ended = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
+    let stdin = child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?;
+    let stdout = pipe::Receiver::from_owned_fd(child.stdout.take().ok_or_else(missing)?.into())?;
+    let stderr = pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?;
+    Ok((ended, stdin, stdout, stderr))
+}

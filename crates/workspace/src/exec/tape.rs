@@ -1,0 +1,238 @@
+//! What one output stream of a command said: its first half megabyte and its last.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use skep_api::exec::KEPT_OUTPUT_BYTES;
+
+const HALF: usize = KEPT_OUTPUT_BYTES / 2;
+/// How far a reader may be behind before the command has to wait for it, in bytes. The rest of the half is room for
+/// what stands in the pipe when the command ends.
+const LAG: u64 = (HALF - 128 * 1024) as u64;
+/// The longest piece that is handed out, in bytes.
+const PIECE: usize = 32 * 1024;
+
+/// One recorded stream. Offsets count the bytes that the command wrote, from 0.
+#[derive(Debug, Default)]
+pub(super) struct Tape {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    total: u64,
+    ended: bool,
+}
+
+/// A piece of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Where it begins. Later than asked for where what stood between is gone.
+    pub(super) offset: u64,
+    pub(super) data: Bytes,
+}
+
+impl Tape {
+    /// Adds what the command wrote. What lies between the halves and no longer fits is forgotten.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        if self.ended {
+            return;
+        }
+        self.total += bytes.len() as u64;
+        let into_head = bytes.len().min(HALF - self.head.len());
+        let (first, rest) = bytes.split_at(into_head);
+        self.head.extend_from_slice(first);
+        self.tail.extend(rest);
+        let surplus = self.tail.len().saturating_sub(HALF);
+        self.tail.drain(..surplus);
+    }
+
+    /// Nothing more is added.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.head.shrink_to_fit();
+        self.tail.shrink_to_fit();
+    }
+
+    /// Whether the stream was longer than what is kept.
+    pub(super) fn left_out(&self) -> bool {
+        self.tail_start() > self.head.len() as u64
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn kept(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
+    /// Whether more may be added while the slowest reader stands at `reader`.
+    pub(super) fn has_room(&self, reader: u64) -> bool {
+        self.total.saturating_sub(reader) < LAG
+    }
+
+    fn tail_start(&self) -> u64 {
+        self.total - self.tail.len() as u64
+    }
+
+    /// The next piece from `from`. It ends with a whole character, unless what it holds is no text anyway.
+    /// `None` where there is nothing more to say now.
+    pub(super) fn piece(&self, from: u64) -> Option<Piece> {
+        if from >= self.total {
+            return None;
+        }
+        let mut offset = from;
+        let mut data = Vec::with_capacity(PIECE.min(self.kept()));
+        if let Some(head) = usize::try_from(from).ok().and_then(|from| self.head.get(from..)) {
+            data.extend(head.iter().take(PIECE));
+        }
+        if data.is_empty() {
+            offset = from.max(self.tail_start());
+        }
+        // After a gap the tail begins somewhere, perhaps inside a character.
+        if offset > from {
+            offset += self.tail.iter().take(3).take_while(|byte| is_continuation(**byte)).count() as u64;
+        }
+        let position = offset + data.len() as u64;
+        if data.len() < PIECE && position >= self.tail_start() {
+            let skip = (position - self.tail_start()) as usize;
+            let most = PIECE - data.len();
+            data.extend(self.tail.range(skip.min(self.tail.len())..).take(most));
+        }
+        let end = offset + data.len() as u64;
+        let more_follows = !(self.ended && end == self.total) && (end >= self.tail_start());
+        if more_follows {
+            data.truncate(data.len() - cut_character(&data));
+        }
+        (!data.is_empty()).then(|| Piece { offset, data: data.into() })
+    }
+
+    /// All that is kept, as text: what is no UTF-8 becomes U+FFFD.
+    pub(super) fn text(&self) -> String {
+        let (front, back) = self.tail.as_slices();
+        let tail = [front, back].concat();
+        if !self.left_out() {
+            return String::from_utf8_lossy(&[self.head.as_slice(), &tail].concat()).into_owned();
+        }
+        let head = &self.head[..self.head.len() - cut_character(&self.head)];
+        let begin = tail.iter().take(3).take_while(|byte| is_continuation(**byte)).count();
+        let mut text = String::from_utf8_lossy(head).into_owned();
+        text.push_str(&String::from_utf8_lossy(&tail[begin..]));
+        text
+    }
+}
+
+fn is_continuation(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
+/// How many bytes at the end are the beginning of a character whose rest is not here.
+fn cut_character(bytes: &[u8]) -> usize {
+    let last = bytes.len().saturating_sub(3);
+    for (index, byte) in bytes.iter().enumerate().skip(last).rev() {
+        if is_continuation(*byte) {
+            continue;
+        }
+        let length = match byte {
+            0xC2..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF4 => 4,
+            _ => 1,
+        };
+        let here = bytes.len() - index;
+        return if length > here { here } else { 0 };
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read_all(tape: &Tape, mut at: u64) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(piece) = tape.piece(at) {
+            at = piece.offset + piece.data.len() as u64;
+            all.extend_from_slice(&piece.data);
+        }
+        all
+    }
+
+    #[test]
+    fn the_first_and_the_last_half_are_kept() {
+        let mut tape = Tape::default();
+        tape.append(&vec![b'a'; HALF]);
+        tape.append(&vec![b'b'; HALF]);
+        assert!(!tape.left_out());
+        assert_eq!(tape.text().len(), KEPT_OUTPUT_BYTES);
+        tape.append(b"c");
+        assert!(tape.left_out());
+        let text = tape.text();
+        assert_eq!(text.len(), KEPT_OUTPUT_BYTES);
+        assert!(text.starts_with('a') && text.ends_with("bc"));
+    }
+
+    #[test]
+    fn a_kept_half_never_cuts_a_character() {
+        let mut tape = Tape::default();
+        tape.append(b"x");
+        tape.append("é".repeat(KEPT_OUTPUT_BYTES).as_bytes());
+        tape.append(b"y");
+        let text = tape.text();
+        assert!(tape.left_out());
+        assert!(!text.contains('\u{FFFD}'), "a character was cut");
+    }
+
+    #[test]
+    fn a_reader_behind_a_gap_goes_on_at_what_is_left() {
+        let mut tape = Tape::default();
+        tape.append(&vec![b'a'; 3 * HALF]);
+        tape.append(b"end");
+        let piece = tape.piece(HALF as u64).expect("a piece");
+        assert_eq!(piece.offset, (2 * HALF + 3) as u64);
+        assert_eq!(tape.piece(u64::MAX), None);
+        assert!(!tape.has_room(0) && tape.has_room(3 * HALF as u64));
+    }
+
+    #[test]
+    fn an_open_stream_waits_for_the_rest_of_a_character() {
+        let mut tape = Tape::default();
+        tape.append(b"ok\xE2\x82");
+        assert_eq!(tape.piece(0).expect("a piece").data, "ok");
+        assert_eq!(tape.piece(2), None);
+        tape.append(b"\xAC");
+        assert_eq!(tape.piece(2).expect("a piece").data, "€");
+        tape.append(b"\xE2\x82");
+        tape.end();
+        assert_eq!(tape.piece(5).expect("a piece").data.as_ref(), b"\xE2\x82");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn pieces_join_to_what_was_written(chunks in prop::collection::vec("\\PC{0,1000}", 0..40)) {
+            let mut tape = Tape::default();
+            let mut read = Vec::new();
+            for chunk in &chunks {
+                // Fed in odd bits, so that characters are cut on the way in.
+                for bit in chunk.as_bytes().chunks(7) {
+                    tape.append(bit);
+                }
+                while let Some(piece) = tape.piece(read.len() as u64) {
+                    prop_assert!(std::str::from_utf8(&piece.data).is_ok());
+                    read.extend_from_slice(&piece.data);
+                }
+            }
+            tape.end();
+            read.extend(read_all(&tape, read.len() as u64));
+            prop_assert_eq!(read, chunks.concat().into_bytes());
+        }
+
+        #[test]
+        fn no_bytes_get_stuck(bytes in prop::collection::vec(any::<u8>(), 0..70_000), from in 0u64..70_000) {
+            let mut tape = Tape::default();
+            tape.append(&bytes);
+            tape.end();
+            let rest = bytes.get(from as usize..).unwrap_or_default();
+            prop_assert_eq!(read_all(&tape, from), rest);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Operations on a place with files, git and a shell. The server and the guest agent run this very crate.
+//!
+//! An operation is a value of `skep_api`; [`Run`] does it at a [`Place`], and [`run_by_name`] finds it by its name.
+
+mod error;
+pub mod exec;
+mod operations;
+mod place;
+
+pub use error::Error;
+pub use exec::{Commands, Output, Running};
+pub use operations::{Run, run_by_name};
+pub use place::Place;

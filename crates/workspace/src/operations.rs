@@ -1,0 +1,31 @@
+//! Which operations there are: a name and JSON in, JSON out.
+
+use std::future::Future;
+
+use skep_api::{Operation, exec::RunCommand};
+
+use crate::{Error, Place};
+
+/// An operation that a workspace does.
+pub trait Run: Operation {
+    /// Does it at this place.
+    fn run(self, place: &Place) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
+}
+
+/// Does the operation of this name with this JSON at this place, and tells its answer as JSON.
+///
+/// # Errors
+/// An unknown name, JSON that does not fit, and whatever the operation itself refuses.
+pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8>, Error> {
+    match name {
+        RunCommand::NAME => run_json::<RunCommand>(request, place).await,
+        _ => Err(Error::UnknownOperation { name: name.to_owned() }),
+    }
+}
+
+async fn run_json<O: Run>(request: &[u8], place: &Place) -> Result<Vec<u8>, Error> {
+    let operation: O =
+        serde_json::from_slice(request).map_err(|source| Error::Malformed { operation: O::NAME, source })?;
+    let answer = operation.run(place).await?;
+    serde_json::to_vec(&answer).map_err(Error::Unspeakable)
+}

@@ -1,0 +1,73 @@
+//! One place with files, git and a shell.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::Commands;
+
+/// One place below one root. Cheap to clone; clones share the commands that run here.
+#[derive(Debug, Clone)]
+pub struct Place {
+    ground: Arc<Ground>,
+    commands: Commands,
+    call: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone)]
+struct Ground {
+    root: PathBuf,
+    default_cwd: PathBuf,
+    env: BTreeMap<String, String>,
+}
+
+impl Place {
+    /// A place below `root`, whose commands start in `default_cwd` and see `env` and nothing else, and whose
+    /// control groups lie below `cgroup_parent`, a directory of cgroup v2 that may be written.
+    pub fn new(
+        root: impl Into<PathBuf>,
+        default_cwd: impl Into<PathBuf>,
+        env: BTreeMap<String, String>,
+        cgroup_parent: impl Into<PathBuf>,
+    ) -> Self {
+        let ground = Ground { root: root.into(), default_cwd: default_cwd.into(), env };
+        Self { ground: Arc::new(ground), commands: Commands::new(cgroup_parent.into()), call: None }
+    }
+
+    /// The same place, whose commands see these variables too; these win.
+    #[must_use]
+    pub fn with_env(&self, more: &BTreeMap<String, String>) -> Self {
+        let mut ground = Ground::clone(&self.ground);
+        ground.env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Self { ground: Arc::new(ground), ..self.clone() }
+    }
+
+    /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
+    #[must_use]
+    pub fn for_call(&self, id: &str) -> Self {
+        Self { call: Some(id.into()), ..self.clone() }
+    }
+
+    /// The commands that run here.
+    pub fn commands(&self) -> &Commands {
+        &self.commands
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.ground.root
+    }
+
+    pub(crate) fn default_cwd(&self) -> &Path {
+        &self.ground.default_cwd
+    }
+
+    pub(crate) fn env(&self) -> &BTreeMap<String, String> {
+        &self.ground.env
+    }
+
+    pub(crate) fn call(&self) -> Option<&str> {
+        self.call.as_deref()
+    }
+}

@@ -1,0 +1,315 @@
+//! Commands as a caller of the crate sees them, with real processes and control groups.
+#![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use skep_api::{
+    ErrorCode,
+    exec::{ExecEvent, ExecExit, ExecOutcome, RunCommand},
+};
+use skep_workspace::{Error, Output, Place, Run, run_by_name};
+
+/// A place of its own, whose control group is gone with it.
+struct Ground {
+    place: Place,
+    group: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Ground {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let base = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|base| base.join("cgroup.procs").exists())
+            .expect("cgroup v2");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let group = base.join(format!("skep-workspace-test-{}-{number}", std::process::id()));
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
+        let env = BTreeMap::from([("PATH".to_owned(), path), ("LANG".to_owned(), "C.UTF-8".to_owned())]);
+        Self { place: Place::new("/", dir.path(), env, &group), group, dir }
+    }
+
+    async fn run(&self, command: &str) -> ExecOutcome {
+        request(command).run(&self.place).await.expect("it runs")
+    }
+
+    fn start(&self, id: &str, command: &str) -> Output {
+        let running = self.place.commands().start(id, &request(command), &self.place).expect("it starts");
+        running.attach(0, 0)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let Ok(children) = std::fs::read_dir(&self.group) else { return };
+        for child in children.flatten().filter(|entry| entry.path().is_dir()) {
+            let _ = std::fs::write(child.path().join("cgroup.kill"), "1");
+            for _ in 0..100 {
+                if std::fs::remove_dir(child.path()).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let _ = std::fs::remove_dir(&self.group);
+    }
+}
+
+fn request(command: &str) -> RunCommand {
+    RunCommand {
+        command: command.to_owned(),
+        cwd: None,
+        env: BTreeMap::new(),
+        stdin: None,
+        timeout_ms: 20_000,
+    }
+}
+
+async fn read_all(mut output: Output) -> (Vec<u8>, Vec<u8>, ExecExit) {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    while let Some((_, event)) = output.next().await {
+        match event {
+            ExecEvent::Stdout(data) => stdout.extend_from_slice(&data),
+            ExecEvent::Stderr(data) => stderr.extend_from_slice(&data),
+            ExecEvent::Exit(exit) => return (stdout, stderr, exit),
+        }
+    }
+    panic!("no exit");
+}
+
+fn code_of(result: Result<ExecOutcome, Error>) -> ErrorCode {
+    result.expect_err("a refusal").code()
+}
+
+fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.split(") ").nth(1).is_some_and(|rest| !rest.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn a_command_answers_with_its_output_and_code() {
+    let ground = Ground::new();
+    let outcome = ground.run("echo out; echo err >&2; exit 3").await;
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\n"));
+    assert_eq!((outcome.exit_code, outcome.signal), (Some(3), None));
+    assert!(!outcome.timed_out && !outcome.truncated);
+}
+
+#[tokio::test]
+async fn a_signal_is_named() {
+    let outcome = Ground::new().run("kill -TERM $$").await;
+    assert_eq!((outcome.exit_code, outcome.signal.as_deref()), (None, Some("SIGTERM")));
+}
+
+#[tokio::test]
+async fn a_command_sees_a_clean_environment_and_its_own() {
+    let ground = Ground::new();
+    let place = ground.place.with_env(&BTreeMap::from([
+        ("OF_VM".to_owned(), "vm".to_owned()),
+        ("BOTH".to_owned(), "vm".to_owned()),
+    ]));
+    let mut command = request("env");
+    command.env = BTreeMap::from([("BOTH".to_owned(), "exec".to_owned())]);
+    let outcome = command.run(&place).await.expect("it runs");
+    let mut lines: Vec<&str> = outcome.stdout.lines().filter(|line| !line.starts_with("PWD=")).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["BOTH=exec", "LANG=C.UTF-8", "OF_VM=vm", "PATH=/usr/local/bin:/usr/bin:/bin"]);
+}
+
+#[tokio::test]
+async fn a_leading_dash_is_no_option() {
+    let outcome = Ground::new().run("-x 2>/dev/null; echo $-").await;
+    assert!(!outcome.stdout.contains('x'), "{}", outcome.stdout);
+}
+
+#[tokio::test]
+async fn a_command_starts_where_it_was_told() {
+    let ground = Ground::new();
+    let here = ground.dir.path().canonicalize().expect("a path");
+    assert_eq!(ground.run("pwd").await.stdout.trim(), here.to_str().expect("text"));
+    let mut elsewhere = request("pwd");
+    elsewhere.cwd = Some("/usr".to_owned());
+    assert_eq!(elsewhere.run(&ground.place).await.expect("it runs").stdout, "/usr\n");
+}
+
+#[tokio::test]
+async fn what_no_shell_can_run_is_refused() {
+    let ground = Ground::new();
+    let refused = async |change: fn(&mut RunCommand)| {
+        let mut command = request("true");
+        change(&mut command);
+        code_of(command.run(&ground.place).await)
+    };
+    assert_eq!(refused(|it| it.cwd = Some("/no/such".into())).await, ErrorCode::UnknownPath);
+    assert_eq!(refused(|it| it.cwd = Some("/etc/passwd".into())).await, ErrorCode::NotADirectory);
+    assert_eq!(refused(|it| it.cwd = Some("/etc/passwd/x".into())).await, ErrorCode::NotADirectory);
+    assert_eq!(refused(|it| it.cwd = Some("tmp".into())).await, ErrorCode::InvalidValue);
+    assert_eq!(refused(|it| it.cwd = Some("/t\0mp".into())).await, ErrorCode::InvalidValue);
+    assert_eq!(refused(|it| it.command = "a\0b".into()).await, ErrorCode::InvalidValue);
+    assert_eq!(refused(|it| it.command = "#".repeat(131_072)).await, ErrorCode::InvalidValue);
+    assert_eq!(refused(|it| it.timeout_ms = 0).await, ErrorCode::InvalidValue);
+    assert_eq!(refused(|it| drop(it.env.insert("A=B".into(), String::new()))).await, ErrorCode::InvalidValue);
+    let inner = Place::new(ground.dir.path(), ground.dir.path(), BTreeMap::new(), &ground.group);
+    let mut outside = request("true");
+    outside.cwd = Some("/usr".into());
+    assert_eq!(code_of(outside.run(&inner).await), ErrorCode::PathOutsideRoots);
+}
+
+#[tokio::test]
+async fn the_longest_command_runs() {
+    let outcome = Ground::new().run(&format!("echo ok #{}", "x".repeat(131_071 - 9))).await;
+    assert_eq!(outcome.stdout, "ok\n");
+}
+
+#[tokio::test]
+async fn the_timeout_ends_all_that_was_started() {
+    let ground = Ground::new();
+    let mut command = request("trap '' TERM; setsid sleep 1000 & echo $!; sleep 1000");
+    command.timeout_ms = 300;
+    let began = Instant::now();
+    let outcome = command.run(&ground.place).await.expect("it runs");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(outcome.timed_out);
+    assert_eq!((outcome.exit_code, outcome.signal.as_deref()), (None, Some("SIGKILL")));
+    let child = outcome.stdout.trim().to_owned();
+    assert!(!child.is_empty());
+    for _ in 0..200 {
+        if !lives(&child) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{child} lives on");
+}
+
+#[tokio::test]
+async fn it_answers_at_the_shells_end_and_children_live_on() {
+    let ground = Ground::new();
+    let file = ground.dir.path().join("done");
+    let began = Instant::now();
+    let outcome = ground.run("(sleep 0.6; echo late; echo late > done; sleep 1000) & echo $!").await;
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert_eq!(outcome.exit_code, Some(0));
+    // Its pipe stays open, or the first `echo` would have ended it.
+    for _ in 0..500 {
+        if file.exists() {
+            assert!(lives(outcome.stdout.trim()));
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the child was ended");
+}
+
+#[tokio::test]
+async fn a_flood_is_cut_in_the_middle() {
+    let outcome = Ground::new().run("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo end").await;
+    assert!(outcome.truncated);
+    assert_eq!(outcome.stdout.len(), 1 << 20);
+    assert!(outcome.stdout.starts_with("begin\nx") && outcome.stdout.ends_with("xend\n"));
+}
+
+#[tokio::test]
+async fn long_input_arrives_whole() {
+    let ground = Ground::new();
+    let mut command = request("wc -c; echo done");
+    command.stdin = Some("y".repeat(3_000_000));
+    assert_eq!(command.clone().run(&ground.place).await.expect("it runs").stdout, "3000000\ndone\n");
+    // Echoed while it is still written: neither side may wait for the other.
+    command.command = "cat".to_owned();
+    assert!(command.clone().run(&ground.place).await.expect("it runs").truncated);
+    command.command = "echo unread".to_owned();
+    assert_eq!(command.run(&ground.place).await.expect("it runs").stdout, "unread\n");
+}
+
+#[tokio::test]
+async fn a_command_without_input_finds_its_end() {
+    assert_eq!(Ground::new().run("cat; echo over").await.stdout, "over\n");
+}
+
+#[tokio::test]
+async fn a_reader_that_keeps_up_gets_all_of_it() {
+    let ground = Ground::new();
+    let (stdout, stderr, exit) =
+        read_all(ground.start("flood", "head -c 30000000 /dev/zero; echo e >&2")).await;
+    assert_eq!((stdout.len(), stderr.as_slice()), (30_000_000, b"e\n".as_slice()));
+    assert!(!exit.truncated);
+}
+
+#[tokio::test]
+async fn a_reader_that_left_comes_back_for_the_rest() {
+    let ground = Ground::new();
+    let mut first = ground.start("kept", "echo one; read line; echo two >&2; echo three");
+    // It waits for a line, and standard input is at its end: it goes on at once.
+    let Some((0, ExecEvent::Stdout(data))) = first.next().await else { panic!("no output") };
+    let seen = data.len() as u64;
+    let running = first.running().clone();
+    drop(first);
+    running.outcome().await;
+    let again = ground.place.commands().find("kept").expect("it is kept");
+    let (stdout, stderr, exit) = read_all(again.attach(seen, 0)).await;
+    let all = [&data[..], &stdout[..]].concat();
+    assert_eq!((all.as_slice(), stderr.as_slice()), (b"one\nthree\n".as_slice(), b"two\n".as_slice()));
+    assert_eq!(exit.exit_code, Some(0));
+}
+
+#[tokio::test]
+async fn a_slow_reader_holds_the_command_until_it_leaves() {
+    let ground = Ground::new();
+    let output = ground.start("slow", "head -c 10000000 /dev/zero; touch finished");
+    let finished = ground.dir.path().join("finished");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!finished.exists(), "the command ran ahead of its reader");
+    let running = output.running().clone();
+    drop(output);
+    assert_eq!(running.outcome().await.exit_code, Some(0));
+    assert!(finished.exists());
+}
+
+#[tokio::test]
+async fn a_cancelled_command_ends() {
+    let ground = Ground::new();
+    let output = ground.start("cancelled", "sleep 1000");
+    output.running().cancel();
+    let (_, _, exit) = read_all(output).await;
+    assert_eq!((exit.exit_code, exit.signal.as_deref()), (None, Some("SIGKILL")));
+}
+
+#[tokio::test]
+async fn commands_are_listed_while_they_run_and_their_groups_vanish() {
+    let ground = Ground::new();
+    let output = ground.start("listed", "echo $$; sleep 0.2");
+    let again = ground.place.commands().start("listed", &request("true"), &ground.place);
+    assert_eq!(again.expect_err("a refusal").code(), ErrorCode::ExecFailed);
+    let (stdout, _, _) = read_all(output).await;
+    let pid: u32 = String::from_utf8_lossy(&stdout).trim().parse().expect("a pid");
+    for _ in 0..200 {
+        if !ground.group.join("listed").exists() && !ground.place.commands().owns(pid) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("something is left of the command");
+}
+
+#[tokio::test]
+async fn an_operation_is_found_by_its_name() {
+    let ground = Ground::new();
+    let body = serde_json::to_vec(&request("echo named")).expect("JSON");
+    let answer = run_by_name("run-command", &body, &ground.place.for_call("a-call")).await.expect("it runs");
+    let outcome: ExecOutcome = serde_json::from_slice(&answer).expect("JSON");
+    assert_eq!(outcome.stdout, "named\n");
+    assert!(ground.place.commands().find("a-call").is_ok());
+    let unknown = run_by_name("no-such", b"{}", &ground.place).await;
+    assert_eq!(unknown.expect_err("a refusal").code(), ErrorCode::UnknownRoute);
+    let malformed = run_by_name("run-command", b"{", &ground.place).await;
+    assert_eq!(malformed.expect_err("a refusal").code(), ErrorCode::MalformedBody);
+}
