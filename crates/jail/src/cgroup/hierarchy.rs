@@ -1,0 +1,212 @@
+//! One hierarchy: what its files are called in each version.
+
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::CgroupLimits;
+use crate::Error;
+
+/// The controllers that we use where there are any.
+pub(super) const WANTED: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    One,
+    Two,
+}
+
+/// A folder of ours in one hierarchy: the tree's root, or one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hierarchy {
+    pub(super) version: Version,
+    pub(super) controllers: Vec<String>,
+    pub(super) root: PathBuf,
+    /// Whether the service manager gave us the folder above: then our own process stands in it.
+    pub(super) delegated: bool,
+}
+
+impl Hierarchy {
+    pub(super) fn controls(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|own| own == controller)
+    }
+
+    /// Makes the root, and hands the controllers down to it and to the groups in it.
+    pub(super) fn prepare(&self) -> Result<(), Error> {
+        let refused = |path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| Error::NoCgroup(format!("{path}: {error}"))
+        };
+        if let (Version::Two, Some(above)) = (self.version, self.root.parent()) {
+            if self.delegated {
+                // A group with processes of its own hands no controller down.
+                move_to_leaf(above).map_err(refused(above))?;
+            }
+            hand_down(above, &self.controllers).map_err(refused(above))?;
+        }
+        match fs::create_dir(&self.root) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(refused(&self.root)(error)),
+            _ if self.version == Version::Two => {
+                hand_down(&self.root, &self.controllers).map_err(refused(&self.root))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn door(&self) -> Result<OwnedFd, Error> {
+        let path = self.root.join("cgroup.procs");
+        let file =
+            OpenOptions::new().write(true).open(&path).map_err(Error::io(path.display().to_string()))?;
+        Ok(file.into())
+    }
+
+    pub(super) fn limit(&self, limits: &CgroupLimits) -> Result<(), Error> {
+        let CgroupLimits { memory_bytes, pids, cpu_weight } = limits;
+        // Version 1 has 1024 where version 2 has 100.
+        let shares = (cpu_weight * 1024 / 100).max(2);
+        let values = match self.version {
+            Version::One => [
+                ("memory", "memory.limit_in_bytes", memory_bytes),
+                ("pids", "pids.max", pids),
+                ("cpu", "cpu.shares", &shares),
+            ],
+            Version::Two => [
+                ("memory", "memory.max", memory_bytes),
+                ("pids", "pids.max", pids),
+                ("cpu", "cpu.weight", cpu_weight),
+            ],
+        };
+        for (_, file, value) in values.iter().filter(|(controller, ..)| self.controls(controller)) {
+            let path = self.root.join(file);
+            write(&path, &value.to_string()).map_err(Error::io(format!("{value} for {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn oom_kills(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        keyed(&self.read("memory", file)?, "oom_kill")
+    }
+
+    pub(super) fn memory_bytes(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        };
+        self.read("memory", file)?.trim().parse().ok()
+    }
+
+    pub(super) fn cpu_us(&self) -> Option<u64> {
+        match self.version {
+            Version::One => {
+                let nanoseconds: u64 = self.read("cpuacct", "cpuacct.usage")?.trim().parse().ok()?;
+                Some(nanoseconds / 1000)
+            }
+            // There even without a controller.
+            Version::Two => keyed(&fs::read_to_string(self.root.join("cpu.stat")).ok()?, "usage_usec"),
+        }
+    }
+
+    fn read(&self, controller: &str, file: &str) -> Option<String> {
+        if self.controls(controller) { fs::read_to_string(self.root.join(file)).ok() } else { None }
+    }
+}
+
+/// The value of a line `key value`.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    // Not `fs::write`: a control file is neither created nor truncated.
+    OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+fn hand_down(group: &Path, controllers: &[String]) -> io::Result<()> {
+    let file = group.join("cgroup.subtree_control");
+    let already = fs::read_to_string(&file)?;
+    for controller in
+        controllers.iter().filter(|wanted| !already.split_whitespace().any(|one| one == *wanted))
+    {
+        write(&file, &format!("+{controller}"))?;
+    }
+    Ok(())
+}
+
+/// Moves the processes of a delegated group into a leaf of it. They are ours: the group is.
+fn move_to_leaf(group: &Path) -> io::Result<()> {
+    let leaf = group.join("keeper");
+    match fs::create_dir(&leaf) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
+        match write(&leaf.join("cgroup.procs"), pid) {
+            // It ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Kills every process in a group, and in those below it where version 2 does that for us.
+pub(super) fn kill(group: &Path) -> Result<(), Error> {
+    let switch = group.join("cgroup.kill");
+    let outcome = if switch.exists() { write(&switch, "1") } else { sweep(group) };
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("end of the processes in {}", group.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sweep(group: &Path) -> io::Result<()> {
+    for pid in members(group)? {
+        let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            continue;
+        };
+        // Asked again: between the list and the pidfd the number may have gone to a process elsewhere.
+        if members(group)?.contains(&pid) && !ended(&pidfd)? {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+    }
+    Ok(())
+}
+
+fn members(group: &Path) -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string(group.join("cgroup.procs"))?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+fn ended(pidfd: &OwnedFd) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now))? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_key() {
+        let events = "low 0\noom 3\noom_kill 2\noom_group_kill 7\n";
+        assert_eq!(keyed(events, "oom_kill"), Some(2));
+        assert_eq!(keyed(events, "oom"), Some(3));
+        assert_eq!(keyed(events, "max"), None);
+        assert_eq!(keyed("oom_kill_disable 0\nunder_oom 0\noom_kill 5", "oom_kill"), Some(5));
+    }
+}

@@ -1,0 +1,148 @@
+//! System calls that no jailed process has a use for, denied with `EPERM`.
+//!
+//! A denial list, not an allowance list: what a VMM needs differs between versions and libraries, and its own sandbox
+//! stands in front of this one.
+
+use std::{collections::BTreeMap, io};
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter, sock_filter,
+};
+
+/// Denied whatever the arguments are.
+const DENIED: &[i64] = &[
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Keys, which no namespace separates.
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    // Kernel machinery with a long list of past holes.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_fanotify_init,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    // Mounts and namespaces.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mknod,
+    libc::SYS_mknodat,
+    // The machine itself.
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+];
+
+/// Flags of `clone` that make a namespace.
+const NAMESPACES: &[i32] = &[
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+
+/// Calls of the x32 interface carry this bit and mean the same as those without it.
+const X32_BIT: u32 = 0x4000_0000;
+
+/// Denies the calls of this process from now on, and of what it becomes.
+///
+/// # Errors
+/// The kernel has no seccomp filters.
+pub(crate) fn deny() -> io::Result<()> {
+    apply_filter(&denials().map_err(io::Error::other)?).map_err(io::Error::other)?;
+    apply_filter(&no_clone3().map_err(io::Error::other)?).map_err(io::Error::other)
+}
+
+fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
+    let namespaces = NAMESPACES.iter().map(|flag| {
+        let flag = u64::from(flag.cast_unsigned());
+        rule(SeccompCmpOp::MaskedEq(flag), flag)
+    });
+    rules.insert(libc::SYS_clone, namespaces.collect::<Result<_, _>>()?);
+    // Only local sockets: the network namespace is empty, but vsock and the kernel's crypto know no namespace.
+    rules.insert(libc::SYS_socket, vec![rule(SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
+    let mut program = x32_denied();
+    program.extend(compile(rules, libc::EPERM)?);
+    Ok(program)
+}
+
+/// The flags of `clone3` lie in memory, where a filter cannot read. Where it "does not exist", libraries use `clone`.
+fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
+    compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS)
+}
+
+fn rule(operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value)?])
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    errno: i32,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let denied = SeccompAction::Errno(errno.cast_unsigned());
+    SeccompFilter::new(rules, SeccompAction::Allow, denied, TargetArch::x86_64)?.try_into()
+}
+
+/// `ld nr; jge X32_BIT, deny`, in front of a program whose jumps are all relative.
+fn x32_denied() -> BpfProgram {
+    let load_number = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+    let jump = sock_filter { code: 0x35, jt: 0, jf: 1, k: X32_BIT };
+    let deny = sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::EPERM.cast_unsigned() };
+    vec![load_number, jump, deny]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_compile_within_the_kernels_limit() {
+        let program = denials().unwrap();
+        assert!(program.len() > DENIED.len() && program.len() < 4096, "{}", program.len());
+        assert!(no_clone3().is_ok());
+    }
+}

@@ -1,0 +1,175 @@
+//! The caller's side of the stage.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt::{Timeout, set_socket_timeout},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+};
+
+use crate::{
+    Confinement, Error, Order,
+    stage::{Report, Sent},
+};
+
+/// A stage is done within milliseconds; a machine that swaps may take longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a process is born with.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// The files that it writes itself into to join its control group, see [`crate::Cgroup::doors`].
+    pub cgroup_doors: Vec<OwnedFd>,
+    /// Its standard error; /dev/null where there is none. Only for [`Confinement::Jail`].
+    pub stderr: Option<OwnedFd>,
+    /// What it inherits, from descriptor 3 upward.
+    pub inherited: Vec<OwnedFd>,
+}
+
+/// A process that runs. Dropping this leaves it alone.
+#[derive(Debug)]
+pub struct Jailed {
+    /// Its process id on this machine. To signal it, use the pidfd.
+    pub pid: u32,
+    /// What it is signalled and waited for by.
+    pub pidfd: OwnedFd,
+}
+
+impl Jailed {
+    /// Kills it. It is no error that it has ended.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.signal(Signal::KILL)
+    }
+
+    /// Sends a signal. It is no error that it has ended.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn signal(&self, signal: Signal) -> Result<(), Error> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(Error::io(format!("signal for process {}", self.pid))(error)),
+        }
+    }
+
+    /// Waits until it has ended. `false`: it has not, in that time.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn wait(&self, patience: Duration) -> Result<bool, Error> {
+        let patience =
+            Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
+        let mut ends = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut ends, Some(&patience)))
+            .map(|ready| ready > 0)
+            .map_err(Error::io(format!("wait for process {}", self.pid)))
+    }
+
+    /// Takes its exit status, so that no zombie stays. `None`: it has not ended, or is nobody's child here. Only a
+    /// child subreaper is the parent of a jailed process.
+    pub fn reap(&self) -> Option<ExitStatus> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;
+        status
+            .exit_status()
+            .map(|code| ExitStatus::from_raw(code << 8))
+            .or_else(|| status.terminating_signal().map(ExitStatus::from_raw))
+    }
+}
+
+/// Starts a process as ordered. `binary` is a program whose `stage` argument runs [`crate::stage::main`]: our own. It
+/// blocks for some milliseconds, until the program itself runs.
+///
+/// # Errors
+/// A step failed; the message names it. Nothing is left then but perhaps a process in the cgroup that is about to end.
+pub fn spawn(binary: &Path, order: &Order, handles: Handles) -> Result<Jailed, Error> {
+    let (here, there) = skep_packet::pair().map_err(Error::io("socket pair for a stage"))?;
+    set_socket_timeout(&here, Timeout::Recv, Some(PATIENCE)).map_err(Error::io("time limit for a stage"))?;
+    let sent = Sent { order: order.clone(), cgroup_doors: handles.cgroup_doors.len() };
+    let text = serde_json::to_vec(&sent).map_err(|error| Error::Stage(error.to_string()))?;
+    let mut child = start(binary, order, there, handles.stderr)?;
+
+    let outcome = hand_over(&here, &text, &handles.cgroup_doors, &handles.inherited)
+        .and_then(|()| listen(&here, &order.confinement, &child));
+    if outcome.is_err() {
+        let _ = child.kill();
+    }
+    // The stage of a jail ends at once. As a mere user it became the program itself: its status belongs to `reap`.
+    if outcome.is_err() || matches!(order.confinement, Confinement::Jail(_)) {
+        let _ = child.wait();
+    }
+    outcome
+}
+
+fn start(binary: &Path, order: &Order, socket: OwnedFd, stderr: Option<OwnedFd>) -> Result<Child, Error> {
+    let mut command = Command::new(binary);
+    command.arg0("skep").arg("stage").env_clear().stdin(socket);
+    if matches!(order.confinement, Confinement::Jail(_)) {
+        command.stdout(Stdio::null()).stderr(stderr.map_or_else(Stdio::null, Stdio::from));
+    }
+    command.spawn().map_err(Error::io(format!("start of {}", binary.display())))
+}
+
+fn hand_over(socket: &OwnedFd, text: &[u8], doors: &[OwnedFd], inherited: &[OwnedFd]) -> Result<(), Error> {
+    let all: Vec<BorrowedFd<'_>> = doors.iter().chain(inherited).map(AsFd::as_fd).collect();
+    skep_packet::send(socket, text, &all).map_err(Error::io("order for a stage"))
+}
+
+/// The stage tells who the process is, then what went wrong; silence is success: its end of the socket closes with the
+/// program's start.
+fn listen(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<Jailed, Error> {
+    let mut jailed = match confinement {
+        Confinement::User => Some(user_process(child)?),
+        Confinement::Jail(_) => None,
+    };
+    loop {
+        let packet = skep_packet::receive(socket).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => Error::Stage(format!("no answer within {} s", PATIENCE.as_secs())),
+            _ => Error::io("report of a stage")(error),
+        });
+        let report = packet.and_then(|packet| packet.map(read_report).transpose());
+        match report {
+            Ok(Some((Report::Started { pid }, Some(pidfd)))) => jailed = Some(Jailed { pid, pidfd }),
+            Ok(None) => {
+                return jailed.ok_or_else(|| Error::Stage("the stage ended without a word".to_owned()));
+            }
+            Ok(Some((Report::Failed { message }, _))) => return Err(give_up(jailed, Error::Stage(message))),
+            Ok(Some(_)) => return Err(give_up(jailed, Error::Stage("a report without a pidfd".to_owned()))),
+            Err(error) => return Err(give_up(jailed, error)),
+        }
+    }
+}
+
+fn give_up(jailed: Option<Jailed>, error: Error) -> Error {
+    if let Some(jailed) = jailed {
+        let _ = jailed.kill();
+        let _ = jailed.wait(Duration::from_secs(5));
+        jailed.reap();
+    }
+    error
+}
+
+fn user_process(child: &Child) -> Result<Jailed, Error> {
+    let pid = Pid::from_child(child);
+    // Nobody has waited for the child yet, so the number cannot have been given to another process.
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::io("pidfd of a process"))?;
+    Ok(Jailed { pid: child.id(), pidfd })
+}
+
+fn read_report(packet: skep_packet::Packet) -> Result<(Report, Option<OwnedFd>), Error> {
+    let report = serde_json::from_slice(&packet.bytes).map_err(|error| Error::Stage(error.to_string()))?;
+    Ok((report, packet.descriptors.into_iter().next()))
+}

@@ -1,0 +1,58 @@
+//! User, groups and capabilities.
+
+use std::io;
+
+use rustix::{
+    process::{Gid, Uid},
+    thread::{
+        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+        set_capabilities, set_capabilities_secure_bits, set_no_new_privs, set_thread_groups,
+        set_thread_res_gid, set_thread_res_uid,
+    },
+};
+
+use super::{Failed, Step};
+use crate::Order;
+
+/// Becomes the order's user and gives up every capability for good. The calls are those of one thread, and a stage has
+/// no other.
+pub(super) fn drop_all(order: &Order) -> Result<(), Failed> {
+    empty_the_bounding_set().step("bounding set")?;
+    set_capabilities_secure_bits(secure_bits()).step("secure bits")?;
+    clear_ambient_capability_set().step("ambient set")?;
+
+    let groups: Vec<Gid> = order.groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(order.uid), Gid::from_raw(order.gid));
+    set_thread_groups(&groups).step("groups")?;
+    set_thread_res_gid(gid, gid, gid).step("group id")?;
+    set_thread_res_uid(uid, uid, uid).step("user id")?;
+
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+        .step("capabilities")?;
+    set_no_new_privs(true).step("no new privileges")
+}
+
+/// Uid 0 means nothing at an `execve`, and none of this can be taken back.
+fn secure_bits() -> CapabilitiesSecureBits {
+    CapabilitiesSecureBits::NO_ROOT
+        | CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+        | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED
+}
+
+/// By number, until the kernel knows no further one: a capability that is newer than this program goes too.
+fn empty_the_bounding_set() -> io::Result<()> {
+    for capability in 0..64_u64 {
+        // SAFETY: this request takes a number and touches no memory.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) };
+    }
+    Ok(())
+}

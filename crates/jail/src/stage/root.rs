@@ -1,0 +1,111 @@
+//! The file system that a jailed process sees: the programs of this machine, read-only, and nothing else of it.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, chown, symlink},
+    path::Path,
+};
+
+use rustix::{
+    fs::{CWD, Dev, FileType, Mode, major, makedev, minor, mknodat},
+    mount::{
+        MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount,
+        unmount,
+    },
+    process::{chdir, pivot_root, umask},
+};
+
+use super::{Failed, Step};
+use crate::{Jail, Order};
+
+/// A folder that every machine has. What lies there is only hidden, and only from this process.
+const BUILDING_SITE: &str = "/run";
+
+/// Builds the root, moves into it and leaves the old one behind.
+pub(super) fn build(order: &Order, jail: &Jail) -> Result<(), Failed> {
+    // First: nothing that is mounted from here on may reach the machine.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("private mounts")?;
+    let devices = jail.devices.iter().map(|path| Node::like(path, order)).collect::<Result<Vec<_>, _>>()?;
+    umask(Mode::empty());
+    mount(
+        "tmpfs",
+        BUILDING_SITE,
+        "tmpfs",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        c"mode=0755,size=64k,nr_inodes=64",
+    )
+    .step("new root")?;
+    chdir(BUILDING_SITE).step("new root")?;
+    programs()?;
+    processes()?;
+    fs::create_dir("dev").step("dev")?;
+    for node in Node::harmless().iter().chain(&devices) {
+        node.make()?;
+    }
+    // The old root lands on top of the new one; the second call takes it away (pivot_root(2), notes).
+    pivot_root(".", ".").step("change of root")?;
+    unmount(".", UnmountFlags::DETACH).step("old root")?;
+    chdir("/").step("new root")?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount_remount("/", flags, c"").step("read-only root")
+}
+
+fn programs() -> Result<(), Failed> {
+    fs::create_dir("usr").step("usr")?;
+    mount_bind("/usr", "usr").step("programs")?;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    mount_remount("usr", flags, c"").step("read-only programs")?;
+    for name in ["bin", "lib", "lib64", "sbin"] {
+        symlink(format!("usr/{name}"), name).step(name)?;
+    }
+    Ok(())
+}
+
+/// Only its own processes, and none of the kernel's settings.
+fn processes() -> Result<(), Failed> {
+    fs::create_dir("proc").step("proc")?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "proc", "proc", flags, c"subset=pid,hidepid=invisible").step("proc")
+}
+
+/// A device node to make below `dev`.
+struct Node {
+    name: String,
+    device: Dev,
+    mode: u32,
+    owner: Option<(u32, u32)>,
+}
+
+impl Node {
+    fn harmless() -> [Self; 3] {
+        [("null", 3), ("zero", 5), ("urandom", 9)].map(|(name, minor)| Self {
+            name: name.to_owned(),
+            device: makedev(1, minor),
+            mode: 0o666,
+            owner: None,
+        })
+    }
+
+    /// One like the machine's, for the order's user alone.
+    fn like(path: &Path, order: &Order) -> Result<Self, Failed> {
+        let found = fs::metadata(path).step(&path.display().to_string())?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| Failed(format!("{} is no device", path.display())))?;
+        Ok(Self {
+            name: name.to_owned(),
+            device: makedev(major(found.rdev()), minor(found.rdev())),
+            mode: 0o600,
+            owner: Some((order.uid, order.gid)),
+        })
+    }
+
+    fn make(&self) -> Result<(), Failed> {
+        let path = Path::new("dev").join(&self.name);
+        mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(self.mode), self.device)
+            .step(&self.name)?;
+        match self.owner {
+            Some((uid, gid)) => chown(&path, Some(uid), Some(gid)).step(&self.name),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! User ids for jailed processes: one each, never one for two at the same time.
+
+use std::{collections::BTreeSet, fmt, fs};
+
+use crate::Error;
+
+/// A range of user ids (and of group ids with the same numbers) that nobody else uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UidRange {
+    /// The first.
+    pub base: u32,
+    /// How many, at least 1.
+    pub count: u32,
+}
+
+impl UidRange {
+    /// Right above the ids that systemd gives to containers (its "Users, Groups, UIDs and GIDs").
+    pub const DEFAULT_BASE: u32 = 0x7000_0000;
+
+    /// Checks the range against the users, groups and subordinate ids of this machine.
+    ///
+    /// # Errors
+    /// It overlaps with one of them, or leaves the numbers that there are.
+    pub fn check(&self) -> Result<(), Error> {
+        let taken = |owner: String| Error::UidsTaken { range: self.to_string(), owner };
+        // -1 means "leave it" to the system calls.
+        if self.base == 0 || self.count == 0 || self.base.checked_add(self.count).is_none() {
+            return Err(taken("nobody: they must lie between 1 and 4294967294".to_owned()));
+        }
+        for (path, reading) in SOURCES {
+            // A machine without subordinate ids lacks those files.
+            let text = fs::read_to_string(path).unwrap_or_default();
+            if let Some(owner) = self.owner_in(&text, reading) {
+                return Err(taken(format!("`{owner}` in {path}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn owner_in<'a>(&self, text: &'a str, reading: fn(&[&str]) -> Option<(u32, u32)>) -> Option<&'a str> {
+        text.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let (base, count) = reading(&fields)?;
+            let (ours, theirs) = (u64::from(self.base), u64::from(base));
+            let overlap = ours < theirs + u64::from(count) && theirs < ours + u64::from(self.count);
+            overlap.then_some(fields[0])
+        })
+    }
+}
+
+impl fmt::Display for UidRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.base, u64::from(self.base) + u64::from(self.count) - 1)
+    }
+}
+
+type Reading = fn(&[&str]) -> Option<(u32, u32)>;
+
+const SOURCES: [(&str, Reading); 4] =
+    [("/etc/passwd", one_id), ("/etc/group", one_id), ("/etc/subuid", several), ("/etc/subgid", several)];
+
+/// `name:password:id:...`
+fn one_id(fields: &[&str]) -> Option<(u32, u32)> {
+    Some((fields.get(2)?.parse().ok()?, 1))
+}
+
+/// `name:first:count`
+fn several(fields: &[&str]) -> Option<(u32, u32)> {
+    Some((fields.get(1)?.parse().ok()?, fields.get(2)?.parse().ok()?))
+}
+
+/// The ids of a range that are in use. An id is given again as late as possible.
+#[derive(Debug)]
+pub struct UidPool {
+    range: UidRange,
+    next: u32,
+    taken: BTreeSet<u32>,
+}
+
+impl UidPool {
+    /// A pool with all of the range free.
+    pub fn new(range: UidRange) -> Self {
+        Self { range, next: 0, taken: BTreeSet::new() }
+    }
+
+    /// Takes an id.
+    ///
+    /// # Errors
+    /// All are in use.
+    pub fn take(&mut self) -> Result<u32, Error> {
+        for _ in 0..self.range.count {
+            let uid = self.range.base + self.next;
+            self.next = (self.next + 1) % self.range.count;
+            if self.taken.insert(uid) {
+                return Ok(uid);
+            }
+        }
+        Err(Error::UidsExhausted(self.range.count))
+    }
+
+    /// Gives one back, when no process of it is left.
+    pub fn give_back(&mut self, uid: u32) {
+        self.taken.remove(&uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_used_once_at_a_time_and_again_as_late_as_possible() {
+        let mut pool = UidPool::new(UidRange { base: 100, count: 3 });
+        assert_eq!(pool.take().unwrap(), 100);
+        pool.give_back(100);
+        assert_eq!(pool.take().unwrap(), 101);
+        assert_eq!(pool.take().unwrap(), 102);
+        assert_eq!(pool.take().unwrap(), 100);
+        assert!(matches!(pool.take(), Err(Error::UidsExhausted(3))));
+        pool.give_back(101);
+        assert_eq!(pool.take().unwrap(), 101);
+    }
+
+    #[test]
+    fn a_range_that_touches_somebodys_ids_is_seen() {
+        let range = UidRange { base: 1000, count: 100 };
+        for (text, reading, owner) in [
+            ("root:x:0:0\nann:x:1099:1099", one_id as Reading, Some("ann")),
+            ("ann:x:1100:1100", one_id, None),
+            ("ann:900:101", several, Some("ann")),
+            ("ann:900:100\nbob:1100:65536", several, None),
+            ("ann:4294901760:65535", several, None),
+        ] {
+            assert_eq!(range.owner_in(text, reading), owner, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_number_that_means_nobody_is_no_id() {
+        assert!(UidRange { base: u32::MAX - 1, count: 2 }.check().is_err());
+        assert!(UidRange { base: 0, count: 1 }.check().is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Which addresses are in use.
+
+use std::collections::BTreeSet;
+
+/// The number of an address in its subnet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot(pub(crate) u32);
+
+/// Gives each slot to one at a time, and again as late as possible: whoever still talks to a VM that ended must not
+/// reach the next one.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    count: u32,
+    next: u32,
+    taken: BTreeSet<Slot>,
+}
+
+impl Addresses {
+    pub(crate) fn new(count: u32) -> Self {
+        Self { count, next: 0, taken: BTreeSet::new() }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Slot> {
+        (0..self.count).find_map(|_| {
+            let slot = Slot(self.next);
+            self.next = (self.next + 1) % self.count;
+            self.taken.insert(slot).then_some(slot)
+        })
+    }
+
+    pub(crate) fn give_back(&mut self, slot: Slot) {
+        self.taken.remove(&slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_slot_is_given_twice(count in 1_u32..20, steps in prop::collection::vec(any::<bool>(), 0..200)) {
+            let mut addresses = Addresses::new(count);
+            let mut held = std::collections::VecDeque::new();
+            for take in steps {
+                if !take {
+                    held.pop_front().into_iter().for_each(|slot| addresses.give_back(slot));
+                    continue;
+                }
+                match addresses.take() {
+                    Some(slot) => {
+                        prop_assert!(!held.contains(&slot) && slot.0 < count);
+                        held.push_back(slot);
+                    }
+                    None => prop_assert_eq!(held.len(), count as usize),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_that_was_given_back_waits_its_turn() {
+        let mut addresses = Addresses::new(3);
+        let first = addresses.take().unwrap();
+        addresses.give_back(first);
+        assert_eq!(addresses.take(), Some(Slot(1)));
+        assert_eq!(addresses.take(), Some(Slot(2)));
+        assert_eq!(addresses.take(), Some(first));
+        assert_eq!(addresses.take(), None);
+    }
+}

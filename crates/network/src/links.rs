@@ -1,0 +1,81 @@
+//! Changes of links, over rtnetlink.
+
+use std::net::Ipv4Addr;
+
+use futures_util::TryStreamExt;
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
+
+use crate::Error;
+
+/// The links of the namespace that the thread is in.
+#[derive(Debug)]
+pub(crate) struct Links {
+    handle: Handle,
+}
+
+impl Links {
+    /// Needs a runtime; the connection runs on it.
+    pub(crate) fn connect() -> Result<Self, Error> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::io("netlink socket"))?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    pub(crate) async fn up(&self, name: &str) -> Result<(), Error> {
+        let change = LinkUnspec::new_with_name(name).up().build();
+        self.handle.link().set(change).execute().await.map_err(Error::link(format!("start of link {name}")))
+    }
+
+    /// With a hardware address of its own: else it takes one of its ports', and changes with them.
+    pub(crate) async fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<u32, Error> {
+        let bridge = LinkBridge::new(name).address(mac.to_vec()).build();
+        self.handle.link().add(bridge).execute().await.map_err(Error::link(format!("bridge {name}")))?;
+        self.index(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
+    }
+
+    pub(crate) async fn add_address(
+        &self,
+        link: u32,
+        address: Ipv4Addr,
+        prefix_len: u8,
+    ) -> Result<(), Error> {
+        let request = self.handle.address().add(link, address.into(), prefix_len);
+        request.execute().await.map_err(Error::link(format!("address {address}/{prefix_len}")))
+    }
+
+    /// Makes a link an isolated port of the bridge: it talks to the bridge itself, never to another such port.
+    pub(crate) async fn add_port(&self, name: &str, bridge: u32) -> Result<(), Error> {
+        let index = self.index(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))?;
+        let change = LinkUnspec::new_with_index(index).controller(bridge).build();
+        let failed = || Error::link(format!("port {name}"));
+        self.handle.link().set(change).execute().await.map_err(failed())?;
+        // Isolated before it is up, so no frame slips through.
+        let port = LinkBridgePort::new(index).isolated(true).build();
+        self.handle.link().set_port(port).execute().await.map_err(failed())?;
+        let change = LinkUnspec::new_with_index(index).up().build();
+        self.handle.link().set(change).execute().await.map_err(failed())
+    }
+
+    /// Deletes a link. One that is gone is no error.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), Error> {
+        let Some(index) = self.index(name).await? else { return Ok(()) };
+        match self.handle.link().del(index).execute().await {
+            // It went with its last descriptor meanwhile.
+            Err(error) if is_missing(&error) => Ok(()),
+            other => other.map_err(Error::link(format!("removal of link {name}"))),
+        }
+    }
+
+    async fn index(&self, name: &str) -> Result<Option<u32>, Error> {
+        let mut found = std::pin::pin!(self.handle.link().get().match_name(name).execute());
+        match found.try_next().await {
+            Ok(link) => Ok(link.map(|link| link.header.index)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(Error::link(format!("link {name}"))(error)),
+        }
+    }
+}
+
+fn is_missing(error: &rtnetlink::Error) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -libc::ENODEV)
+}

@@ -1,0 +1,113 @@
+//! The addresses of the VMs' network.
+
+use std::{fmt, net::Ipv4Addr, str::FromStr};
+
+use crate::{Error, addresses::Slot};
+
+/// The most VMs that have an address: many more than a machine holds, so that none comes again soon.
+const MAX_SLOTS: u32 = 4096;
+/// Locally administered, and no group's.
+const MAC_PREFIX: [u8; 2] = [0x02, 0x53];
+
+/// A private IPv4 network, such as `10.77.0.0/16`. Its first address is the bridge's, the others are VMs'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subnet {
+    network: u32,
+    prefix_len: u8,
+}
+
+impl Subnet {
+    /// Length of the prefix.
+    pub fn prefix_len(&self) -> u8 {
+        self.prefix_len
+    }
+
+    /// The bridge's address.
+    pub fn gateway(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.network + 1)
+    }
+
+    /// How many VMs can have an address at the same time.
+    pub(crate) fn slots(&self) -> u32 {
+        // Not for VMs: the network's own address, the bridge's and the one for all.
+        ((1_u32 << (32 - self.prefix_len)) - 3).min(MAX_SLOTS)
+    }
+
+    /// The address of a slot.
+    pub(crate) fn address(&self, slot: Slot) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.network + 2 + slot.0)
+    }
+
+    /// The hardware address that belongs to an address.
+    pub fn mac(&self, address: Ipv4Addr) -> [u8; 6] {
+        let [first, second] = MAC_PREFIX;
+        let [a, b, c, d] = address.octets();
+        [first, second, a, b, c, d]
+    }
+}
+
+impl Default for Subnet {
+    fn default() -> Self {
+        Self { network: Ipv4Addr::new(10, 77, 0, 0).to_bits(), prefix_len: 16 }
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parse = || {
+            let (address, length) = text.split_once('/')?;
+            let network = address.parse::<Ipv4Addr>().ok()?.to_bits();
+            let prefix_len: u8 = length.parse().ok().filter(|length| (8..=29).contains(length))?;
+            (network << prefix_len == 0).then_some(Self { network, prefix_len })
+        };
+        parse().ok_or_else(|| Error::NotASubnet(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv4Addr::from_bits(self.network), self.prefix_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_first_address_is_the_bridges_and_the_last_is_nobodys() {
+        let subnet: Subnet = "10.9.8.0/29".parse().unwrap();
+        assert_eq!(subnet.slots(), 5);
+        assert_eq!(subnet.gateway(), Ipv4Addr::new(10, 9, 8, 1));
+        assert_eq!(subnet.address(Slot(0)), Ipv4Addr::new(10, 9, 8, 2));
+        assert_eq!(subnet.address(Slot(4)), Ipv4Addr::new(10, 9, 8, 6));
+        assert_eq!(Subnet::default().slots(), MAX_SLOTS);
+        assert_eq!(subnet.mac(subnet.gateway()), [2, 0x53, 10, 9, 8, 1]);
+    }
+
+    #[test]
+    fn what_is_no_subnet_is_refused() {
+        for wrong in
+            ["", "10.77.0.0", "10.77.0.1/16", "10.0.0.0/7", "10.0.0.0/30", "10.0.0.0/-1", "::/64", "a/b"]
+        {
+            assert!(wrong.parse::<Subnet>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_subnet_is_written_as_it_is_read(network: u32, prefix_len in 8_u8..=29) {
+            let text = format!("{}/{prefix_len}", Ipv4Addr::from_bits(network >> (32 - prefix_len) << (32 - prefix_len)));
+            prop_assert_eq!(text.parse::<Subnet>().unwrap().to_string(), text);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text: String) {
+            let _ = text.parse::<Subnet>();
+        }
+    }
+}

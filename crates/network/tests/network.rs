@@ -1,0 +1,180 @@
+//! Real namespaces, with veth pairs and processes in the place of VMs. Needs root.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    net::Ipv4Addr,
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Command, Output},
+};
+
+use skep_network::{Error, Network, Tap};
+
+/// A network that is gone when the test is over, and may not leave anything.
+struct Fixture {
+    name: String,
+}
+
+impl Fixture {
+    async fn new(purpose: &str) -> (Self, Network) {
+        assert!(
+            rustix::process::getuid().is_root(),
+            "the tests of the network need root: run them with sudo"
+        );
+        let name = format!("skep-nettest-{purpose}-{}", std::process::id());
+        let network = Network::create(&name, "10.99.0.0/24".parse().unwrap()).await.unwrap();
+        (Self { name }, network)
+    }
+
+    fn run(&self, command: &str) -> Output {
+        Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", command]).output().unwrap()
+    }
+
+    fn text(&self, command: &str) -> String {
+        let output = self.run(command);
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        Network::destroy(&self.name).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_comes_and_goes_without_a_trace() {
+    let (fixture, network) = Fixture::new("trace").await;
+    let path = Path::new("/run/netns").join(&fixture.name);
+    assert!(path.exists());
+    let taken = Network::create(&fixture.name, network.subnet()).await.unwrap_err();
+    assert!(matches!(taken, Error::Exists(_)), "{taken}");
+    assert!(fixture.text("ip -4 -o addr show skep0").contains("10.99.0.1/24"));
+    assert_eq!(fixture.text("ip -6 addr"), "");
+    assert_eq!(fixture.text("cat /proc/sys/net/ipv4/ip_forward"), "0\n");
+    network.close().await.unwrap();
+    assert!(!path.exists());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&fixture.name), "{mounts}");
+}
+
+#[tokio::test]
+async fn a_tap_is_an_isolated_port_until_it_closes() {
+    let (fixture, network) = Fixture::new("tap").await;
+    let Tap { fd, port } = network.add_tap().await.unwrap();
+    assert_eq!(port.ip, Ipv4Addr::new(10, 99, 0, 2));
+    assert_eq!(port.gateway, Ipv4Addr::new(10, 99, 0, 1));
+    assert_eq!(port.mac, [2, 0x53, 10, 99, 0, 2]);
+    let link = fixture.text(&format!("ip -d link show {}", port.name));
+    for wanted in ["master skep0", "isolated on", "tun type tap", "vnet_hdr on", "persist off"] {
+        assert!(link.contains(wanted), "{wanted} is missing: {link}");
+    }
+    let second = network.add_tap().await.unwrap();
+    assert_ne!((second.port.ip, second.port.mac), (port.ip, port.mac));
+
+    drop(fd);
+    assert!(!fixture.run(&format!("ip link show {}", port.name)).status.success());
+    network.remove(port).await.unwrap();
+    // Removed while its descriptor is still open.
+    let name = second.port.name.clone();
+    network.remove(second.port).await.unwrap();
+    assert!(!fixture.run(&format!("ip link show {name}")).status.success());
+    network.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_address_is_not_used_again_soon() {
+    let (_fixture, network) = Fixture::new("again").await;
+    let first = network.add_tap().await.unwrap();
+    let ip = first.port.ip;
+    network.remove(first.port).await.unwrap();
+    assert_ne!(network.add_tap().await.unwrap().port.ip, ip);
+    network.close().await.unwrap();
+}
+
+/// A VM played by a namespace: its tap's place is taken by one end of a veth pair of the same name.
+fn guest(fixture: &Fixture, tap: Tap, isolated: &str) -> String {
+    let Tap { fd, port } = tap;
+    close(fd);
+    let guest = format!("{}-{}", fixture.name, port.name);
+    let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
+    for command in [
+        format!("ip netns add {guest}"),
+        format!("ip -n {} link add {} type veth peer name eth0 netns {guest}", fixture.name, port.name),
+        format!("ip -n {} link set {} master skep0 up", fixture.name, port.name),
+        format!("ip -n {} link set {} type bridge_slave isolated {isolated}", fixture.name, port.name),
+        format!("ip -n {guest} link set eth0 address {mac} up"),
+        format!("ip -n {guest} addr add {}/{} dev eth0", port.ip, port.prefix_len),
+    ] {
+        let status = Command::new("sh").args(["-c", &command]).status().unwrap();
+        assert!(status.success(), "{command}");
+    }
+    guest
+}
+
+/// The tap is gone when this returns: its name is free.
+fn close(fd: OwnedFd) {
+    drop(fd);
+}
+
+/// Whether a ping from there arrives.
+fn reaches(from: &str, to: &str) -> bool {
+    let script = format!(
+        "import socket,sys\n\
+         s=socket.socket()\n\
+         s.settimeout(1)\n\
+         try:\n s.connect(('{to}',9))\n\
+         except ConnectionRefusedError: sys.exit(0)\n\
+         except OSError: sys.exit(1)\n"
+    );
+    let status = Command::new("ip").args(["netns", "exec", from, "python3", "-c", &script]).status().unwrap();
+    status.success()
+}
+
+#[tokio::test]
+async fn guests_are_reached_and_reach_nobody() {
+    let (fixture, network) = Fixture::new("guests").await;
+    let first = network.add_tap().await.unwrap();
+    let second = network.add_tap().await.unwrap();
+    let (one, two) = (first.port.ip.to_string(), second.port.ip.to_string());
+    let (first_name, second_name) = (first.port.name.clone(), second.port.name.clone());
+    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
+    let [a, b] = &guests;
+
+    // A refused connection is an answer: it was reached.
+    assert!(reaches(&fixture.name, &one) && reaches(&fixture.name, &two));
+    assert!(!reaches(a, "10.99.0.1"), "a guest reaches the bridge's address");
+    assert!(!reaches(a, &two) && !reaches(b, &one), "guests reach each other");
+
+    // Controls: without each guard the same check sees what is then reached.
+    fixture.text("nft delete table inet skep");
+    assert!(reaches(a, "10.99.0.1"));
+    assert!(!reaches(a, &two), "isolation of the ports alone does not hold");
+    for name in [&first_name, &second_name] {
+        fixture.text(&format!("ip link set {name} type bridge_slave isolated off"));
+    }
+    assert!(reaches(a, &two));
+
+    // A false sender: the right hardware address with a sibling's address, then the other way round.
+    let inside = |guest: &str, command: &str| {
+        let status = Command::new("sh").args(["-c", &format!("ip -n {guest} {command}")]).status().unwrap();
+        assert!(status.success(), "{command}");
+    };
+    inside(a, "addr flush dev eth0");
+    inside(a, "addr add 10.99.0.77/24 dev eth0");
+    assert!(!reaches(a, "10.99.0.1"), "a guest speaks with an address that is not its own");
+    inside(a, "addr flush dev eth0");
+    inside(a, &format!("addr add {one}/24 dev eth0"));
+    assert!(reaches(a, "10.99.0.1"));
+    inside(a, "link set eth0 address 02:53:0a:63:00:4d");
+    assert!(!reaches(a, "10.99.0.1"), "a guest speaks with a hardware address that is not its own");
+    fixture.text("nft delete table bridge skep");
+    assert!(reaches(a, "10.99.0.1"));
+
+    for guest in guests {
+        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
+    }
+    network.close().await.unwrap();
+}

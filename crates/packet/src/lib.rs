@@ -1,0 +1,135 @@
+//! One packet of a socket pair: bytes, and the descriptors that travel with them.
+//!
+//! `SOCK_SEQPACKET` keeps the borders of packets, so a reader that fails never stands in the middle of one. Every
+//! descriptor that is made or received here is closed at `execve`.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// The largest packet, in bytes.
+pub const MAX_BYTES: usize = 64 << 10;
+/// The most descriptors of one packet.
+pub const MAX_DESCRIPTORS: usize = 64;
+
+const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+
+/// What was received.
+#[derive(Debug, Default)]
+pub struct Packet {
+    /// Its bytes, never empty.
+    pub bytes: Vec<u8>,
+    /// The descriptors that came with it, in the order of sending.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Two connected ends.
+///
+/// # Errors
+/// No descriptor is left.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends one packet, whole. On a non-blocking socket `WouldBlock` means that nothing was sent.
+///
+/// # Errors
+/// The packet is empty or too large, the other end is closed (`BrokenPipe`), or the system refused.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if bytes.is_empty() || bytes.len() > MAX_BYTES || descriptors.len() > MAX_DESCRIPTORS {
+        let what = format!("a packet of {} bytes and {} descriptors", bytes.len(), descriptors.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    rustix::io::retry_on_intr(|| {
+        sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives one packet. `None`: the other end is closed, and nothing is left to read.
+///
+/// # Errors
+/// The packet is larger than the limits, or the system refused. On a non-blocking socket `WouldBlock` means that none
+/// is there yet.
+pub fn receive(socket: impl AsFd) -> io::Result<Option<Packet>> {
+    let mut bytes = vec![0; MAX_BYTES];
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet over the limits"));
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(received.bytes);
+    Ok(Some(Packet { bytes, descriptors }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::{Read, Write},
+    };
+
+    use super::*;
+
+    #[test]
+    fn bytes_and_descriptors_arrive_together() {
+        let (here, there) = pair().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
+        send(&here, b"one", &[writer.as_fd()]).unwrap();
+        send(&here, b"two", &[]).unwrap();
+        drop((writer, here));
+
+        let first = receive(&there).unwrap().unwrap();
+        assert_eq!(first.bytes, b"one");
+        let [passed] = <[OwnedFd; 1]>::try_from(first.descriptors).unwrap();
+        assert!(rustix::io::fcntl_getfd(&passed).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        File::from(passed).write_all(b"through").unwrap();
+        let mut text = String::new();
+        File::from(OwnedFd::from(reader)).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+
+        assert_eq!(receive(&there).unwrap().unwrap().bytes, b"two");
+        assert!(receive(&there).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_packet_over_the_limits_is_refused_at_both_ends() {
+        let (here, there) = pair().unwrap();
+        assert!(send(&here, &vec![1; MAX_BYTES + 1], &[]).is_err());
+        assert!(send(&here, b"", &[]).is_err());
+        let flags = SendFlags::NOSIGNAL;
+        rustix::net::send(&here, &vec![1; MAX_BYTES + 1], flags).unwrap();
+        assert_eq!(receive(&there).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_closed_end_is_told_without_a_signal() {
+        let (here, there) = pair().unwrap();
+        drop(there);
+        assert_eq!(send(&here, b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
