@@ -1,0 +1,110 @@
+//! What a QEMU is told over its monitor.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::{
+    net::UnixStream,
+    sync::broadcast::{Receiver, error::RecvError},
+    time::timeout,
+};
+
+use super::{Qemu, monitor::Monitor};
+use crate::{Driver, Error, Machine, VmmEnd};
+
+/// A state of 25 KB loads in milliseconds.
+const LOAD_SECONDS: u64 = 30;
+/// Ahead of nothing: the default limit of a migration is 128 MB/s, and a file has no reason for one.
+const UNLIMITED_BYTES_PER_SECOND: u64 = 1 << 40;
+
+#[async_trait]
+impl Driver for Qemu {
+    async fn restore(&self, monitor: UnixStream, state: OwnedFd) -> Result<Box<dyn Machine>, Error> {
+        let monitor = Monitor::open(monitor).await?;
+        keep_memory_out(&monitor).await?;
+        monitor.call_with("getfd", json!({"fdname": "state"}), Some(state)).await?;
+        let mut events = monitor.events();
+        monitor.call("migrate-incoming", json!({"uri": "fd:state"})).await?;
+        let machine = QemuMachine { monitor };
+        machine.migrated(&mut events, "load its state").await?;
+        // The guest was saved at rest, so it is loaded at rest.
+        machine.resume().await?;
+        Ok(Box::new(machine))
+    }
+
+    async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, Error> {
+        Ok(Box::new(QemuMachine { monitor: Monitor::open(monitor).await? }))
+    }
+}
+
+/// Memory is a file that both sides map, so the state is only that of the devices.
+async fn keep_memory_out(monitor: &Monitor) -> Result<(), Error> {
+    let capabilities = json!([
+        {"capability": "x-ignore-shared", "state": true},
+        {"capability": "events", "state": true},
+    ]);
+    monitor.call("migrate-set-capabilities", json!({"capabilities": capabilities})).await.map(drop)
+}
+
+/// A QEMU that runs a guest.
+struct QemuMachine {
+    monitor: Monitor,
+}
+
+#[async_trait]
+impl Machine for QemuMachine {
+    async fn pause(&self) -> Result<(), Error> {
+        self.monitor.call("stop", json!({})).await.map(drop)
+    }
+
+    async fn resume(&self) -> Result<(), Error> {
+        self.monitor.call("cont", json!({})).await.map(drop)
+    }
+
+    async fn save(&self, state: OwnedFd) -> Result<(), Error> {
+        self.pause().await?;
+        keep_memory_out(&self.monitor).await?;
+        let limit = json!({"max-bandwidth": UNLIMITED_BYTES_PER_SECOND});
+        self.monitor.call("migrate-set-parameters", limit).await?;
+        self.monitor.call_with("getfd", json!({"fdname": "state"}), Some(state)).await?;
+        let mut events = self.monitor.events();
+        self.monitor.call("migrate", json!({"uri": "fd:state"})).await?;
+        self.migrated(&mut events, "save its state").await?;
+        self.monitor.call("quit", json!({})).await.map(drop)
+    }
+
+    async fn ended(&self) -> Option<VmmEnd> {
+        self.monitor.gone().await
+    }
+}
+
+impl QemuMachine {
+    /// Waits for the end of a migration, in either direction.
+    async fn migrated(&self, events: &mut Receiver<String>, what: &'static str) -> Result<(), Error> {
+        let waiting = async {
+            loop {
+                match self.migration_status().await?.as_str() {
+                    "completed" => return Ok(()),
+                    "failed" | "cancelled" => {
+                        return Err(Error::Refused {
+                            command: "migrate",
+                            reason: format!("it did not {what}"),
+                        });
+                    }
+                    _ => {}
+                }
+                if let Err(RecvError::Closed) = events.recv().await {
+                    return Err(Error::MonitorGone(format!("it did not {what}")));
+                }
+            }
+        };
+        let limit = Duration::from_secs(LOAD_SECONDS);
+        timeout(limit, waiting).await.unwrap_or(Err(Error::TimedOut { what, seconds: LOAD_SECONDS }))
+    }
+
+    async fn migration_status(&self) -> Result<String, Error> {
+        let answer = self.monitor.call("query-migrate", json!({})).await?;
+        Ok(answer.get("status").and_then(Value::as_str).unwrap_or_default().to_owned())
+    }
+}

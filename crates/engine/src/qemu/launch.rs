@@ -1,0 +1,149 @@
+//! The arguments of a QEMU. The device list and the migration settings freeze with the bake: a saved state loads only
+//! into the same list.
+
+use std::os::fd::OwnedFd;
+
+use super::Qemu;
+use crate::launch::{FIRST_FD, LaunchOrder, Launcher, Purpose, VmmCommand};
+
+/// The kernel's command line.
+///
+/// `norandmaps` under emulation only: each new address of a program would be translated anew, four times the time of a
+/// command. `ipv6.disable`: siblings would share the template's link-local address. `reboot=t` and `panic=-1`: an end
+/// of the guest is a reset, which ends the VMM.
+const KERNEL_COMMAND_LINE: &str =
+    "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off";
+
+impl Launcher for Qemu {
+    fn command(&self, order: LaunchOrder) -> VmmCommand {
+        let numbered = Numbered::new(order.descriptors);
+        let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
+        arguments.extend(devices(&order.mac, &numbered));
+        if order.purpose == Purpose::Restore {
+            arguments.extend(["-incoming".to_owned(), "defer".to_owned()]);
+        }
+        VmmCommand {
+            program: self.program.clone(),
+            arguments,
+            descriptors: numbered.descriptors,
+            needs_kvm: self.kvm,
+        }
+    }
+}
+
+impl Qemu {
+    fn machine(&self, purpose: &Purpose, vcpus: u32, memory_mb: u64, fds: &Numbered) -> Vec<String> {
+        let (accel, cpu, randomize) =
+            if self.kvm { ("kvm", "host", "") } else { ("tcg", "max", " norandmaps") };
+        let share = if *purpose == Purpose::Bake { "on" } else { "off" };
+        words(&[
+            ("-nodefaults", ""),
+            ("-no-user-config", ""),
+            ("-no-reboot", ""),
+            ("-display", "none"),
+            ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
+            ("-global", "migration.send-configuration=off"),
+            (
+                "-machine",
+                &format!("microvm,accel={accel},acpi=on,x-option-roms=off,isa-serial=on,memory-backend=ram"),
+            ),
+            ("-cpu", cpu),
+            ("-smp", &vcpus.to_string()),
+            ("-m", &format!("{memory_mb}M")),
+            (
+                "-object",
+                &format!(
+                    "memory-backend-file,id=ram,size={memory_mb}M,mem-path=/proc/self/fd/{},share={share}",
+                    fds.ram
+                ),
+            ),
+            ("-kernel", &format!("/proc/self/fd/{}", fds.kernel)),
+            ("-initrd", &format!("/proc/self/fd/{}", fds.initrd)),
+            ("-append", &format!("{KERNEL_COMMAND_LINE}{randomize}")),
+        ])
+    }
+}
+
+/// Serial console, monitor, two disks, network, channel: all that a guest can touch.
+fn devices(mac: &[u8; 6], fds: &Numbered) -> Vec<String> {
+    let socket = |id: &str, fd: i32| format!("socket,id={id},fd={fd},server=on,wait=off");
+    let disk = |id: &str, set: u8, read_only: &str| {
+        format!(
+            "driver=raw,node-name={id},read-only={read_only},file.driver=file,file.filename=/dev/fdset/{set},\
+             file.locking=off"
+        )
+    };
+    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    words(&[
+        ("-chardev", &socket("console", fds.console)),
+        ("-serial", "chardev:console"),
+        ("-chardev", &socket("monitor", fds.monitor)),
+        ("-mon", "chardev=monitor,mode=control"),
+        ("-add-fd", &format!("fd={},set=1", fds.root)),
+        ("-add-fd", &format!("fd={},set=2", fds.layer)),
+        ("-blockdev", &disk("root", 1, "on")),
+        ("-blockdev", &disk("layer", 2, "off")),
+        ("-device", "virtio-blk-device,drive=root,rerror=report,werror=report"),
+        ("-device", "virtio-blk-device,drive=layer,rerror=report,werror=report"),
+        ("-netdev", &format!("tap,id=net,fd={}", fds.tap)),
+        ("-device", &format!("virtio-net-device,netdev=net,mac={mac}")),
+        ("-chardev", &socket("agent", fds.agent)),
+        ("-device", "virtio-serial-device,max_ports=2"),
+        ("-device", "virtserialport,chardev=agent,name=skep.agent"),
+    ])
+}
+
+fn words(pairs: &[(&str, &str)]) -> Vec<String> {
+    pairs
+        .iter()
+        .flat_map(|(option, value)| [*option, *value])
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The descriptors in the order of their numbers.
+struct Numbered {
+    monitor: i32,
+    agent: i32,
+    console: i32,
+    tap: i32,
+    ram: i32,
+    kernel: i32,
+    initrd: i32,
+    root: i32,
+    layer: i32,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Numbered {
+    fn new(fds: crate::launch::Descriptors) -> Self {
+        let mut next = FIRST_FD - 1;
+        let mut number = || {
+            next += 1;
+            next
+        };
+        Self {
+            monitor: number(),
+            agent: number(),
+            console: number(),
+            tap: number(),
+            ram: number(),
+            kernel: number(),
+            initrd: number(),
+            root: number(),
+            layer: number(),
+            descriptors: vec![
+                fds.monitor,
+                fds.agent,
+                fds.console,
+                fds.tap,
+                fds.ram,
+                fds.kernel,
+                fds.initrd,
+                fds.root,
+                fds.layer,
+            ],
+        }
+    }
+}

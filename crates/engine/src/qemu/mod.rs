@@ -1,0 +1,76 @@
+//! QEMU from the distribution, its `microvm` machine. Versions 7.2 and 10.0 were tried.
+
+mod drive;
+mod launch;
+mod monitor;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use skep_api::swarm::EngineReport;
+
+use crate::{Engine, Error, select::Acceleration};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// QEMU on this machine.
+#[derive(Debug, Clone)]
+pub struct Qemu {
+    program: PathBuf,
+    kvm: bool,
+    report: EngineReport,
+}
+
+impl Qemu {
+    /// Looks for the program and asks its version.
+    ///
+    /// # Errors
+    /// It is missing, or does not run.
+    pub fn find(acceleration: &Acceleration) -> Result<Self, Error> {
+        let program = Path::new("/usr/bin").join(PROGRAM);
+        let missing =
+            |reason: String| Error::Missing { program: PROGRAM, reason, package: "qemu-system-x86" };
+        let output = Command::new(&program)
+            .arg("--version")
+            .output()
+            .map_err(|error| missing(format!("{}: {error}", program.display())))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version =
+            version_in(&text).ok_or_else(|| missing(format!("`--version` says `{}`", text.trim())))?;
+        Ok(Self {
+            program,
+            kvm: acceleration.kvm,
+            report: EngineReport {
+                name: format!("qemu {version}"),
+                accel: acceleration.name().to_owned(),
+                isolation: acceleration.isolation(),
+                reason: acceleration.reason.clone(),
+            },
+        })
+    }
+}
+
+impl Engine for Qemu {
+    fn report(&self) -> &EngineReport {
+        &self.report
+    }
+}
+
+/// The version with the distribution's revision: a security update changes only that, and may change saved states.
+fn version_in(text: &str) -> Option<&str> {
+    text.lines().next()?.strip_prefix("QEMU emulator version ").map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_in;
+
+    #[test]
+    fn the_version_names_the_distributions_revision() {
+        let said = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c)";
+        assert_eq!(version_in(said), Some("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
+        assert_eq!(version_in("something else"), None);
+    }
+}

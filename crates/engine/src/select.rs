@@ -1,0 +1,167 @@
+//! Whether KVM runs guests natively here: measured, not assumed.
+//!
+//! Inside some clouds /dev/kvm exists, but the outer hypervisor interprets every guest instruction. QEMU's own emulator
+//! is then many times faster.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use kvm_bindings::kvm_userspace_memory_region;
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use skep_api::swarm::Isolation;
+
+/// Rounds of the loop: two guest instructions each.
+const ROUNDS: u16 = 20_000;
+/// A native instruction takes about a nanosecond; an interpreted one several hundred.
+const SLOWEST_NATIVE: Duration = Duration::from_nanos(50);
+const PAGE_BYTES: usize = 4096;
+
+/// How VMs will be accelerated, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acceleration {
+    /// Whether KVM is used.
+    pub kvm: bool,
+    /// What was measured, and what follows.
+    pub reason: String,
+}
+
+impl Acceleration {
+    /// The name that engines and reports use.
+    pub fn name(&self) -> &'static str {
+        if self.kvm { "kvm" } else { "tcg" }
+    }
+
+    /// The isolation that it gives.
+    pub fn isolation(&self) -> Isolation {
+        if self.kvm { Isolation::Hardware } else { Isolation::Emulated }
+    }
+}
+
+/// Times a small loop in a guest of KVM.
+pub fn measure(device: &Path) -> Acceleration {
+    match time_an_instruction(device) {
+        Ok(each) if each <= SLOWEST_NATIVE => Acceleration {
+            kvm: true,
+            reason: format!("KVM runs guests natively: {} ns an instruction", each.as_nanos()),
+        },
+        Ok(each) => Acceleration {
+            kvm: false,
+            reason: format!(
+                "{} exists, but takes {} ns for a guest instruction (native: about 1): software emulation is faster",
+                device.display(),
+                each.as_nanos()
+            ),
+        },
+        Err(reason) => Acceleration { kvm: false, reason: format!("software emulation: {reason}") },
+    }
+}
+
+fn time_an_instruction(device: &Path) -> Result<Duration, String> {
+    let path =
+        std::ffi::CString::new(device.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
+    let kvm = Kvm::new_with_path(&path)
+        .map_err(|error| format!("{} cannot be opened: {error}", device.display()))?;
+    let failed = |error: kvm_ioctls::Error| format!("{} does not work: {error}", device.display());
+    let vm = kvm.create_vm().map_err(failed)?;
+    let page = Page::map().map_err(|error| format!("no memory to measure with: {error}"))?;
+    page.write(&counting_loop());
+    // The page outlives `vm`, which is dropped first: locals drop in reverse order of declaration, so order it by hand.
+    let timed = lend_and_run(&vm, &page).map_err(failed);
+    drop(vm);
+    timed.map(|elapsed| elapsed / (u32::from(ROUNDS) * 2))
+}
+
+/// `mov cx, ROUNDS; again: dec cx; jnz again; hlt` in real mode.
+fn counting_loop() -> [u8; 7] {
+    let [low, high] = ROUNDS.to_le_bytes();
+    [0xb9, low, high, 0x49, 0x75, 0xfd, 0xf4]
+}
+
+fn lend_and_run(vm: &VmFd, page: &Page) -> Result<Duration, kvm_ioctls::Error> {
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        flags: 0,
+        guest_phys_addr: 0x1000,
+        memory_size: PAGE_BYTES as u64,
+        userspace_addr: page.address as u64,
+    };
+    // SAFETY: the region is exactly the page's mapping, which lives until after the VM's descriptor is closed.
+    unsafe { vm.set_user_memory_region(region)? };
+    let mut vcpu = vm.create_vcpu(0)?;
+    enter_at(&vcpu, 0x1000)?;
+    let begun = Instant::now();
+    match vcpu.run()? {
+        VcpuExit::Hlt => Ok(begun.elapsed()),
+        _ => Err(kvm_ioctls::Error::new(libc_eio())),
+    }
+}
+
+const fn libc_eio() -> i32 {
+    rustix::io::Errno::IO.raw_os_error()
+}
+
+fn enter_at(vcpu: &VcpuFd, address: u64) -> Result<(), kvm_ioctls::Error> {
+    let mut special = vcpu.get_sregs()?;
+    special.cs.base = 0;
+    special.cs.selector = 0;
+    vcpu.set_sregs(&special)?;
+    let mut registers = vcpu.get_regs()?;
+    registers.rip = address;
+    // Bit 1 is always set (Intel SDM, volume 1, 3.4.3).
+    registers.rflags = 2;
+    vcpu.set_regs(&registers)
+}
+
+/// One page of memory for the guest.
+struct Page {
+    address: *mut std::ffi::c_void,
+}
+
+impl Page {
+    fn map() -> std::io::Result<Self> {
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )?
+        };
+        Ok(Self { address })
+    }
+
+    fn write(&self, code: &[u8; 7]) {
+        // SAFETY: the mapping is a page long, writable, and nobody else knows of it.
+        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.address.cast(), code.len()) };
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it is left. A failure leaks a page, nothing else.
+        let _ = unsafe { munmap(self.address, PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_is_told_and_emulated() {
+        let acceleration = measure(Path::new("/nowhere/kvm"));
+        assert!(!acceleration.kvm);
+        assert!(acceleration.reason.contains("/nowhere/kvm"), "{}", acceleration.reason);
+    }
+
+    #[test]
+    fn a_file_that_is_no_kvm_is_told_and_emulated() {
+        let acceleration = measure(Path::new("/dev/null"));
+        assert!(!acceleration.kvm);
+        assert_eq!(acceleration.isolation(), Isolation::Emulated);
+    }
+}

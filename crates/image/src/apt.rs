@@ -1,0 +1,108 @@
+//! The machine's own package sources. No mirror stands in this tree: apt knows where its packages come from.
+
+use std::path::Path;
+
+use crate::{Error, command::Program};
+
+const APT_GET: Program = Program { name: "apt-get", package: "apt" };
+const APT_CACHE: Program = Program { name: "apt-cache", package: "apt" };
+const APT_CONFIG: Program = Program { name: "apt-config", package: "apt" };
+
+/// One Debian archive that this machine uses.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Archive {
+    uri: String,
+    pub(crate) codename: String,
+    component: String,
+}
+
+impl Archive {
+    /// As a line of sources.list.
+    pub(crate) fn line(&self) -> String {
+        format!("deb {} {} {}", self.uri, self.codename, self.component)
+    }
+}
+
+/// The Debian archives that this machine uses, the release itself first.
+pub(crate) fn archives() -> Result<Vec<Archive>, Error> {
+    let format = "$(CREATED_BY)|$(ORIGIN)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)";
+    let listing = APT_GET.run(Path::new("/"), &["indextargets", "--format", format])?;
+    let mut archives: Vec<Archive> = listing.lines().filter_map(archive_in).collect();
+    // The release has no hyphen in its name; its updates have.
+    archives.sort_by_key(|archive| (archive.codename.contains('-'), archive.clone()));
+    archives.dedup();
+    match archives.first() {
+        Some(first) if !first.codename.contains('-') => {
+            let release = first.codename.clone();
+            // Backports would be of the same name with a hyphen: only what the release updates itself by.
+            archives.retain(|archive| {
+                [release.clone(), format!("{release}-updates"), format!("{release}-security")]
+                    .contains(&archive.codename)
+            });
+            Ok(archives)
+        }
+        _ => Err(Error::NoSources),
+    }
+}
+
+fn archive_in(line: &str) -> Option<Archive> {
+    let fields: Vec<&str> = line.split('|').collect();
+    let ["Packages", "Debian", uri, codename, component] = fields[..] else { return None };
+    Some(Archive { uri: uri.to_owned(), codename: codename.to_owned(), component: component.to_owned() })
+}
+
+/// The machine's proxy settings, as options for another apt.
+pub(crate) fn proxies() -> Result<Vec<String>, Error> {
+    let keys = ["Acquire::http::Proxy", "Acquire::https::Proxy"];
+    let said = APT_CONFIG.run(Path::new("/"), &["dump", "--format", "%f|%v%n"])?;
+    let lines = said.lines().filter_map(|line| line.split_once('|'));
+    Ok(lines
+        .filter(|(key, value)| keys.contains(key) && !value.is_empty())
+        .map(|(key, value)| format!("{key} \"{value}\";"))
+        .collect())
+}
+
+/// The package that holds the newest kernel for VMs, with its version.
+pub(crate) fn kernel_package() -> Result<(String, String), Error> {
+    let shown = APT_CACHE.run(Path::new("/"), &["show", "--no-all-versions", "linux-image-cloud-amd64"])?;
+    kernel_in(&shown).ok_or(Error::NoSources)
+}
+
+/// `Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)` names package and version.
+fn kernel_in(shown: &str) -> Option<(String, String)> {
+    let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
+    let package = depends.split([',', ' ']).find(|word| word.starts_with("linux-image-"))?;
+    let version = match depends.split_once("(= ") {
+        Some((_, rest)) => rest.split(')').next()?,
+        None => shown.lines().find_map(|line| line.strip_prefix("Version: "))?,
+    };
+    Some((package.to_owned(), version.to_owned()))
+}
+
+/// Downloads a package into a folder.
+pub(crate) fn download(package: &str, version: &str, into: &Path) -> Result<(), Error> {
+    let wanted = format!("{package}={version}");
+    // As root apt would step down to a user that may not write here.
+    APT_GET.run(into, &["-q", "-o", "APT::Sandbox::User=root", "download", &wanted]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_peoples_archives_are_left_out() {
+        assert!(archive_in("Packages||http://other.example/|stable|main").is_none());
+        assert!(archive_in("Translations|Debian|http://mirror.example/|bookworm|main").is_none());
+        let archive = archive_in("Packages|Debian|http://mirror.example/debian/|bookworm|main").unwrap();
+        assert_eq!(archive.line(), "deb http://mirror.example/debian/ bookworm main");
+    }
+
+    #[test]
+    fn the_kernel_is_what_the_metapackage_depends_on() {
+        let shown = "Package: linux-image-cloud-amd64\nVersion: 9\nDepends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n";
+        let wanted = ("linux-image-6.1.0-56-cloud-amd64".to_owned(), "6.1.192-2".to_owned());
+        assert_eq!(kernel_in(shown), Some(wanted));
+        assert_eq!(kernel_in("Package: x\n"), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The boot of a bake: in a jail, in a network namespace with nobody in it, until the guest has come to rest.
+
+use std::{
+    fs::File,
+    io::{self, Seek},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::fchown,
+            net::{SocketAddr, UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+use skep_channel::Guest;
+use skep_engine::{
+    Descriptors, Engine, LaunchOrder, Purpose,
+    template::{Part, create_ram, hex},
+};
+use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree};
+use skep_network::{Network, Subnet};
+use tokio::io::AsyncReadExt;
+
+use crate::{
+    Error,
+    inputs::{MEMORY_MB, VCPUS},
+    layer::LAYER_MB,
+};
+
+/// A cold boot takes 5 s in an emulator; a machine under load needs many times that.
+const BOOT_PATIENCE: Duration = Duration::from_secs(300);
+const END_PATIENCE: Duration = Duration::from_secs(30);
+/// How much of the console an error repeats.
+const CONSOLE_BYTES: usize = 8000;
+/// The VMM's memory beside the guest's, with room: its cgroup is the last line, not a budget.
+const VMM_MB: u64 = 512;
+/// Outside the range of the VMs, which begins at 0x7000_0000.
+const BAKE_UID: u32 = 0x7100_0000;
+
+/// Boots the guest and saves memory and device state beside the other files in `work`.
+pub(crate) fn to_rest(
+    engine: &dyn Engine,
+    binary: &Path,
+    image_dir: &Path,
+    work: &Path,
+) -> Result<(), Error> {
+    let name = format!("skep-bake-{}", &hex(&Sha256::digest(image_dir.as_os_str().as_encoded_bytes()))[..12]);
+    let place = Place::make(&name, work)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::io("runtime of the bake"))?;
+    let outcome = runtime.block_on(boot(engine, binary, work, &place));
+    place.remove();
+    outcome
+}
+
+/// What the VMM of a bake lives in. Named after the image directory, so that the next bake clears away what a killed one
+/// left.
+struct Place {
+    name: String,
+    tree: Tree,
+    sockets: tempfile::TempDir,
+}
+
+impl Place {
+    fn make(name: &str, work: &Path) -> Result<Self, Error> {
+        let jail = |error: skep_jail::Error| Error::Jail(error.to_string());
+        let tree = Tree::create(name).map_err(jail)?;
+        // The tree of a bake that was killed has its VMM still in it.
+        tree.remove().map_err(jail)?;
+        let tree = Tree::create(name).map_err(jail)?;
+        Network::destroy(name).map_err(network_failed)?;
+        // A socket's path has 108 bytes at the most, and `work` may be long.
+        let sockets =
+            tempfile::Builder::new().prefix("skep-bake-").tempdir().map_err(Error::io(work.display()))?;
+        Ok(Self { name: name.to_owned(), tree, sockets })
+    }
+
+    fn remove(self) {
+        if let Err(error) = self.tree.remove() {
+            tracing::warn!(%error, "the cgroups of the bake stay");
+        }
+        if let Err(error) = Network::destroy(&self.name) {
+            tracing::warn!(%error, "the network namespace of the bake stays");
+        }
+    }
+}
+
+async fn boot(engine: &dyn Engine, binary: &Path, work: &Path, place: &Place) -> Result<(), Error> {
+    let network = Network::create(&place.name, Subnet::default()).await.map_err(network_failed)?;
+    let tap = network.add_tap().await.map_err(network_failed)?;
+    let ram = create_ram(MEMORY_MB)?;
+    let [monitor, agent, console] =
+        ["monitor", "agent", "console"].map(|name| Line::open(place.sockets.path().join(name)));
+    let (monitor, agent, console) = (monitor?, agent?, console?);
+    let command = engine.command(LaunchOrder {
+        vcpus: VCPUS,
+        memory_mb: MEMORY_MB,
+        mac: tap.port.mac,
+        purpose: Purpose::Bake,
+        descriptors: descriptors(work, &ram, tap.fd, [monitor.listener, agent.listener, console.listener])?,
+    });
+    let (program, descriptors) = (command.program, command.descriptors);
+    let order = order(program, command.arguments, command.needs_kvm);
+    let limits = CgroupLimits { memory_bytes: (MEMORY_MB + VMM_MB) << 20, pids: 64, cpu_weight: 100 };
+    let jail = |error: skep_jail::Error| Error::Jail(error.to_string());
+    let group = place.tree.group("vmm", &limits).map_err(jail)?;
+    let handles =
+        Handles { cgroup_doors: group.doors().map_err(jail)?, stderr: None, inherited: descriptors };
+    let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail)?;
+    let rest = rest(engine, monitor.stream, agent.stream, console.stream, work).await;
+    let ended = wait_for_end(jailed, rest.is_ok());
+    rest?;
+    ended?;
+    let mut file = File::create(work.join(Part::Ram.file_name())).map_err(Error::io("ram"))?;
+    copy_memory(ram, &mut file).map_err(Error::io("ram"))
+}
+
+fn network_failed(error: skep_network::Error) -> Error {
+    Error::Jail(error.to_string())
+}
+
+fn descriptors(
+    work: &Path,
+    ram: &OwnedFd,
+    tap: OwnedFd,
+    [monitor, agent, console]: [OwnedFd; 3],
+) -> Result<Descriptors, Error> {
+    let open = |part: Part| {
+        let path = work.join(part.file_name());
+        File::open(&path).map(OwnedFd::from).map_err(Error::io(path.display()))
+    };
+    let layer = File::options().read(true).write(true).open(work.join(Part::Layer.file_name()));
+    let layer = layer.map_err(Error::io("layer"))?;
+    fchown(&layer, Some(BAKE_UID), Some(BAKE_UID)).map_err(Error::io("layer"))?;
+    Ok(Descriptors {
+        monitor,
+        agent,
+        console,
+        tap,
+        ram: ram.try_clone().map_err(Error::io("memory file"))?,
+        kernel: open(Part::Kernel)?,
+        initrd: open(Part::Initrd)?,
+        root: open(Part::Root)?,
+        layer: layer.into(),
+    })
+}
+
+fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> Order {
+    Order {
+        program,
+        arguments,
+        environment: Vec::new(),
+        uid: BAKE_UID,
+        gid: BAKE_UID,
+        groups: Vec::new(),
+        confinement: Confinement::Jail(Jail {
+            hostname: "skep-bake".to_owned(),
+            devices: if needs_kvm { vec!["/dev/kvm".into()] } else { Vec::new() },
+            limits: ResourceLimits { open_files: 64, file_bytes: LAYER_MB << 20, processes: 64 },
+        }),
+    }
+}
+
+/// Lets the guest settle and saves it. The VMM ends by itself then.
+async fn rest(
+    engine: &dyn Engine,
+    monitor: UnixStream,
+    agent: UnixStream,
+    console: UnixStream,
+    work: &Path,
+) -> Result<(), Error> {
+    let stream = |stream: UnixStream| {
+        stream
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::UnixStream::from_std(stream))
+            .map_err(Error::io("socket"))
+    };
+    let said = Said::default();
+    tokio::spawn(said.clone().follow(stream(console)?));
+    let machine = engine.attach(stream(monitor)?).await?;
+    let agent = stream(agent)?;
+    let settled = async {
+        let guest =
+            Guest::connect(agent, BOOT_PATIENCE).await.map_err(|error| ("boot", error.to_string()))?;
+        guest.settle().await.map_err(|error| ("settle", error.to_string()))
+    };
+    if let Err((what, cause)) = settled.await {
+        return Err(Error::Guest { what, cause, console: said.last() });
+    }
+    let state = File::create(work.join(Part::State.file_name())).map_err(Error::io("state"))?;
+    Ok(machine.save(state.into()).await?)
+}
+
+fn wait_for_end(jailed: Jailed, expected: bool) -> Result<(), Error> {
+    let jail = |error: skep_jail::Error| Error::Jail(error.to_string());
+    if !expected || !jailed.wait(END_PATIENCE).map_err(jail)? {
+        jailed.kill().map_err(jail)?;
+        jailed.wait(END_PATIENCE).map_err(jail)?;
+    }
+    jailed.reap();
+    Ok(())
+}
+
+/// The memory is mapped by nobody any more. Holes stay holes.
+fn copy_memory(ram: OwnedFd, file: &mut File) -> io::Result<()> {
+    let mut ram = File::from(ram);
+    ram.rewind()?;
+    let bytes = ram.metadata()?.len();
+    file.set_len(bytes)?;
+    let mut page = vec![0; 4096];
+    for at in (0..bytes).step_by(page.len()) {
+        io::Read::read_exact(&mut ram, &mut page)?;
+        if page.iter().any(|byte| *byte != 0) {
+            std::os::unix::fs::FileExt::write_all_at(file, &page, at)?;
+        }
+    }
+    file.sync_all()
+}
+
+/// One end of a socket for the VMM, and ours, connected before the VMM exists.
+struct Line {
+    listener: OwnedFd,
+    stream: UnixStream,
+}
+
+impl Line {
+    fn open(path: PathBuf) -> Result<Self, Error> {
+        let make = || {
+            let address = SocketAddr::from_pathname(&path)?;
+            let listener = UnixListener::bind_addr(&address)?;
+            Ok(Self { stream: UnixStream::connect_addr(&address)?, listener: listener.into() })
+        };
+        make().map_err(Error::io(path.display()))
+    }
+}
+
+/// What the guest said on its console, for the error.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    async fn follow(self, mut stream: tokio::net::UnixStream) {
+        let mut block = vec![0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut block).await {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&block[..read]);
+        }
+    }
+
+    fn last(&self) -> String {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&said[said.len().saturating_sub(CONSOLE_BYTES)..]).into_owned()
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong with a bake.
+
+use std::io;
+
+use skep_api::{ErrorCode, ErrorKind, Failure};
+
+/// What can go wrong with a bake.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// This binary was built without the guest agent.
+    #[error("this skep was built without its guest agent; run `make`, which builds the agent first")]
+    NoAgent,
+    /// A program that a bake needs is missing.
+    #[error("`{program}` is missing; install it: apt-get install {package}")]
+    Missing {
+        /// The program.
+        program: String,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// A program that a bake needs failed.
+    #[error("`{command}` failed ({status}): {words}")]
+    Failed {
+        /// What was run.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// Its last words.
+        words: String,
+    },
+    /// Apt knows no Debian archive.
+    #[error("apt knows no Debian package lists; run `apt-get update` and look at /etc/apt/sources.list.d")]
+    NoSources,
+    /// The kernel package lacks what a guest needs.
+    #[error("the kernel {version} has no {what}")]
+    Kernel {
+        /// The kernel's version.
+        version: String,
+        /// What it lacks.
+        what: String,
+    },
+    /// The guest did not come to rest.
+    #[error("the guest of the bake did not {what}: {cause}; its console said: {console}")]
+    Guest {
+        /// What it should have done.
+        what: &'static str,
+        /// Why not.
+        cause: String,
+        /// The end of its console.
+        console: String,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] skep_engine::Error),
+    /// The jail failed.
+    #[error("the jail of the bake: {0}")]
+    Jail(String),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        let what = what.to_string();
+        move |source| Self::Io { what, source }
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Engine(error) => error.code(),
+            _ => ErrorCode::SwarmUnavailable,
+        }
+    }
+
+    /// The kind that the code belongs to.
+    pub fn kind(&self) -> ErrorKind {
+        self.code().kind()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}

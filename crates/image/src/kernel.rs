@@ -1,0 +1,114 @@
+//! The guest's kernel: Debian's cloud kernel, taken out of its package; nothing is installed on the machine.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, apt, command::Program};
+
+const DPKG_DEB: Program = Program { name: "dpkg-deb", package: "dpkg" };
+const XZ: Program = Program { name: "xz", package: "xz-utils" };
+const FIND: Program = Program { name: "find", package: "findutils" };
+
+/// What a guest needs beyond what is built in, in the order in which it loads.
+pub(crate) const MODULES: [&str; 10] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_mmio",
+    "virtio_console",
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "virtio_blk",
+    "libcrc32c",
+    "erofs",
+];
+/// Loaded last.
+pub(crate) const OVERLAY: &str = "overlay";
+
+/// A kernel in the image directory's cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Kernel {
+    dir: PathBuf,
+}
+
+impl Kernel {
+    pub(crate) fn image(&self) -> PathBuf {
+        self.dir.join("vmlinuz")
+    }
+
+    pub(crate) fn module(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.ko"))
+    }
+}
+
+/// The version of the kernel to use: what apt has, else what the cache has.
+pub(crate) fn version(cache: &Path) -> Result<String, Error> {
+    match apt::kernel_package() {
+        Ok((_, version)) => Ok(version),
+        Err(error) => cached_version(cache).ok_or(error),
+    }
+}
+
+fn cached_version(cache: &Path) -> Option<String> {
+    let names = fs::read_dir(cache).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names
+        .filter_map(|name| name.strip_prefix("kernel-").map(str::to_owned))
+        .filter(|name| !name.contains(".partial"))
+        .max()
+}
+
+/// The kernel of a version, downloaded where the cache lacks it.
+pub(crate) fn ensure(cache: &Path, version: &str) -> Result<Kernel, Error> {
+    let dir = cache.join(format!("kernel-{version}"));
+    if !dir.is_dir() {
+        let (package, _) = apt::kernel_package()?;
+        let work = tempfile::tempdir_in(cache).map_err(Error::io(cache.display()))?;
+        take_out(&package, version, work.path())?;
+        fs::rename(work.path().join("kernel"), &dir).map_err(Error::io(dir.display()))?;
+    }
+    Ok(Kernel { dir })
+}
+
+fn take_out(package: &str, version: &str, work: &Path) -> Result<(), Error> {
+    apt::download(package, version, work)?;
+    let archive = fs::read_dir(work)
+        .map_err(Error::io(work.display()))?
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .ok_or_else(|| Error::Kernel { version: version.to_owned(), what: "package file".to_owned() })?;
+    DPKG_DEB.run(work, &[Path::new("-x"), &archive, Path::new("tree")])?;
+    fs::create_dir(work.join("kernel")).map_err(Error::io("kernel"))?;
+    let tree = work.join("tree");
+    let lacks = |what: &str| Error::Kernel { version: version.to_owned(), what: what.to_owned() };
+    let image = found(&tree, "vmlinuz-*")?.ok_or_else(|| lacks("vmlinuz"))?;
+    fs::rename(image, work.join("kernel/vmlinuz")).map_err(Error::io("vmlinuz"))?;
+    let built_in = match found(&tree, "modules.builtin")? {
+        Some(path) => fs::read_to_string(&path).map_err(Error::io(path.display()))?,
+        None => String::new(),
+    };
+    for name in MODULES.into_iter().chain([OVERLAY]) {
+        match found(&tree, &format!("{name}.ko*"))? {
+            Some(path) => place_module(&path, &work.join("kernel").join(format!("{name}.ko")))?,
+            None if built_in.contains(&format!("/{name}.ko")) => {}
+            None => return Err(lacks(&format!("module {name}"))),
+        }
+    }
+    Ok(())
+}
+
+fn found(tree: &Path, pattern: &str) -> Result<Option<PathBuf>, Error> {
+    let listing = FIND.run(tree, &[".", "-name", pattern, "-type", "f"])?;
+    Ok(listing.lines().next().map(|line| tree.join(line)))
+}
+
+/// Newer releases of Debian compress their modules.
+fn place_module(from: &Path, to: &Path) -> Result<(), Error> {
+    if from.extension().is_some_and(|extension| extension == "xz") {
+        XZ.run(Path::new("/"), &[Path::new("-d"), from])?;
+        return fs::rename(from.with_extension(""), to).map_err(Error::io(to.display()));
+    }
+    fs::rename(from, to).map_err(Error::io(to.display()))
+}

@@ -1,0 +1,31 @@
+//! The private disk layer: an empty ext4 on a sparse file, which the guest mounts over the shared root.
+
+use std::{fs::File, path::Path};
+
+use crate::{Error, command::Program};
+
+const MKE2FS: Program = Program { name: "mke2fs", package: "e2fsprogs" };
+/// Room for a VM's own files. Sparse: it takes what is written.
+pub(crate) const LAYER_MB: u64 = 2048;
+
+/// Makes the file. No journal: the layer dies with its VM, and a journal would be copied with each.
+pub(crate) fn write(to: &Path) -> Result<(), Error> {
+    let make = || File::create(to)?.set_len(LAYER_MB << 20);
+    make().map_err(Error::io(to.display()))?;
+    let options = [
+        "-q",
+        "-t",
+        "ext4",
+        "-O",
+        "^has_journal,^resize_inode",
+        "-m",
+        "0",
+        "-i",
+        "65536",
+        "-E",
+        "lazy_itable_init=1",
+    ];
+    let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
+    words.push(to.as_os_str());
+    MKE2FS.run(Path::new("/"), &words).map(drop)
+}

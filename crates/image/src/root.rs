@@ -1,0 +1,110 @@
+//! The shared root file system: Debian from the machine's own sources, with what an agent needs, as a plain erofs.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::{Error, apt, command::Program};
+
+const MMDEBSTRAP: Program = Program { name: "mmdebstrap", package: "mmdebstrap" };
+const TAR: Program = Program { name: "tar", package: "tar" };
+const MKFS_EROFS: Program = Program { name: "mkfs.erofs", package: "erofs-utils" };
+
+/// Changes whenever what [`ensure_packages`] makes changes.
+pub(crate) const PACKAGES_RECIPE: &str = "1";
+/// What an agent needs.
+pub(crate) const PACKAGES: [&str; 8] =
+    ["bash", "coreutils", "git", "python3", "curl", "ca-certificates", "iproute2", "procps"];
+const LEFT_OUT: [&str; 4] =
+    ["/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*"];
+/// Where the agent's binary lies for the names below.
+const AGENT_PATH: &str = "usr/lib/skep/agent";
+const POWER_NAMES: [&str; 4] = ["poweroff", "reboot", "halt", "shutdown"];
+
+/// The packages, unpacked and configured, as an archive in the cache.
+pub(crate) fn ensure_packages(cache: &Path) -> Result<PathBuf, Error> {
+    let archives = apt::archives()?;
+    let Some(release) = archives.first().map(|archive| archive.codename.clone()) else {
+        return Err(Error::NoSources);
+    };
+    let archive = cache.join(format!("packages-{release}-{PACKAGES_RECIPE}.tar"));
+    if archive.is_file() {
+        return Ok(archive);
+    }
+    let work = tempfile::tempdir_in(cache).map_err(Error::io(cache.display()))?;
+    let made = work.path().join("packages.tar");
+    let mut command = Command::new(MMDEBSTRAP.name);
+    command.args(["--mode=root", "--variant=minbase", "--format=tar"]);
+    command.arg(format!("--include={}", PACKAGES.join(",")));
+    command.args(LEFT_OUT.map(|path| format!("--dpkgopt=path-exclude={path}")));
+    command.args(apt::proxies()?.into_iter().map(|option| format!("--aptopt={option}")));
+    command.arg(&release).arg(&made).args(archives.iter().map(apt::Archive::line));
+    run_aloud(command, work.path())?;
+    fs::rename(&made, &archive).map_err(Error::io(archive.display()))?;
+    Ok(archive)
+}
+
+/// It takes about a minute and tells its steps itself.
+fn run_aloud(mut command: Command, work: &Path) -> Result<(), Error> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).env("TMPDIR", work).env("LC_ALL", "C.UTF-8");
+    let status = command.status().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::Missing { program: MMDEBSTRAP.name.to_owned(), package: MMDEBSTRAP.package }
+        }
+        _ => Error::io(MMDEBSTRAP.name)(error),
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::Failed {
+        command: MMDEBSTRAP.name.to_owned(),
+        status: status.to_string(),
+        words: "its words are above".to_owned(),
+    })
+}
+
+/// Writes the erofs image: the packages, the agent, and what a guest's identity needs.
+pub(crate) fn write(to: &Path, packages: &Path, agent: &[u8], work: &Path) -> Result<(), Error> {
+    let tree = work.join("root");
+    fs::create_dir(&tree).map_err(Error::io(tree.display()))?;
+    TAR.run(&tree, &[Path::new("--numeric-owner"), Path::new("-xpf"), packages])?;
+    furnish(&tree, agent).map_err(Error::io(tree.display()))?;
+    // A fixed time and uuid: the same inputs make the same image.
+    let options = ["-T0", "-U", "5ce9ba5e-0000-4000-8000-000000000000", "--quiet"];
+    let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
+    words.extend([to.as_os_str(), tree.as_os_str()]);
+    MKFS_EROFS.run(work, &words)?;
+    fs::remove_dir_all(&tree).map_err(Error::io(tree.display()))
+}
+
+fn furnish(tree: &Path, agent: &[u8]) -> std::io::Result<()> {
+    let replace = |path: &str| match fs::remove_file(tree.join(path)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    // On a tmpfs it is written in a third of the time, and a copy of the disk does not carry it.
+    replace("etc/machine-id")?;
+    symlink("/run/machine-id", tree.join("etc/machine-id"))?;
+    replace("var/lib/dbus/machine-id")?;
+    replace("etc/resolv.conf")?;
+    fs::write(tree.join("etc/resolv.conf"), "")?;
+    fs::write(tree.join("etc/hostname"), "skep\n")?;
+    fs::write(tree.join("etc/hosts"), "127.0.0.1 localhost\n")?;
+    let program = tree.join(AGENT_PATH);
+    fs::create_dir_all(tree.join("usr/lib/skep"))?;
+    fs::write(&program, agent)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    for name in POWER_NAMES {
+        replace(&format!("usr/sbin/{name}"))?;
+        symlink(format!("/{AGENT_PATH}"), tree.join("usr/sbin").join(name))?;
+    }
+    for dir in ["var/lib/apt/lists", "var/cache/apt"] {
+        if tree.join(dir).is_dir() {
+            fs::remove_dir_all(tree.join(dir))?;
+        }
+    }
+    fs::create_dir_all(tree.join("var/lib/apt/lists/partial"))
+}
