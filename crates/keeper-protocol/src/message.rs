@@ -1,0 +1,140 @@
+//! The messages. Each is one packet of the socket pair: JSON, and the descriptors that belong to it.
+//!
+//! No path, command line or name made by a caller stands in any of them, but a template's name, which is checked on
+//! both sides.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+use skep_api::{Failure, VmId, swarm::EngineReport};
+
+/// The first packet, from keeper to server. With it comes the listening socket of the HTTP service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The settings that the server needs, as the binary wrote them for itself.
+    pub settings: serde_json::Value,
+    /// The first admin key, where this data directory has one. Its secret stays with the keeper.
+    pub admin_key: Option<AdminKey>,
+    /// Whether VMs can be launched, or why not.
+    pub swarm: SwarmAbility,
+}
+
+/// What the server may know of the admin key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AdminKey {
+    /// SHA-256 of the whole key, 64 hex digits.
+    pub sha256: String,
+    /// The key up to its 8th hex digit.
+    pub prefix: String,
+}
+
+/// Whether VMs can be launched.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwarmAbility {
+    /// They can.
+    Able {
+        /// The engine and why it was chosen.
+        engine: EngineReport,
+        /// VMs that this machine can hold at the same time.
+        max_vms: u32,
+        /// Memory for VMs, in MiB.
+        memory_mb: u64,
+    },
+    /// They cannot.
+    Unable {
+        /// Why, and what to do about it.
+        reason: String,
+    },
+}
+
+/// What the server asks, with a number that the answer repeats. Several may be under way.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Envelope<T> {
+    /// The number of the request.
+    pub id: u64,
+    /// The request or its answer.
+    pub body: T,
+}
+
+/// What the server may ask.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Start a VMM in a jail of its own, its guest not yet loaded.
+    Launch {
+        /// The id of the new VM.
+        vm: VmId,
+        /// The template's name: `[a-z0-9][a-z0-9-]{0,62}`.
+        template: String,
+    },
+    /// End a VMM and clear away all that belongs to it: process, tap, cgroup, sockets, layer. Answered when it is gone.
+    End {
+        /// The VM.
+        vm: VmId,
+    },
+    /// What a VMM uses now.
+    Usage {
+        /// The VM.
+        vm: VmId,
+    },
+    /// The VMs that the keeper holds.
+    List,
+}
+
+/// What the keeper answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// A VMM waits for its guest. With it come, in this order: the VMM's pidfd, connected streams of monitor, agent
+    /// channel and console, and the template's device state opened for reading.
+    Launched(Launched),
+    /// Nothing of the VM is left.
+    Ended {
+        /// Whether the kernel killed it for memory.
+        out_of_memory: bool,
+    },
+    /// What a VMM uses now.
+    Usage(Usage),
+    /// The VMs that the keeper holds.
+    List {
+        /// Their ids.
+        vms: Vec<VmId>,
+    },
+    /// It was not done.
+    Refused(Failure),
+}
+
+/// A VMM that waits for its guest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Launched {
+    /// The VM.
+    pub vm: VmId,
+    /// The VMM's process id on this machine.
+    pub pid: u32,
+    /// The guest's address.
+    pub ip: Ipv4Addr,
+    /// Length of the network's prefix.
+    pub prefix_len: u8,
+    /// The host's side of the network.
+    pub gateway: Ipv4Addr,
+    /// The guest's hardware address.
+    pub mac: [u8; 6],
+    /// The hash of the template's inputs.
+    pub template_key: String,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Memory of the guest, in MiB.
+    pub memory_mb: u64,
+}
+
+/// What a VMM uses now.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory charged to its cgroup, in bytes.
+    pub memory_bytes: u64,
+    /// Processor time of all its threads, in microseconds.
+    pub cpu_us: u64,
+    /// Space that its private disk layer takes, in bytes.
+    pub disk_bytes: u64,
+}

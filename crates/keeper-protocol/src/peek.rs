@@ -1,0 +1,58 @@
+//! The first packet, looked at before it is received.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::retry_on_intr,
+    net::{RecvFlags, recv},
+};
+
+use crate::{Error, Welcome};
+
+/// Waits for the first packet of an inherited descriptor and reads it without taking it, so that
+/// [`crate::ServerEnd::connect`] finds it as it came. A server confines itself by what it says before it has a runtime,
+/// because a thread that exists already is not confined.
+///
+/// # Errors
+/// The keeper is gone, or this is no keeper's socket.
+pub fn peek_welcome(descriptor: BorrowedFd<'_>) -> Result<Welcome, Error> {
+    retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None))
+        .map_err(|error| Error::Io(error.into()))?;
+    let mut bytes = vec![0; skep_packet::MAX_BYTES];
+    let (length, _) = retry_on_intr(|| recv(descriptor, &mut bytes[..], RecvFlags::PEEK))
+        .map_err(|error| Error::Io(error.into()))?;
+    if length == 0 {
+        return Err(Error::Closed);
+    }
+    serde_json::from_slice(&bytes[..length]).map_err(|error| Error::Protocol(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{KeeperEnd, ServerEnd, SwarmAbility};
+
+    #[tokio::test]
+    async fn what_was_looked_at_is_received_all_the_same() {
+        let (keeper, server) = crate::pair().unwrap();
+        let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
+        let welcome = Welcome { settings: serde_json::json!({"a": 1}), admin_key: None, swarm };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let keeper = KeeperEnd::new(keeper).unwrap();
+        keeper.welcome(&welcome, &[listener.into()]).await.unwrap();
+        assert_eq!(peek_welcome(server.as_fd()).unwrap().settings["a"], 1);
+        assert_eq!(peek_welcome(server.as_fd()).unwrap().settings["a"], 1);
+        let (_, received, listeners) = ServerEnd::connect(server).await.unwrap();
+        assert_eq!((received.settings["a"].as_i64(), listeners.len()), (Some(1), 1));
+    }
+
+    #[test]
+    fn a_keeper_that_is_gone_is_told() {
+        let (keeper, server) = crate::pair().unwrap();
+        drop(keeper);
+        assert!(matches!(peek_welcome(server.as_fd()), Err(Error::Closed)));
+    }
+}

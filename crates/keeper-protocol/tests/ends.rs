@@ -1,0 +1,163 @@
+//! Both ends in one process.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs::File,
+    io::{Read, Seek, Write},
+    net::Ipv4Addr,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    time::Duration,
+};
+
+use skep_api::{ErrorCode, Failure, VmId};
+use skep_keeper_protocol::{
+    Answer, Answerer, Error, KeeperEnd, Launched, Request, ServerEnd, SwarmAbility, Usage, Welcome, pair,
+};
+use tokio::{io::AsyncReadExt, time::timeout};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn ends() -> (KeeperEnd, ServerEnd) {
+    let (keeper, server) = pair().unwrap();
+    let keeper = KeeperEnd::new(keeper).unwrap();
+    let welcome = Welcome {
+        settings: serde_json::json!({"a": 1}),
+        admin_key: None,
+        swarm: SwarmAbility::Unable { reason: "a test".to_owned() },
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    keeper.welcome(&welcome, &[listener.into()]).await.unwrap();
+    let (server, received, listeners) = ServerEnd::connect(server).await.unwrap();
+    assert_eq!(received.settings, welcome.settings);
+    let [listener] = <[OwnedFd; 1]>::try_from(listeners).unwrap();
+    assert_eq!(std::net::TcpListener::from(listener).local_addr().unwrap(), address);
+    (keeper, server)
+}
+
+fn launched(vm: VmId) -> Launched {
+    Launched {
+        vm,
+        pid: 42,
+        ip: Ipv4Addr::LOCALHOST,
+        prefix_len: 16,
+        gateway: Ipv4Addr::LOCALHOST,
+        mac: [2, 0, 0, 0, 0, 1],
+        template_key: "key".to_owned(),
+        vcpus: 1,
+        memory_mb: 128,
+    }
+}
+
+fn state_file() -> OwnedFd {
+    let mut file = tempfile();
+    file.write_all(b"state").unwrap();
+    file.rewind().unwrap();
+    file.into()
+}
+
+fn tempfile() -> File {
+    rustix::fs::memfd_create("state", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+}
+
+async fn answer_launch(answerer: Answerer, vm: VmId) -> [UnixStream; 3] {
+    let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
+    let [(monitor, m), (agent, a), (console, c)] = pairs;
+    let descriptors = [tempfile().into(), monitor.into(), agent.into(), console.into(), state_file()];
+    answerer.answer(Answer::Launched(launched(vm)), &descriptors).await.unwrap();
+    [m, a, c]
+}
+
+#[tokio::test]
+async fn a_launch_brings_streams_and_the_state() {
+    let (keeper, server) = ends().await;
+    let vm = VmId::generate();
+    let asked = tokio::spawn(async move { server.launch(vm, "base").await });
+    let (request, answerer) = keeper.receive().await.unwrap().unwrap();
+    assert!(matches!(request, Request::Launch { vm: asked, template } if asked == vm && template == "base"));
+    let [_, mut agent, _] = answer_launch(answerer, vm).await;
+    let mut got = asked.await.unwrap().unwrap();
+    assert_eq!((got.launched.vm, got.launched.pid), (vm, 42));
+    agent.write_all(b"agent").unwrap();
+    let mut word = [0; 5];
+    got.agent.read_exact(&mut word).await.unwrap();
+    assert_eq!(&word, b"agent");
+    let mut state = String::new();
+    got.state.read_to_string(&mut state).unwrap();
+    assert_eq!(state, "state");
+}
+
+#[tokio::test]
+async fn answers_find_their_questions_in_any_order() {
+    let (keeper, server) = ends().await;
+    let (first, second) = (VmId::generate(), VmId::generate());
+    let usage = tokio::spawn({
+        let server = server.clone();
+        async move { server.usage(first).await }
+    });
+    let (request, usage_answerer) = keeper.receive().await.unwrap().unwrap();
+    assert!(matches!(request, Request::Usage { vm } if vm == first));
+    let end = tokio::spawn(async move { server.end(second).await });
+    let (request, end_answerer) = keeper.receive().await.unwrap().unwrap();
+    assert!(matches!(request, Request::End { vm } if vm == second));
+
+    end_answerer.answer(Answer::Ended { out_of_memory: true }, &[]).await.unwrap();
+    assert!(end.await.unwrap().unwrap());
+    let told = Usage { memory_bytes: 1, cpu_us: 2, disk_bytes: 3 };
+    usage_answerer.answer(Answer::Usage(told), &[]).await.unwrap();
+    assert_eq!(usage.await.unwrap().unwrap().disk_bytes, 3);
+}
+
+#[tokio::test]
+async fn a_refusal_keeps_its_words() {
+    let (keeper, server) = ends().await;
+    let asked = tokio::spawn(async move { server.launch(VmId::generate(), "nope").await });
+    let (_, answerer) = keeper.receive().await.unwrap().unwrap();
+    let refusal = Failure::new(ErrorCode::UnknownTemplate, "there is no template `nope`");
+    answerer.answer(Answer::Refused(refusal.clone()), &[]).await.unwrap();
+    let error = asked.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::UnknownTemplate);
+    assert_eq!(Failure::from(error), refusal);
+}
+
+#[tokio::test]
+async fn a_vm_that_nobody_waits_for_is_ended() {
+    let (keeper, server) = ends().await;
+    let vm = VmId::generate();
+    let asking = server.clone();
+    let asked = tokio::spawn(async move { asking.launch(vm, "base").await });
+    let (_, answerer) = keeper.receive().await.unwrap().unwrap();
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    let _streams = answer_launch(answerer, vm).await;
+    let (request, _) = timeout(PATIENCE, keeper.receive()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(request, Request::End { vm: ended } if ended == vm));
+}
+
+#[tokio::test]
+async fn a_keeper_that_goes_fails_all_that_wait() {
+    let (keeper, server) = ends().await;
+    let asked = tokio::spawn({
+        let server = server.clone();
+        async move { server.list().await }
+    });
+    let (_, answerer) = keeper.receive().await.unwrap().unwrap();
+    assert!(!server.is_closed());
+    drop((keeper, answerer));
+    assert!(matches!(asked.await.unwrap(), Err(Error::Closed)));
+    timeout(PATIENCE, server.closed()).await.unwrap();
+    assert!(server.is_closed());
+    assert!(matches!(server.list().await, Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_an_error_not_the_end() {
+    let (keeper, server) = pair().unwrap();
+    let keeper = KeeperEnd::new(keeper).unwrap();
+    rustix::net::send(&server, b"{\"id\":1,\"body\":{\"launch\":{}}}", rustix::net::SendFlags::empty())
+        .unwrap();
+    assert!(matches!(keeper.receive().await, Err(Error::Protocol(_))));
+    drop(server);
+    assert!(keeper.receive().await.unwrap().is_none());
+}

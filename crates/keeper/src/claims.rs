@@ -1,0 +1,135 @@
+//! User ids, divided between the data directories of one machine: two servers side by side must not run two VMs as one
+//! user.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use skep_jail::UidRange;
+
+use crate::{
+    DataDir, Error,
+    data_dir::{RUN_DIR, make, remove_file},
+};
+
+/// User ids of one data directory: more than VMs, so that none comes again soon.
+const BLOCK: u32 = 4096;
+
+/// A block of user ids, held until it is released or this process ends. While the sockets of a crashed keeper lie there,
+/// its block stays its own: its VMs may still run.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) uids: UidRange,
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Claim {
+    pub(crate) fn take(range: UidRange, data_dir: &DataDir) -> Result<Self, Error> {
+        Self::take_below(Path::new(RUN_DIR), range, data_dir.hash())
+    }
+
+    fn take_below(run_dir: &Path, range: UidRange, hash: &str) -> Result<Self, Error> {
+        let folder = run_dir.join("uids");
+        make(run_dir, 0o755)?;
+        make(&folder, 0o700)?;
+        let blocks = range.count.div_ceil(BLOCK);
+        // Each directory begins elsewhere, so that one gets the same block again after a crash.
+        let first = u32::from_str_radix(hash.get(..7).unwrap_or_default(), 16).unwrap_or(0);
+        for step in 0..blocks {
+            let block = first.wrapping_add(step) % blocks;
+            let base = range.base + block * BLOCK;
+            let path = folder.join(base.to_string());
+            if let Some(locked) = claim(run_dir, &path, hash)? {
+                let count = BLOCK.min(range.count - block * BLOCK);
+                return Ok(Self { uids: UidRange { base, count }, path, _locked: locked });
+            }
+        }
+        Err(Error::NoUids)
+    }
+
+    /// Removes the file too; while it is locked, so nobody else's.
+    pub(crate) fn release(self) -> Result<(), Error> {
+        remove_file(&self.path)
+    }
+}
+
+/// Removes the claim that a crashed keeper of this directory left.
+pub(crate) fn forget(data_dir: &DataDir) -> Result<(), Error> {
+    let Ok(entries) = fs::read_dir(Path::new(RUN_DIR).join("uids")) else { return Ok(()) };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        let Ok(mut file) = File::open(&path) else { continue };
+        let mut owner = String::new();
+        let ours = file.read_to_string(&mut owner).is_ok() && owner == data_dir.hash();
+        if ours && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn claim(run_dir: &Path, path: &Path, hash: &str) -> Result<Option<File>, Error> {
+    let failed = || Error::io(path.display().to_string());
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let mut file = file.map_err(failed())?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        other => other.map_err(|error| failed()(error.into()))?,
+    }
+    // Removed by the one before, between our open and our lock.
+    if fs::metadata(path).ok().map(|found| found.ino()) != file.metadata().ok().map(|own| own.ino()) {
+        return Ok(None);
+    }
+    let mut owner = String::new();
+    file.read_to_string(&mut owner).map_err(failed())?;
+    if !owner.is_empty() && owner != hash && run_dir.join(&owner).exists() {
+        return Ok(None);
+    }
+    let mut write = || {
+        file.set_len(0)?;
+        std::io::Seek::rewind(&mut file)?;
+        file.write_all(hash.as_bytes())
+    };
+    write().map_err(failed())?;
+    Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE: UidRange = UidRange { base: 10_000, count: 2 * BLOCK };
+
+    #[test]
+    fn two_directories_have_different_users_and_a_third_is_told() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let take = |hash| Claim::take_below(run_dir.path(), RANGE, hash);
+        let first = take("000000000000").unwrap();
+        let second = take("000000000002").unwrap();
+        assert_eq!((first.uids.base, second.uids.base), (10_000, 10_000 + BLOCK));
+        assert!(matches!(take("000000000001"), Err(Error::NoUids)));
+        first.release().unwrap();
+        assert_eq!(take("000000000001").unwrap().uids.base, 10_000);
+    }
+
+    #[test]
+    fn the_block_of_a_crashed_keeper_stays_its_own() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let take = |hash| Claim::take_below(run_dir.path(), RANGE, hash).unwrap().uids.base;
+        let crashed = take("000000000000");
+        fs::create_dir(run_dir.path().join("000000000000")).unwrap();
+        assert_ne!(take("000000000002"), crashed);
+        assert_eq!(take("000000000000"), crashed);
+        // Once it was cleared away, others may have it.
+        fs::remove_dir(run_dir.path().join("000000000000")).unwrap();
+        assert_eq!(take("000000000004"), crashed);
+    }
+}

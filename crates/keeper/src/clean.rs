@@ -1,0 +1,50 @@
+//! Clearing away what a crashed keeper left.
+
+use std::{fs, path::Path};
+
+use skep_jail::Tree;
+use skep_network::Network;
+
+use crate::{
+    DataDir, Error, claims,
+    data_dir::{remove, remove_file},
+    lock::Lock,
+};
+
+/// Removes all that a crashed server of a data directory left on this machine, its VMs too. Its data stays. Blocks.
+///
+/// # Errors
+/// [`Error::Locked`] while a server runs there; or something could not be removed.
+pub fn clean(path: &Path) -> Result<(), Error> {
+    let data_dir = DataDir::find(path)?;
+    if !data_dir.keeper().is_dir() {
+        return Ok(());
+    }
+    let lock = Lock::take(&data_dir)?;
+    let outcome = leftovers(&data_dir);
+    lock.release()?;
+    outcome
+}
+
+/// Remembers where the control groups lie: a unit's own part is not found from outside of it.
+pub(crate) fn record_cgroups(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
+    let paths: Vec<String> = tree.paths().map(|path| path.display().to_string()).collect();
+    let record = data_dir.cgroup_record();
+    fs::write(&record, paths.join("\n")).map_err(Error::io(record.display().to_string()))
+}
+
+/// The caller holds the lock.
+pub(crate) fn leftovers(data_dir: &DataDir) -> Result<(), Error> {
+    // First the processes: what they hold cannot go before them.
+    let record = data_dir.cgroup_record();
+    for line in fs::read_to_string(&record).unwrap_or_default().lines() {
+        let path = Path::new(line);
+        if path.file_name().is_some_and(|name| *name == *data_dir.name()) {
+            skep_jail::cgroup::remove_tree(path)?;
+        }
+    }
+    remove_file(&record)?;
+    Network::destroy(&data_dir.name())?;
+    remove(&data_dir.sockets())?;
+    claims::forget(data_dir)
+}

@@ -1,0 +1,196 @@
+//! The data directory and what belongs to it elsewhere on the machine.
+
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::{Error, User};
+
+/// Where sockets live: a socket's path has 108 bytes at the most, and a data directory may lie deep.
+pub(crate) const RUN_DIR: &str = "/run/skep";
+/// Digits of the hash that tells data directories apart.
+const HASH_DIGITS: usize = 12;
+
+/// A data directory.
+///
+/// ```text
+/// server/      the store; the server's user
+/// workspaces/  the accounts' files; the server's user
+/// keeper/      lock, records, disk layers; root alone
+/// admin.key    the first admin key; root alone
+/// ```
+#[derive(Debug, Clone)]
+pub struct DataDir {
+    path: PathBuf,
+    hash: String,
+}
+
+impl DataDir {
+    /// Makes the directory where it is missing, and the keeper's part of it.
+    ///
+    /// # Errors
+    /// It cannot be made or found.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        make(path, 0o755)?;
+        let found = Self::find(path)?;
+        found.let_pass()?;
+        make(&found.keeper(), 0o700)?;
+        make(&found.layers(), 0o700)?;
+        Ok(found)
+    }
+
+    /// The server's user must reach its part, though it may list nothing above it.
+    fn let_pass(&self) -> Result<(), Error> {
+        let told = || Error::io(self.path.display().to_string());
+        let mode = fs::metadata(&self.path).map_err(told())?.permissions().mode();
+        fs::set_permissions(&self.path, Permissions::from_mode(mode | 0o011)).map_err(told())
+    }
+
+    /// A directory that exists.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn find(path: &Path) -> Result<Self, Error> {
+        let path = path.canonicalize().map_err(Error::io(path.display().to_string()))?;
+        let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
+        let mut hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        hash.truncate(HASH_DIGITS);
+        Ok(Self { path, hash })
+    }
+
+    /// Makes the server's part, as its user's.
+    ///
+    /// # Errors
+    /// It cannot be made, or given to the user.
+    pub(crate) fn give_to(&self, user: &User) -> Result<(), Error> {
+        for folder in [self.server(), self.workspaces()] {
+            make(&folder, 0o700)?;
+            chown(&folder, Some(user.uid), Some(user.gid))
+                .map_err(Error::io(folder.display().to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// The directory itself, without symlinks.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The server's part.
+    pub fn server(&self) -> PathBuf {
+        self.path.join("server")
+    }
+
+    /// The accounts' files.
+    pub fn workspaces(&self) -> PathBuf {
+        self.path.join("workspaces")
+    }
+
+    /// The first admin key.
+    pub fn admin_key(&self) -> PathBuf {
+        self.path.join("admin.key")
+    }
+
+    pub(crate) fn keeper(&self) -> PathBuf {
+        self.path.join("keeper")
+    }
+
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.keeper().join("layers")
+    }
+
+    /// Where the cgroups of this directory lie, for the start after a crash.
+    pub(crate) fn cgroup_record(&self) -> PathBuf {
+        self.keeper().join("cgroups")
+    }
+
+    /// What tells it apart from other data directories: 12 hex digits.
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The name of its network namespace and of its control groups.
+    pub fn name(&self) -> String {
+        format!("skep-{}", self.hash)
+    }
+
+    /// Where its sockets lie.
+    pub fn sockets(&self) -> PathBuf {
+        Path::new(RUN_DIR).join(&self.hash)
+    }
+}
+
+/// Makes a folder where it is missing.
+pub(crate) fn make(path: &Path, mode: u32) -> Result<(), Error> {
+    let failed = || Error::io(path.display().to_string());
+    match DirBuilder::new().mode(mode).create(path) {
+        // The mode of `create` is cut by our umask.
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            let Some(above) = above else { return Err(failed()(error)) };
+            make(above, 0o755)?;
+            make(path, mode)
+        }
+        Err(error) => Err(failed()(error)),
+    }
+}
+
+/// Removes a folder and what is in it. One that does not exist is no error.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(path.display().to_string())(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file. One that does not exist is no error.
+pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(path.display().to_string())(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_directory_has_one_name_however_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::find(dir.path()).unwrap();
+        let second = DataDir::find(&dir.path().join("../").join(dir.path().file_name().unwrap())).unwrap();
+        assert_eq!(first.name(), second.name());
+        assert_eq!(first.hash().len(), HASH_DIGITS);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(DataDir::find(other.path()).unwrap().name(), first.name());
+    }
+
+    #[test]
+    fn the_keepers_part_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(&dir.path().join("deep/data")).unwrap();
+        let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(data.keeper()), mode(data.path().to_owned())), (0o700, 0o755));
+        // Opening it again changes nothing.
+        DataDir::open(data.path()).unwrap();
+    }
+
+    #[test]
+    fn a_socket_path_fits_into_an_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = DataDir::find(dir.path()).unwrap().sockets().join("vm_01234567890123456789012345/monitor");
+        assert!(path.as_os_str().len() < 108);
+    }
+}

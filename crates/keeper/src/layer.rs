@@ -1,0 +1,133 @@
+//! The private disk layer of a VM: a copy without a name, which goes with its last descriptor.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::fchown,
+    path::Path,
+};
+
+use rustix::{
+    fs::{Mode, OFlags, SeekFrom as Seek64, copy_file_range, open, seek},
+    io::Errno,
+};
+
+use crate::Error;
+
+/// A file of 2 GB holds about 1 MB: only that is copied.
+///
+/// # Errors
+/// The disk is full, or the system refused. Nothing is left then.
+pub(crate) fn copy(source: &File, folder: &Path, uid: u32) -> Result<File, Error> {
+    let copy = || {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let target = File::from(open(folder, flags, Mode::from_raw_mode(0o600))?);
+        copy_data(source, &target)?;
+        fchown(&target, Some(uid), Some(uid))?;
+        io::Result::Ok(target)
+    };
+    copy().map_err(Error::io(format!("disk layer in {}", folder.display())))
+}
+
+fn copy_data(source: &File, target: &File) -> io::Result<()> {
+    let length = source.metadata()?.len();
+    target.set_len(length)?;
+    let mut at = 0;
+    while at < length {
+        let begin = match seek(source, Seek64::Data(at)) {
+            // Only a hole is left.
+            Err(Errno::NXIO) => break,
+            other => other?,
+        };
+        let end = seek(source, Seek64::Hole(begin))?;
+        copy_run(source, target, begin, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+fn copy_run(source: &File, target: &File, mut at: u64, end: u64) -> io::Result<()> {
+    while at < end {
+        let (mut from, mut to) = (at, at);
+        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX);
+        match copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
+            // The file is shorter than it was.
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(copied) => at += copied as u64,
+            // Two file systems, or one that cannot.
+            Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                return copy_by_hand(source, target, at, end);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn copy_by_hand(mut source: &File, mut target: &File, begin: u64, end: u64) -> io::Result<()> {
+    source.seek(SeekFrom::Start(begin))?;
+    target.seek(SeekFrom::Start(begin))?;
+    let copied = io::copy(&mut source.take(end - begin), &mut target)?;
+    target.flush()?;
+    if copied == end - begin { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(file: &File) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    fn own_uid() -> u32 {
+        rustix::process::getuid().as_raw()
+    }
+
+    #[test]
+    fn holes_stay_holes_and_no_name_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = tempfile::tempfile().unwrap();
+        source.set_len(1 << 30).unwrap();
+        source.write_all_at(b"begin", 0).unwrap();
+        source.write_all_at(b"middle", 100 << 20).unwrap();
+        let target = copy(&source, dir.path(), own_uid()).unwrap();
+        let found = target.metadata().unwrap();
+        assert_eq!(found.len(), 1 << 30);
+        assert!(found.blocks() * 512 < 1 << 20, "{} blocks", found.blocks());
+        assert_eq!((found.mode() & 0o777, found.nlink()), (0o600, 0));
+        let mut middle = [0; 6];
+        target.read_exact_at(&mut middle, 100 << 20).unwrap();
+        assert_eq!(&middle, b"middle");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_copy_is_equal_by_either_way(
+            length in 1_u64..300_000,
+            runs in prop::collection::vec((0_u64..300_000, 1_usize..20_000, 1_u8..), 0..6),
+        ) {
+            let source = tempfile::tempfile().unwrap();
+            source.set_len(length).unwrap();
+            for (at, size, byte) in runs {
+                let size = size.min(usize::try_from(length.saturating_sub(at)).unwrap());
+                source.write_all_at(&vec![byte; size], at).unwrap();
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let target = copy(&source, dir.path(), own_uid()).unwrap();
+            prop_assert_eq!(read(&target), read(&source));
+            let by_hand = tempfile::tempfile().unwrap();
+            copy_by_hand(&source, &by_hand, 0, length).unwrap();
+            prop_assert_eq!(read(&by_hand), read(&source));
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The one privileged process: listener, namespaces, taps, cgroups, jails and VMMs.
+//!
+//! It parses nothing that callers send. What it is asked comes typed from the *server*, its child without privileges, and
+//! is checked here again. When the server dies, its VMs end and it is started again.
+
+mod admin_key;
+mod capacity;
+mod claims;
+mod clean;
+mod data_dir;
+mod error;
+mod keep;
+mod layer;
+mod lock;
+mod order;
+mod server_process;
+mod sockets;
+mod user;
+mod vmm;
+mod vmms;
+
+pub use clean::clean;
+pub use data_dir::DataDir;
+pub use error::Error;
+pub use keep::run;
+pub use lock::{Holder, holder};
+pub use order::{KeeperOrder, OpenTemplate, Started, SwarmOrder, Templates, VmLimits};
+pub use user::User;

@@ -1,0 +1,125 @@
+//! One keeper per data directory.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Seek, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::PathBuf,
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{DataDir, Error};
+
+/// Who has a data directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The keeper's process id.
+    pub pid: u32,
+    /// Where its service listens, once it does.
+    pub address: Option<String>,
+}
+
+/// Who has a data directory now. `None`: nobody.
+///
+/// # Errors
+/// The lock cannot be opened.
+pub fn holder(data_dir: &DataDir) -> Result<Option<Holder>, Error> {
+    match Lock::take(data_dir) {
+        Ok(lock) => lock.release().map(|()| None),
+        Err(Error::Locked { pid, address, .. }) => Ok(Some(Holder { pid, address: Some(address) })),
+        Err(error) => Err(error),
+    }
+}
+
+/// Held until it is released, or this process ends.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// # Errors
+    /// [`Error::Locked`] where another process has it.
+    pub(crate) fn take(data_dir: &DataDir) -> Result<Self, Error> {
+        let path = data_dir.keeper().join("lock");
+        let failed = || Error::io(path.display().to_string());
+        loop {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+            let mut file = file.map_err(failed())?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => return Err(locked(data_dir, &mut file)),
+                other => other.map_err(|error| failed()(error.into()))?,
+            }
+            // The one before removed the file between our open and our lock: then we hold a lock that nobody sees.
+            let same =
+                path.metadata().ok().map(|found| found.ino()) == file.metadata().ok().map(|own| own.ino());
+            if same {
+                let lock = Self { file, path };
+                lock.write(None)?;
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// Tells others where the service listens.
+    pub(crate) fn listening_at(&self, address: &str) -> Result<(), Error> {
+        self.write(Some(address.to_owned()))
+    }
+
+    fn write(&self, address: Option<String>) -> Result<(), Error> {
+        let holder = Holder { pid: std::process::id(), address };
+        let write = || -> std::io::Result<()> {
+            let mut file = &self.file;
+            file.rewind()?;
+            file.set_len(0)?;
+            file.write_all(&serde_json::to_vec(&holder)?)
+        };
+        write().map_err(Error::io(self.path.display().to_string()))
+    }
+
+    /// Removes the file too; while it is locked, so nobody else's.
+    pub(crate) fn release(self) -> Result<(), Error> {
+        crate::data_dir::remove_file(&self.path)
+    }
+}
+
+fn locked(data_dir: &DataDir, file: &mut File) -> Error {
+    let mut text = String::new();
+    // The other may be writing at this moment; then it is nameless.
+    let holder: Option<Holder> =
+        file.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok());
+    Error::Locked {
+        dir: data_dir.path().to_owned(),
+        pid: holder.as_ref().map_or(0, |holder| holder.pid),
+        address: holder.and_then(|holder| holder.address).unwrap_or_else(|| "an unknown address".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_one_is_told_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        assert_eq!(holder(&data_dir).unwrap(), None);
+        let lock = Lock::take(&data_dir).unwrap();
+        lock.listening_at("127.0.0.1:7700").unwrap();
+        let error = Lock::take(&data_dir).unwrap_err().to_string();
+        assert!(
+            error.contains(&std::process::id().to_string()) && error.contains("127.0.0.1:7700"),
+            "{error}"
+        );
+        lock.release().unwrap();
+        assert!(!data_dir.keeper().join("lock").exists());
+        Lock::take(&data_dir).unwrap().release().unwrap();
+    }
+}

@@ -1,0 +1,122 @@
+//! What a keeper is started with.
+
+use std::{net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+
+use skep_api::{Failure, swarm::EngineReport};
+use skep_engine::Launcher;
+use skep_jail::UidRange;
+use skep_network::Subnet;
+
+/// What a keeper is started with.
+pub struct KeeperOrder {
+    /// The data directory; made where it is missing.
+    pub data_dir: PathBuf,
+    /// Where the HTTP service listens.
+    pub listen: Vec<SocketAddr>,
+    /// The user that the server runs as. `None`: the owner of the first root; where that is root, or there is none yet,
+    /// the system user `skep`.
+    pub user: Option<String>,
+    /// The first root, whose owner may be the server's user.
+    pub first_root: Option<PathBuf>,
+    /// Our own binary, best as `/proc/self/exe`, which stays the one that runs when the file is replaced: its `stage`
+    /// argument runs `skep_jail::stage::main`.
+    pub binary: PathBuf,
+    /// The arguments that make it the server. Its end of the keeper's socket is descriptor 3.
+    pub server_arguments: Vec<String>,
+    /// The server's environment, whole.
+    pub server_environment: Vec<(String, String)>,
+    /// Handed to the server in the first packet, below 60 KiB as JSON.
+    pub settings: serde_json::Value,
+    /// How long the server may take to finish the requests under way when it is stopped.
+    pub grace: Duration,
+    /// What VMs need, or why there are none on this machine.
+    pub swarm: Result<SwarmOrder, String>,
+}
+
+/// What VMs need.
+pub struct SwarmOrder {
+    /// Where templates come from.
+    pub templates: Arc<dyn Templates>,
+    /// What writes a VMM's command.
+    pub launcher: Arc<dyn Launcher>,
+    /// The engine and why it was chosen.
+    pub engine: EngineReport,
+    /// The addresses of the VMs.
+    pub subnet: Subnet,
+    /// User ids for VMMs. Data directories on one machine share the range.
+    pub uids: UidRange,
+    /// What one VM may use.
+    pub limits: VmLimits,
+    /// VMs at the same time. `None`: as many as memory and disk hold, 1000 at the most.
+    pub max_vms: Option<u32>,
+    /// Memory for VMs, in MiB. `None`: 80 % of what is available at the start.
+    pub memory_mb: Option<u64>,
+}
+
+/// What one VM may use, and what is counted for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VmLimits {
+    /// Memory of the guest that capacity is counted with, in MiB: the largest template's.
+    pub guest_memory_mb: u64,
+    /// The private disk layer, in MiB.
+    pub layer_mb: u64,
+    /// Memory of the VMM beside the guest's, in MiB. With the guest's it is the limit of its cgroup.
+    pub overhead_mb: u64,
+    /// Processes and threads of the VMM.
+    pub pids: u64,
+    /// Its weight against other processes; 100 is ordinary.
+    pub cpu_weight: u64,
+}
+
+impl Default for VmLimits {
+    fn default() -> Self {
+        Self { guest_memory_mb: 128, layer_mb: 2048, overhead_mb: 384, pids: 64, cpu_weight: 100 }
+    }
+}
+
+/// Where templates come from.
+pub trait Templates: Send + Sync {
+    /// Opens a template. Blocks; may be called from several threads at once.
+    ///
+    /// # Errors
+    /// There is none of that name, or it is damaged.
+    fn open(&self, name: &str) -> Result<OpenTemplate, Failure>;
+}
+
+/// One use of a template. Every descriptor but `ram` is opened anew for each: they have a position.
+#[derive(Debug)]
+pub struct OpenTemplate {
+    /// The hash of its inputs.
+    pub key: String,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Memory of the guest, in MiB.
+    pub memory_mb: u64,
+    /// Guest memory: a sealed memory file that all VMs of the template share.
+    pub ram: OwnedFd,
+    /// The kernel, read-only and readable for everybody.
+    pub kernel: OwnedFd,
+    /// The initial ramdisk, read-only and readable for everybody.
+    pub initrd: OwnedFd,
+    /// The shared root file system, read-only.
+    pub root: OwnedFd,
+    /// The device state, read-only, at its beginning.
+    pub state: OwnedFd,
+    /// The private disk layer at rest, to be copied.
+    pub layer: OwnedFd,
+}
+
+/// What is known once the address is taken, shortly before the server runs.
+#[derive(Debug)]
+pub struct Started {
+    /// The addresses, with the ports that were given for port 0.
+    pub addresses: Vec<SocketAddr>,
+    /// Where the admin key lies.
+    pub admin_key_file: PathBuf,
+    /// The admin key, at the first start only: to be printed once.
+    pub new_admin_key: Option<String>,
+    /// Whom the server runs as.
+    pub user: crate::User,
+    /// Why there are no VMs, where there are none.
+    pub no_swarm: Option<String>,
+}

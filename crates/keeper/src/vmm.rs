@@ -1,0 +1,208 @@
+//! One VMM and all that belongs to it on this machine.
+
+use std::{
+    fs::File,
+    io::{self, PipeReader, Read},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::Path,
+    time::Duration,
+};
+
+use rustix::fs::OFlags;
+use skep_api::VmId;
+use skep_engine::{Descriptors, LaunchOrder, Purpose, VmmCommand};
+use skep_jail::{Cgroup, CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree};
+use skep_keeper_protocol::Usage;
+use skep_network::{Port, Tap};
+
+use crate::{
+    DataDir, Error, OpenTemplate, SwarmOrder, layer,
+    sockets::{Lines, SocketDir},
+};
+
+/// Descriptors that a VMM may have open.
+const OPEN_FILES: u64 = 256;
+/// A killed process is gone within milliseconds; one in the middle of a long write may take longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How much of a VMM's last words is kept.
+const WORDS: u64 = 4096;
+
+/// What is on this machine because of one VM. Each is taken out of here when it is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Belongings {
+    pub(crate) uid: Option<u32>,
+    pub(crate) port: Option<Port>,
+    jailed: Option<Jailed>,
+    group: Option<Cgroup>,
+    sockets: Option<SocketDir>,
+    layer: Option<File>,
+    words: Option<PipeReader>,
+    out_of_memory: bool,
+}
+
+/// What the server is told of a VMM that runs.
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    pub(crate) template_key: String,
+    pub(crate) vcpus: u32,
+    pub(crate) memory_mb: u64,
+    /// Its pidfd, the streams of monitor, agent and console, and the state that it waits for.
+    pub(crate) descriptors: [OwnedFd; 5],
+}
+
+/// Where VMMs are made.
+pub(crate) struct Site<'a> {
+    pub(crate) data_dir: &'a DataDir,
+    pub(crate) swarm: &'a SwarmOrder,
+    pub(crate) tree: &'a Tree,
+    pub(crate) binary: &'a Path,
+}
+
+impl Belongings {
+    /// Starts the VMM. Blocks. Whatever comes of it, what is there then stands in `self`.
+    pub(crate) fn start(
+        &mut self,
+        site: &Site<'_>,
+        vm: VmId,
+        uid: u32,
+        tap: Tap,
+        template: OpenTemplate,
+    ) -> Result<Running, Error> {
+        let OpenTemplate { key, vcpus, memory_mb, ram, kernel, initrd, root, state, layer } = template;
+        let layer = layer::copy(&File::from(layer), &site.data_dir.layers(), uid)?;
+        let layer_bytes = layer.metadata().map_err(Error::io("disk layer"))?.len();
+        let for_vmm = layer.try_clone().map_err(Error::io("disk layer"))?;
+        self.layer = Some(layer);
+        let group =
+            self.group.insert(site.tree.group(&vm.to_string(), &group_limits(site.swarm, memory_mb))?);
+        let (sockets, lines) = SocketDir::create(site.data_dir.sockets().join(vm.to_string()))?;
+        self.sockets = Some(sockets);
+        let (words, stderr) = words()?;
+        self.words = Some(words);
+
+        let Lines { monitor, agent, console } = lines;
+        let command = site.swarm.launcher.command(LaunchOrder {
+            vcpus,
+            memory_mb,
+            mac: tap.port.mac,
+            purpose: Purpose::Restore,
+            descriptors: Descriptors {
+                monitor: monitor.listener,
+                agent: agent.listener,
+                console: console.listener,
+                tap: tap.fd,
+                ram,
+                kernel,
+                initrd,
+                root,
+                layer: for_vmm.into(),
+            },
+        });
+        let (order, inherited) = jail_order(command, vm, uid, layer_bytes, site.swarm.limits.pids);
+        let handles = Handles { cgroup_doors: group.doors()?, stderr: Some(stderr), inherited };
+        let jailed = self.jailed.insert(skep_jail::spawn(site.binary, &order, handles)?);
+        let pidfd = jailed.pidfd.try_clone().map_err(Error::io("pidfd"))?;
+        let descriptors = [pidfd, monitor.stream, agent.stream, console.stream, state];
+        Ok(Running { pid: jailed.pid, template_key: key, vcpus, memory_mb, descriptors })
+    }
+
+    /// Ends the VMM and clears away all that needs no other thread. Blocks for some tens of milliseconds. May be called
+    /// again after an error.
+    pub(crate) fn clear(&mut self, vm: VmId) -> Result<(), Error> {
+        if let Some(jailed) = &self.jailed {
+            let ended_before = jailed.wait(Duration::ZERO)?;
+            jailed.kill()?;
+            if !jailed.wait(PATIENCE)? {
+                let error = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(Error::io(format!("end of process {}", jailed.pid))(error));
+            }
+            let status = jailed.reap();
+            if ended_before {
+                let words = self.last_words();
+                tracing::info!(%vm, pid = jailed.pid, ?status, words, "the VMM of {vm} had ended by itself");
+            }
+        }
+        if let Some(group) = &self.group {
+            // Asked when its processes are gone, and before it is.
+            self.out_of_memory |= group.oom_kills() > 0;
+            group.remove()?;
+        }
+        if let Some(sockets) = &self.sockets {
+            sockets.remove()?;
+        }
+        *self = Self {
+            uid: self.uid,
+            port: self.port.take(),
+            out_of_memory: self.out_of_memory,
+            ..Self::default()
+        };
+        Ok(())
+    }
+
+    /// Whether the kernel killed the VMM for memory. Known once it was cleared away.
+    pub(crate) fn out_of_memory(&self) -> bool {
+        self.out_of_memory
+    }
+
+    /// What it uses now.
+    pub(crate) fn usage(&self) -> Usage {
+        let blocks =
+            self.layer.as_ref().and_then(|layer| layer.metadata().ok()).map_or(0, |found| found.blocks());
+        Usage {
+            memory_bytes: self.group.as_ref().map_or(0, Cgroup::memory_bytes),
+            cpu_us: self.group.as_ref().map_or(0, Cgroup::cpu_us),
+            // The unit of stat(2), whatever the file system's is.
+            disk_bytes: blocks * 512,
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let mut words = Vec::new();
+        if let Some(pipe) = &self.words {
+            // Its writers are gone, so this ends.
+            let _ = pipe.take(WORDS).read_to_end(&mut words);
+        }
+        String::from_utf8_lossy(&words).trim().to_owned()
+    }
+}
+
+/// A pipe that nobody reads while the VMM runs: it holds 64 KiB, further words are lost, and no writer ever waits.
+fn words() -> Result<(PipeReader, OwnedFd), Error> {
+    let make = || {
+        let (reader, writer) = io::pipe()?;
+        let flags = rustix::fs::fcntl_getfl(writer.as_fd())?;
+        rustix::fs::fcntl_setfl(writer.as_fd(), flags | OFlags::NONBLOCK)?;
+        io::Result::Ok((reader, writer.into()))
+    };
+    make().map_err(Error::io("pipe for the words of a VMM"))
+}
+
+fn group_limits(swarm: &SwarmOrder, memory_mb: u64) -> CgroupLimits {
+    let limits = &swarm.limits;
+    CgroupLimits {
+        memory_bytes: (memory_mb + limits.overhead_mb) << 20,
+        pids: limits.pids,
+        cpu_weight: limits.cpu_weight,
+    }
+}
+
+fn jail_order(command: VmmCommand, vm: VmId, uid: u32, layer_bytes: u64, pids: u64) -> (Order, Vec<OwnedFd>) {
+    let VmmCommand { program, arguments, descriptors, needs_kvm } = command;
+    let order = Order {
+        program,
+        arguments,
+        environment: Vec::new(),
+        uid,
+        gid: uid,
+        groups: Vec::new(),
+        confinement: Confinement::Jail(Jail {
+            hostname: vm.to_string(),
+            devices: if needs_kvm { vec!["/dev/kvm".into()] } else { Vec::new() },
+            limits: ResourceLimits { open_files: OPEN_FILES, file_bytes: layer_bytes, processes: pids },
+        }),
+    };
+    (order, descriptors)
+}

@@ -1,0 +1,241 @@
+//! A data directory, keepers on it, and what they may not leave.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal},
+};
+use serde_json::{Value, json};
+use skep_api::VmId;
+use skep_keeper::DataDir;
+
+use crate::PATIENCE;
+
+pub(crate) struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // The server's user has to reach its part.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self { dir }
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn found(&self) -> DataDir {
+        DataDir::find(&self.data_dir()).unwrap()
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.found().name()
+    }
+
+    pub(crate) fn sockets(&self) -> PathBuf {
+        self.found().sockets()
+    }
+
+    fn command(&self, settings: &Value) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("keeper").arg(self.data_dir()).arg(settings.to_string());
+        command
+    }
+
+    pub(crate) fn keeper(&self) -> Keeper {
+        let log = self.dir.path().join("log");
+        let mut child = self
+            .command(&json!({"a": 1}))
+            .stdout(Stdio::piped())
+            .stderr(File::options().create(true).append(true).open(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", fs::read_to_string(&log).unwrap()));
+        assert_eq!(said["no_swarm"], Value::Null);
+        let address = said["address"].as_str().unwrap().to_owned();
+        Keeper { child, address, data_dir: self.data_dir(), log }
+    }
+
+    /// Exit code and standard error of a keeper that is expected to end by itself.
+    pub(crate) fn failing_keeper(&self) -> (i32, String) {
+        self.keeper_with_settings(json!({}))
+    }
+
+    pub(crate) fn keeper_with_settings(&self, settings: Value) -> (i32, String) {
+        let output = self.command(&settings).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// The links of the namespace.
+    pub(crate) fn links(&self) -> String {
+        let output = Command::new("ip").args(["-n", &self.name(), "link"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The control groups of that name.
+    pub(crate) fn groups_of(&self, name: &str) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        find(Path::new("/sys/fs/cgroup"), name, 4, &mut found);
+        found
+    }
+
+    pub(crate) fn assert_nothing_left(&self) {
+        let name = self.name();
+        assert_eq!(self.groups_of(&name), Vec::<PathBuf>::new());
+        assert!(!Path::new("/run/netns").join(&name).exists());
+        assert!(!self.sockets().exists());
+        assert!(!self.data_dir().join("keeper/lock").exists());
+        assert_eq!(fs::read_dir(self.data_dir().join("keeper/layers")).unwrap().count(), 0);
+        let claims =
+            fs::read_dir("/run/skep/uids").unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()));
+        let hash = name.trim_start_matches("skep-");
+        assert!(claims.filter_map(Result::ok).all(|owner| owner != hash), "a claim of user ids is left");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&name), "{mounts}");
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        // A test that failed half way must not disturb the next.
+        if self.data_dir().exists() {
+            let _ = skep_keeper::clean(&self.data_dir());
+        }
+    }
+}
+
+fn find(folder: &Path, name: &str, depth: u32, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in
+        entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    {
+        if entry.file_name() == *name {
+            found.push(entry.path());
+        } else if depth > 0 {
+            find(&entry.path(), name, depth - 1, found);
+        }
+    }
+}
+
+pub(crate) struct Vm {
+    pub(crate) id: String,
+    pub(crate) pid: u32,
+    pub(crate) ip: String,
+}
+
+/// A keeper that runs. Killed when it is dropped without a stop.
+pub(crate) struct Keeper {
+    child: Child,
+    pub(crate) address: String,
+    data_dir: PathBuf,
+    log: PathBuf,
+}
+
+impl Keeper {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    pub(crate) fn ask(&self, question: &Value) -> Value {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        writeln!(&stream, "{question}").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        let mut answer: Value = serde_json::from_str(&line).unwrap();
+        // Told apart from a launch that is refused for another reason than the test's.
+        if let Some(message) = answer.as_object_mut().unwrap().remove("message") {
+            eprintln!("{question}: {message}");
+        }
+        answer
+    }
+
+    pub(crate) fn launch(&self, template: &str) -> Vm {
+        let id = VmId::generate().to_string();
+        let answer = self.ask(&json!({"launch": {"vm": id, "template": template}}));
+        let pid = answer["pid"].as_u64().unwrap_or_else(|| panic!("{answer}: {}", self.log()));
+        Vm { id, pid: u32::try_from(pid).unwrap(), ip: answer["ip"].as_str().unwrap().to_owned() }
+    }
+
+    /// Says a word to the VMM and waits for its answer.
+    pub(crate) fn say(&self, vm: &Vm, word: &str) -> Value {
+        self.ask(&json!({"say": {"vm": vm.id, "word": word}}))
+    }
+
+    pub(crate) fn tell(&self, vm: &Vm, word: &str) {
+        self.ask(&json!({"say": {"vm": vm.id, "word": word, "wait": false}}));
+    }
+
+    pub(crate) fn whoami(&self) -> Value {
+        self.ask(&json!({"whoami": {"data_dir": self.data_dir}}))
+    }
+
+    pub(crate) fn server_pid(&self) -> u32 {
+        u32::try_from(self.whoami()["pid"].as_u64().unwrap()).unwrap()
+    }
+
+    pub(crate) fn kill_server(&self) {
+        let pid = Pid::from_raw(self.server_pid().cast_signed()).unwrap();
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        pidfd_send_signal(&pidfd, Signal::KILL).unwrap();
+        // By the pidfd: /proc shows a zombie when only the first thread has ended, and another may still accept.
+        let mut ends = [PollFd::new(&pidfd, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        assert_eq!(poll(&mut ends, Some(&patience)).unwrap(), 1, "the server does not die");
+    }
+
+    pub(crate) fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    pub(crate) fn crash(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// Whether a process has ended and was not waited for yet.
+pub(crate) fn is_zombie(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
+
+pub(crate) fn uid_of(pid: u32) -> u32 {
+    fs::metadata(format!("/proc/{pid}")).unwrap().uid()
+}

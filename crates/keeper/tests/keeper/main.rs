@@ -1,0 +1,235 @@
+//! A real keeper with a server and VMMs that only play their parts. Needs root.
+//!
+//! This binary is all of them: test, keeper, stage and server.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod fixture;
+mod parts;
+
+use std::{fs, path::Path, process::ExitCode, time::Duration};
+
+use fixture::{Fixture, wait_until};
+use libtest_mimic::{Arguments, Trial};
+use serde_json::json;
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("stage") => return skep_jail::stage::main(),
+        Some("server-process") => return parts::server(),
+        Some("keeper") => return parts::keeper(),
+        _ => {}
+    }
+    assert!(rustix::process::getuid().is_root(), "the tests of the keeper need root: run them with sudo");
+    let trials = [
+        ("a_vmm_comes_and_goes_without_a_trace", a_vmm_comes_and_goes_without_a_trace as fn()),
+        ("the_server_has_no_privilege", the_server_has_no_privilege),
+        (
+            "vms_of_a_server_that_died_end_and_a_new_one_serves",
+            vms_of_a_server_that_died_end_and_a_new_one_serves,
+        ),
+        ("a_stop_leaves_nothing", a_stop_leaves_nothing),
+        ("the_next_start_clears_what_a_crash_left", the_next_start_clears_what_a_crash_left),
+        (
+            "clean_clears_what_a_crash_left_and_refuses_before",
+            clean_clears_what_a_crash_left_and_refuses_before,
+        ),
+        ("a_second_keeper_is_told_of_the_first", a_second_keeper_is_told_of_the_first),
+        ("a_launch_that_fails_is_undone", a_launch_that_fails_is_undone),
+        ("a_vmm_that_was_killed_for_memory_is_told_so", a_vmm_that_was_killed_for_memory_is_told_so),
+        ("a_vmm_that_died_is_kept_until_it_is_ended", a_vmm_that_died_is_kept_until_it_is_ended),
+        ("ten_launches_at_once_share_nothing", ten_launches_at_once_share_nothing),
+        ("a_server_that_cannot_start_ends_the_keeper", a_server_that_cannot_start_ends_the_keeper),
+    ];
+    let trials = trials.map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+}
+
+fn a_vmm_comes_and_goes_without_a_trace() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id]}));
+    assert!(Path::new(&format!("/proc/{}", vm.pid)).exists());
+    // The state's text shows that the descriptors came in their order, the echo that the VMM accepted the stream.
+    assert_eq!(keeper.say(&vm, "hello"), json!({"said": "hello", "state": "state"}));
+    let usage = keeper.ask(&json!({"usage": {"vm": vm.id}}));
+    assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
+    assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
+    assert!(fixture.links().contains("vm0"), "{}", fixture.links());
+    assert!(fixture.sockets().join(&vm.id).is_dir());
+    assert!(!fixture.groups_of(&vm.id).is_empty());
+
+    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists());
+    assert!(!fixture.links().contains("vm0"), "{}", fixture.links());
+    assert!(!fixture.sockets().join(&vm.id).exists());
+    assert!(fixture.groups_of(&vm.id).is_empty());
+    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}}))["refused"], "unknown_vm");
+    keeper.stop();
+}
+
+fn the_server_has_no_privilege() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let told = keeper.whoami();
+    let status = told["status"].as_str().unwrap();
+    for line in [
+        "CapPrm:\t0000000000000000",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
+        assert!(status.contains(line), "{line} is missing: {status}");
+    }
+    assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
+    assert!(status.contains("Groups:\t \n"), "{status}");
+    assert_eq!(told["keeper"], "Permission denied (os error 13)");
+    assert_eq!(told["admin_key"], "Permission denied (os error 13)");
+    assert_eq!(told["server"], "", "it cannot write its own part");
+    assert_eq!(told["descriptors"], json!(["0", "1", "2", "3"]));
+    assert_eq!(told["settings"], json!({"a": 1}));
+    let key = fs::read_to_string(fixture.data_dir().join("admin.key")).unwrap();
+    assert!(key.starts_with(told["key_prefix"].as_str().unwrap()));
+    keeper.stop();
+}
+
+fn vms_of_a_server_that_died_end_and_a_new_one_serves() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    let first = keeper.server_pid();
+    keeper.kill_server();
+    // The connection waits in the queue of the listener until the next server accepts it.
+    assert_ne!(keeper.server_pid(), first);
+    assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists());
+    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": []}));
+    keeper.launch("base");
+    keeper.stop();
+}
+
+fn a_stop_leaves_nothing() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vms = [keeper.launch("base"), keeper.launch("base")];
+    assert!(Path::new("/run/netns").join(fixture.name()).exists());
+    keeper.stop();
+    for vm in vms {
+        assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists());
+    }
+    fixture.assert_nothing_left();
+}
+
+fn the_next_start_clears_what_a_crash_left() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    let server = keeper.server_pid();
+    keeper.crash();
+    wait_until("the server ends with its keeper", || !Path::new(&format!("/proc/{server}")).exists());
+    assert!(Path::new(&format!("/proc/{}", vm.pid)).exists(), "the VMM died with its keeper");
+    let keeper = fixture.keeper();
+    wait_until("the VMM is gone", || !Path::new(&format!("/proc/{}", vm.pid)).exists());
+    keeper.launch("base");
+    keeper.stop();
+    fixture.assert_nothing_left();
+}
+
+fn clean_clears_what_a_crash_left_and_refuses_before() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    let refused = skep_keeper::clean(&fixture.data_dir()).unwrap_err();
+    assert!(matches!(refused, skep_keeper::Error::Locked { .. }), "{refused}");
+    keeper.crash();
+    skep_keeper::clean(&fixture.data_dir()).unwrap();
+    wait_until("the VMM is gone", || !Path::new(&format!("/proc/{}", vm.pid)).exists());
+    fixture.assert_nothing_left();
+    assert!(fixture.data_dir().join("server").is_dir(), "clean took data away");
+}
+
+fn a_second_keeper_is_told_of_the_first() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let (status, said) = fixture.failing_keeper();
+    assert_ne!(status, 0);
+    assert!(said.contains(&keeper.pid().to_string()) && said.contains(&keeper.address), "{said}");
+    // The first is not harmed.
+    keeper.launch("base");
+    keeper.stop();
+}
+
+fn a_launch_that_fails_is_undone() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    for (template, code) in [
+        ("unknown", "unknown_template"),
+        ("../base", "invalid_value"),
+        ("missing-program", "internal"),
+        ("no-layer", "internal"),
+    ] {
+        let id = skep_api::VmId::generate();
+        let answer = keeper.ask(&json!({"launch": {"vm": id, "template": template}}));
+        assert_eq!(answer["refused"], code, "{template}: {answer}");
+        assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": []}), "{template}");
+        assert!(fixture.groups_of(&id.to_string()).is_empty(), "{template}");
+        assert!(!fixture.sockets().join(id.to_string()).exists(), "{template}");
+        assert!(!fixture.links().contains(": vm"), "{template}: {}", fixture.links());
+    }
+    keeper.stop();
+}
+
+fn a_vmm_that_was_killed_for_memory_is_told_so() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    keeper.tell(&vm, "hog");
+    wait_until("the VMM is killed", || fixture::is_zombie(vm.pid));
+    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": true}));
+    keeper.stop();
+}
+
+fn a_vmm_that_died_is_kept_until_it_is_ended() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    keeper.tell(&vm, "die");
+    wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
+    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id]}));
+    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists(), "a zombie is left");
+    assert!(keeper.log().contains("these are my last words"), "{}", keeper.log());
+    keeper.stop();
+}
+
+fn ten_launches_at_once_share_nothing() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vms: Vec<_> = std::thread::scope(|scope| {
+        let launches: Vec<_> = (0..10).map(|_| scope.spawn(|| keeper.launch("base"))).collect();
+        launches.into_iter().map(|launch| launch.join().unwrap()).collect()
+    });
+    let distinct = |fact: fn(&fixture::Vm) -> String| {
+        vms.iter().map(fact).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!(distinct(|vm| vm.pid.to_string()), 10);
+    assert_eq!(distinct(|vm| vm.ip.clone()), 10);
+    assert_eq!(distinct(|vm| fixture::uid_of(vm.pid).to_string()), 10);
+    keeper.stop();
+    fixture.assert_nothing_left();
+}
+
+fn a_server_that_cannot_start_ends_the_keeper() {
+    let fixture = Fixture::new();
+    let (status, _) = fixture.keeper_with_settings(json!({"exit": 7}));
+    assert_eq!(status, 7);
+    fixture.assert_nothing_left();
+}
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(30);

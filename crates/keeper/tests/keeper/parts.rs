@@ -1,0 +1,254 @@
+//! The parts that this binary plays beside the test.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use skep_api::{
+    ErrorCode, Failure, VmId,
+    swarm::{EngineReport, Isolation},
+};
+use skep_engine::{LaunchOrder, Launcher, VmmCommand};
+use skep_jail::UidRange;
+use skep_keeper::{KeeperOrder, OpenTemplate, SwarmOrder, Templates, VmLimits};
+use skep_keeper_protocol::{AdminKey, Error, LaunchedVm, ServerEnd};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::Mutex,
+};
+
+/// Plays a VMM: it answers one word on its monitor, then does what the word says.
+const VMM: &str = r#"
+import os, socket, sys, time
+for line in sys.stdin: pass
+monitor, _ = socket.socket(fileno=3).accept()
+while word := monitor.recv(100):
+    if word == b"die":
+        sys.stderr.write("these are my last words\n")
+        os._exit(3)
+    if word == b"hog":
+        hog = bytearray(400 << 20)
+    monitor.sendall(word)
+time.sleep(600)
+"#;
+
+/// Settings of a keeper that plays: data directory, then the server's settings as JSON.
+pub(crate) fn keeper() -> ExitCode {
+    tracing_to_stderr();
+    let mut arguments = std::env::args().skip(2);
+    let data_dir = PathBuf::from(arguments.next().unwrap());
+    let settings = serde_json::from_str(&arguments.next().unwrap()).unwrap();
+    let order = KeeperOrder {
+        data_dir,
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        user: Some("nobody".to_owned()),
+        first_root: None,
+        binary: "/proc/self/exe".into(),
+        server_arguments: vec!["server-process".to_owned()],
+        server_environment: vec![],
+        settings,
+        grace: Duration::from_secs(5),
+        swarm: Ok(SwarmOrder {
+            templates: Arc::new(PlayedTemplates),
+            launcher: Arc::new(PlayedLauncher),
+            engine: EngineReport {
+                name: "played".to_owned(),
+                accel: "tcg".to_owned(),
+                isolation: Isolation::Emulated,
+                reason: "a test".to_owned(),
+            },
+            subnet: "10.98.0.0/24".parse().unwrap(),
+            uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
+            limits: VmLimits { overhead_mb: 64, ..VmLimits::default() },
+            max_vms: None,
+            memory_mb: None,
+        }),
+    };
+    let outcome = skep_keeper::run(order, |started| {
+        println!("{}", json!({"address": started.addresses[0].to_string(), "no_swarm": started.no_swarm}));
+    });
+    outcome.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    })
+}
+
+struct PlayedTemplates;
+
+impl Templates for PlayedTemplates {
+    fn open(&self, name: &str) -> Result<OpenTemplate, Failure> {
+        if name == "unknown" {
+            return Err(Failure::new(ErrorCode::UnknownTemplate, "there is no template `unknown`"));
+        }
+        let file = |text: &str| -> OwnedFd {
+            let file = File::from(rustix::fs::memfd_create("part", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+            (&file).write_all(text.as_bytes()).unwrap();
+            io::Seek::rewind(&mut &file).unwrap();
+            file.into()
+        };
+        let layer = if name == "no-layer" { unreadable(&file("layer")) } else { file("layer") };
+        // The launcher is told by the amount of memory what it shall do.
+        let memory_mb = if name == "missing-program" { 1 } else { 64 };
+        let [ram, kernel, initrd, root, state] = ["ram", "kernel", "initrd", "root", "state"].map(file);
+        Ok(OpenTemplate {
+            key: "key".to_owned(),
+            vcpus: 1,
+            memory_mb,
+            ram,
+            kernel,
+            initrd,
+            root,
+            state,
+            layer,
+        })
+    }
+}
+
+/// The same file, which can only be written.
+fn unreadable(file: &OwnedFd) -> OwnedFd {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().write(true).open(path).unwrap().into()
+}
+
+struct PlayedLauncher;
+
+impl Launcher for PlayedLauncher {
+    fn command(&self, order: LaunchOrder) -> VmmCommand {
+        let program = if order.memory_mb == 1 { "/usr/bin/no-such-program" } else { "/usr/bin/python3" };
+        let given = order.descriptors;
+        VmmCommand {
+            program: program.into(),
+            arguments: vec!["-c".to_owned(), VMM.to_owned()],
+            descriptors: vec![given.monitor, given.agent, given.console, given.tap, given.ram, given.layer],
+            needs_kvm: false,
+        }
+    }
+}
+
+/// A server that does what test lines over TCP say.
+pub(crate) fn server() -> ExitCode {
+    // SAFETY: the keeper passes its socket as descriptor 3, and nobody else here knows of it.
+    let socket = unsafe { OwnedFd::from_raw_fd(3) };
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).unwrap();
+    let inherited = descriptors();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (end, welcome, listeners) = ServerEnd::connect(socket).await.unwrap();
+        if let Some(code) = welcome.settings.get("exit").and_then(Value::as_u64) {
+            return ExitCode::from(u8::try_from(code).unwrap());
+        }
+        let key = welcome.admin_key.unwrap();
+        let played =
+            Arc::new(Played { end, settings: welcome.settings, key, inherited, vms: Mutex::default() });
+        let [listener] = <[OwnedFd; 1]>::try_from(listeners).unwrap();
+        let serving = Arc::clone(&played);
+        let handle = tokio::runtime::Handle::current();
+        std::thread::spawn(move || accept(&TcpListener::from(listener), &serving, &handle));
+        played.end.closed().await;
+        ExitCode::SUCCESS
+    })
+}
+
+fn accept(listener: &TcpListener, played: &Arc<Played>, handle: &tokio::runtime::Handle) {
+    for stream in listener.incoming().map(Result::unwrap) {
+        let (played, handle) = (Arc::clone(played), handle.clone());
+        std::thread::spawn(move || converse(stream, &played, &handle));
+    }
+}
+
+fn converse(stream: TcpStream, played: &Played, handle: &tokio::runtime::Handle) {
+    for line in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
+        let asked: Value = serde_json::from_str(&line).unwrap();
+        let answer = handle
+            .block_on(played.answer(&asked))
+            .unwrap_or_else(|error| json!({"refused": error.code().as_str(), "message": error.to_string()}));
+        writeln!(&stream, "{answer}").unwrap();
+    }
+}
+
+struct Played {
+    end: ServerEnd,
+    settings: Value,
+    key: AdminKey,
+    inherited: Vec<String>,
+    vms: Mutex<HashMap<VmId, LaunchedVm>>,
+}
+
+impl Played {
+    async fn answer(&self, asked: &Value) -> Result<Value, Error> {
+        let (verb, details) = asked.as_object().unwrap().iter().next().unwrap();
+        let vm = || details["vm"].as_str().unwrap().parse::<VmId>().unwrap();
+        match verb.as_str() {
+            "launch" => {
+                let launched = self.end.launch(vm(), details["template"].as_str().unwrap()).await?;
+                let (pid, ip) = (launched.launched.pid, launched.launched.ip);
+                self.vms.lock().await.insert(vm(), launched);
+                Ok(json!({"pid": pid, "ip": ip}))
+            }
+            "end" => Ok(json!({"out_of_memory": self.end.end(vm()).await?})),
+            "list" => Ok(json!({"vms": self.end.list().await?})),
+            "usage" => {
+                let usage = self.end.usage(vm()).await?;
+                Ok(json!({"memory_bytes": usage.memory_bytes, "disk_bytes": usage.disk_bytes}))
+            }
+            "say" => {
+                let mut vms = self.vms.lock().await;
+                let launched = vms.get_mut(&vm()).unwrap();
+                launched
+                    .monitor
+                    .write_all(details["word"].as_str().unwrap().as_bytes())
+                    .await
+                    .map_err(Error::Io)?;
+                if details["wait"] == false {
+                    return Ok(json!({}));
+                }
+                let mut said = [0; 100];
+                let length = launched.monitor.read(&mut said).await.map_err(Error::Io)?;
+                let mut state = String::new();
+                launched.state.read_to_string(&mut state).map_err(Error::Io)?;
+                Ok(json!({"said": String::from_utf8_lossy(&said[..length]), "state": state}))
+            }
+            "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
+            other => panic!("{other}"),
+        }
+    }
+
+    fn whoami(&self, data_dir: &str) -> Value {
+        let attempt =
+            |outcome: io::Result<()>| outcome.map_or_else(|error| error.to_string(), |()| String::new());
+        let path = |name: &str| PathBuf::from(data_dir).join(name);
+        json!({
+            "pid": std::process::id(),
+            "status": fs::read_to_string("/proc/self/status").unwrap(),
+            "settings": self.settings,
+            "key_prefix": self.key.prefix,
+            "descriptors": self.inherited,
+            "keeper": attempt(fs::read_dir(path("keeper")).map(drop)),
+            "admin_key": attempt(fs::read(path("admin.key")).map(drop)),
+            "server": attempt(fs::write(path("server/file"), "text")),
+        })
+    }
+}
+
+/// The descriptors that are open, but the one that looks.
+fn descriptors() -> Vec<String> {
+    let names = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+    let open = names.filter(|entry| !fs::read_link(entry.path()).is_ok_and(|to| to.ends_with("fd")));
+    let mut open: Vec<String> = open.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    open.sort();
+    open
+}
+
+/// The keeper's log as plain lines.
+fn tracing_to_stderr() {
+    tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
+}
