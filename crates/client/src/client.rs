@@ -1,0 +1,186 @@
+//! The connection to one server with one key.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method, header::AUTHORIZATION};
+use reqwest::{RequestBuilder, Response, Url};
+use serde::{Serialize, de::DeserializeOwned};
+use skep_api::{ErrorBody, ErrorCode, health::Health, keys::WhoAmI};
+
+use crate::{Answered, Error, Result};
+
+const SKEP_ERROR: &str = "skep-error";
+const REQUEST_ID: &str = "x-request-id";
+/// How long to wait for a connection. An answer may take as long as a command runs.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client of one server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+}
+
+impl Client {
+    /// A client of the server at `url`, such as `http://127.0.0.1:7700`, that shows `key` where it is given.
+    ///
+    /// # Errors
+    /// [`Error::Url`], [`Error::Key`].
+    pub fn new(url: &str, key: Option<&str>) -> Result<Self> {
+        let wrong = || Error::Url { url: url.to_owned() };
+        let mut base = Url::parse(url).map_err(|_| wrong())?;
+        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
+            return Err(wrong());
+        }
+        // Paths are joined to it, and a last segment without a slash would be replaced.
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| Error::Key)?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let http = reqwest::Client::builder()
+            .default_headers(headers)
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A key goes to the server that was named, and not through a proxy that only the environment names.
+            .no_proxy()
+            .build()
+            .map_err(|error| Error::Strange { url: url.to_owned(), why: error.to_string() })?;
+        Ok(Self { http, base })
+    }
+
+    /// `GET /api/health`.
+    ///
+    /// # Errors
+    /// `store_unavailable`, and those of every call: see [`Error`].
+    pub async fn health(&self) -> Result<Answered<Health>> {
+        self.get("api/health").await
+    }
+
+    /// `GET /api/openapi.json`.
+    ///
+    /// # Errors
+    /// Those of every call: see [`Error`].
+    pub async fn openapi(&self) -> Result<Answered<serde_json::Value>> {
+        self.get("api/openapi.json").await
+    }
+
+    /// `GET /api/whoami`.
+    ///
+    /// # Errors
+    /// Those of every call: see [`Error`].
+    pub async fn whoami(&self) -> Result<Answered<WhoAmI>> {
+        self.get("api/whoami").await
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Answered<T>> {
+        self.read(self.request(Method::GET, path)?).await
+    }
+
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<Answered<T>> {
+        self.read(self.request(Method::DELETE, path)?).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<Answered<T>> {
+        self.read(self.request(Method::POST, path)?.json(body)).await
+    }
+
+    /// A request for a path that is relative to the server's address.
+    pub(crate) fn request(&self, method: Method, path: &str) -> Result<RequestBuilder> {
+        let url = self.base.join(path).map_err(|_| Error::Url { url: format!("{}{path}", self.base) })?;
+        Ok(self.http.request(method, url))
+    }
+
+    /// Sends a request; a refusal is an error.
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let code = header(SKEP_ERROR).and_then(code_of);
+        let request_id = header(REQUEST_ID).map(str::to_owned);
+        let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
+        match serde_json::from_slice(&text) {
+            Ok(body) => Err(Error::Refused { status: status.as_u16(), code, request_id, body }),
+            Err(_) => Err(self.strange(format!("status {status} without a reason"))),
+        }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answered<T>> {
+        let response = self.send(request).await?;
+        let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
+        let value = serde_json::from_slice(&text).map_err(|error| self.strange(error.to_string()))?;
+        Ok(Answered { value, text })
+    }
+
+    pub(crate) fn strange(&self, why: String) -> Error {
+        Error::Strange { url: self.base.to_string(), why }
+    }
+
+    /// The network's own words stand at the end of a chain that repeats the address.
+    pub(crate) fn unreachable(&self, error: reqwest::Error) -> Error {
+        let mut deepest: &dyn std::error::Error = &error;
+        while let Some(deeper) = deepest.source() {
+            deepest = deeper;
+        }
+        Error::Unreachable { url: self.base.to_string(), why: deepest.to_string() }
+    }
+}
+
+fn code_of(text: &str) -> Option<ErrorCode> {
+    ErrorCode::ALL.iter().copied().find(|code| code.as_str() == text)
+}
+
+/// Refusals inside a stream.
+pub(crate) fn refused_in_stream(code: ErrorCode, error: String, message: String) -> Error {
+    // The stream's own answer was 200; nobody can tell the status any more.
+    Error::Refused { status: 200, code: Some(code), request_id: None, body: ErrorBody { error, message } }
+}
+
+/// A segment of a path, whatever it holds.
+pub(crate) fn segment(text: &str) -> String {
+    text.bytes()
+        .map(|b| match b {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => char::from(b).to_string(),
+            _ => format!("%{b:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_servers_are_taken() {
+        for good in ["http://127.0.0.1:7700", "http://[::1]:1/", "https://skep.example/below"] {
+            assert!(Client::new(good, None).is_ok(), "{good}");
+        }
+        for wrong in ["", "127.0.0.1:7700", "localhost:7700", "ftp://x", "unix:/run/skep"] {
+            assert!(matches!(Client::new(wrong, None), Err(Error::Url { .. })), "{wrong}");
+        }
+        assert!(matches!(Client::new("http://x", Some("a\nb")), Err(Error::Key)));
+    }
+
+    #[test]
+    fn a_server_may_live_below_a_path() {
+        let client = Client::new("http://x/below", None).unwrap();
+        let request = client.request(Method::GET, "api/health").unwrap().build().unwrap();
+        assert_eq!(request.url().as_str(), "http://x/below/api/health");
+    }
+
+    #[test]
+    fn a_segment_stays_one() {
+        assert_eq!(segment("4242"), "4242");
+        assert_eq!(segment("../a b"), "..%2Fa%20b");
+    }
+}

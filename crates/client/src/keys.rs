@@ -1,0 +1,45 @@
+//! `/api/keys`.
+
+use skep_api::{
+    KeyId,
+    keys::{CreateKey, CreatedKey, Key, KeyList},
+};
+
+use crate::{Answered, Client, Result, client::segment};
+
+impl Client {
+    /// `GET /api/keys`: a page, from `cursor` on.
+    ///
+    /// # Errors
+    /// Those of every call: see [`crate::Error`].
+    pub async fn keys(&self, cursor: Option<&str>) -> Result<Answered<KeyList>> {
+        match cursor {
+            Some(cursor) => self.get(&format!("api/keys?cursor={}", segment(cursor))).await,
+            None => self.get("api/keys").await,
+        }
+    }
+
+    /// `POST /api/keys`.
+    ///
+    /// # Errors
+    /// `name_taken`, `unknown_vm`, `scope_missing`, and those of every call.
+    pub async fn create_key(&self, request: &CreateKey) -> Result<Answered<CreatedKey>> {
+        self.post("api/keys", request).await
+    }
+
+    /// `GET /api/keys/{id}`.
+    ///
+    /// # Errors
+    /// `unknown_key`, and those of every call.
+    pub async fn key(&self, id: KeyId) -> Result<Answered<Key>> {
+        self.get(&format!("api/keys/{id}")).await
+    }
+
+    /// `DELETE /api/keys/{id}`.
+    ///
+    /// # Errors
+    /// `unknown_key`, and those of every call.
+    pub async fn revoke_key(&self, id: KeyId) -> Result<Answered<Key>> {
+        self.delete(&format!("api/keys/{id}")).await
+    }
+}

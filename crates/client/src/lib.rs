@@ -1,0 +1,13 @@
+//! The typed client of the API, over the network.
+
+mod answer;
+mod client;
+mod error;
+mod exec;
+mod keys;
+mod swarm;
+
+pub use answer::Answered;
+pub use client::Client;
+pub use error::{Error, Result};
+pub use exec::{ExecEvent, ExecEvents};

@@ -1,0 +1,55 @@
+//! `/api/swarm`. A VM is named by its process id or its id, as text.
+
+use skep_api::swarm::{BootAnswer, BootRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm};
+
+use crate::{Answered, Client, Result, client::segment};
+
+impl Client {
+    /// `GET /api/swarm/status`.
+    ///
+    /// # Errors
+    /// Those of every call: see [`crate::Error`].
+    pub async fn swarm(&self) -> Result<Answered<SwarmStatus>> {
+        self.get("api/swarm/status").await
+    }
+
+    /// `POST /api/swarm/boot`.
+    ///
+    /// # Errors
+    /// `unknown_template`, `quota_exceeded`, `no_capacity`, `swarm_unavailable`, and those of every call.
+    pub async fn boot(&self, request: &BootRequest) -> Result<Answered<BootAnswer>> {
+        self.post("api/swarm/boot", request).await
+    }
+
+    /// `POST /api/swarm/cleanup`.
+    ///
+    /// # Errors
+    /// `swarm_unavailable`, and those of every call.
+    pub async fn cleanup(&self) -> Result<Answered<CleanupAnswer>> {
+        self.post("api/swarm/cleanup", &serde_json::Map::new()).await
+    }
+
+    /// `GET /api/swarm/vm/{pid}`.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every call.
+    pub async fn vm(&self, vm: &str) -> Result<Answered<Vm>> {
+        self.get(&format!("api/swarm/vm/{}", segment(vm))).await
+    }
+
+    /// `DELETE /api/swarm/vm/{pid}`.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every call.
+    pub async fn end_vm(&self, vm: &str) -> Result<Answered<DeleteAnswer>> {
+        self.delete(&format!("api/swarm/vm/{}", segment(vm))).await
+    }
+
+    /// `GET /api/swarm/vm/{pid}/console`.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every call.
+    pub async fn console(&self, vm: &str) -> Result<Answered<Console>> {
+        self.get(&format!("api/swarm/vm/{}/console", segment(vm))).await
+    }
+}

@@ -1,0 +1,52 @@
+//! Where callers of an account may come from.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use skep_api::{ErrorCode, Failure};
+
+/// Checks a caller's address against an account's list. An empty list is everywhere.
+///
+/// # Errors
+/// `address_not_allowed`; also where the address is not known, or a line of the list cannot be read and no other allows.
+pub(crate) fn check(allowed: &[String], peer: Option<IpAddr>) -> Result<(), Failure> {
+    if allowed.is_empty() {
+        return Ok(());
+    }
+    // A dual-stack listener sees IPv4 callers as ::ffff:a.b.c.d.
+    let peer = peer.map(|address| address.to_canonical());
+    let holds = |line: &String| match (line.parse::<IpNet>(), line.parse::<IpAddr>(), peer) {
+        (Ok(network), _, Some(peer)) => network.contains(&peer),
+        (_, Ok(address), Some(peer)) => address == peer,
+        _ => false,
+    };
+    if allowed.iter().any(holds) {
+        return Ok(());
+    }
+    let from = peer.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string());
+    let message = format!("this account takes no calls from {from}; call from an address that it allows");
+    Err(Failure::new(ErrorCode::AddressNotAllowed, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_networks_of_the_list_may_call() {
+        let list = ["10.0.0.0/8".to_owned(), "2001:db8::/32".to_owned(), "192.0.2.7".to_owned()];
+        for (peer, allowed) in [
+            ("10.1.2.3", true),
+            ("::ffff:10.1.2.3", true),
+            ("192.0.2.7", true),
+            ("192.0.2.8", false),
+            ("2001:db8::1", true),
+            ("::1", false),
+        ] {
+            assert_eq!(check(&list, peer.parse().ok()).is_ok(), allowed, "{peer}");
+        }
+        assert!(check(&list, None).is_err());
+        assert!(check(&["nonsense".to_owned()], "10.0.0.1".parse().ok()).is_err());
+        assert!(check(&[], None).is_ok());
+    }
+}

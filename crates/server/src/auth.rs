@@ -1,0 +1,136 @@
+//! Who calls: the Bearer key of a request, checked before anything else below /api.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    extract::{ConnectInfo, Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{Extensions, HeaderMap, header::AUTHORIZATION};
+use jiff::Timestamp;
+use skep_accounts::{KeySecret, verdict};
+use skep_api::{ErrorCode, Failure, keys::Key};
+use skep_store::{Account, Store};
+
+use crate::{address, error::Refusal, key_uses::KeyUses};
+
+/// The key that a request came with, and whose it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// The key's record.
+    pub key: Key,
+    /// Its account.
+    pub account: Account,
+}
+
+/// What it takes to know a caller.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    store: Arc<dyn Store>,
+    uses: KeyUses,
+}
+
+impl Gate {
+    /// A gate that looks keys up in a store and notes their uses.
+    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses) -> Self {
+        Self { store, uses }
+    }
+
+    /// Who sends these headers from that address.
+    ///
+    /// # Errors
+    /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
+    /// `Authorization` headers; `address_not_allowed`.
+    pub(crate) async fn admit(
+        &self,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Identity, Refusal> {
+        let secret = KeySecret::parse(presented(headers)?)?;
+        let Some(found) = self.store.key_by_hash(secret.hash()).await? else {
+            return Err(skep_accounts::Refusal::InvalidToken.into());
+        };
+        let now = Timestamp::now();
+        let key = found.record.key;
+        verdict(&key, now)?;
+        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        address::check(&found.account.allowed_ips, peer)?;
+        self.uses.note(key.id, now);
+        Ok(Identity { key, account: found.account })
+    }
+}
+
+/// The layer around all routes that are not public.
+pub(crate) async fn guard(
+    State(gate): State<Gate>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    let identity = gate.admit(request.headers(), request.extensions()).await?;
+    request.extensions_mut().insert(Arc::new(identity));
+    Ok(next.run(request).await)
+}
+
+/// The token of the one `Authorization` header, not yet looked at.
+fn presented(headers: &HeaderMap) -> Result<&str, Failure> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Err(missing()) };
+    if values.next().is_some() {
+        let message = "the request has more than one `Authorization` header; send one";
+        return Err(Failure::new(ErrorCode::MalformedRequest, message));
+    }
+    let text = value.as_bytes().trim_ascii();
+    if text.is_empty() {
+        return Err(missing());
+    }
+    let text = std::str::from_utf8(text).map_err(|_| invalid())?;
+    let (scheme, token) = text.split_once([' ', '\t']).ok_or_else(invalid)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(invalid());
+    }
+    Ok(token.trim_start_matches([' ', '\t']))
+}
+
+fn missing() -> Failure {
+    Failure::new(ErrorCode::MissingToken, "Missing token")
+}
+
+fn invalid() -> Failure {
+    skep_accounts::Refusal::InvalidToken.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn token(values: &[&[u8]]) -> Result<String, (ErrorCode, String)> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_bytes(value).unwrap());
+        }
+        presented(&headers).map(str::to_owned).map_err(|failure| (failure.code, failure.message))
+    }
+
+    #[test]
+    fn bearer_counts_in_any_case_with_any_blanks() {
+        for value in ["Bearer k", "bearer k", "BEARER   k", "bEaReR \t k", "  Bearer k  "] {
+            assert_eq!(token(&[value.as_bytes()]), Ok("k".to_owned()), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_has_the_words_of_the_spec() {
+        let missing = Err((ErrorCode::MissingToken, "Missing token".to_owned()));
+        assert_eq!(token(&[]), missing);
+        assert_eq!(token(&[b""]), missing);
+        assert_eq!(token(&[b"  \t"]), missing);
+        let invalid = Err((ErrorCode::InvalidToken, "Invalid token".to_owned()));
+        for value in [&b"Bearer"[..], b"Basic abc", b"sk-skep-prod-1", b"Bearerx y", b"Bearer \xff"] {
+            assert_eq!(token(&[value]), invalid, "{value:?}");
+        }
+        assert_eq!(token(&[b"Bearer a", b"Bearer a"]).unwrap_err().0, ErrorCode::MalformedRequest);
+    }
+}

@@ -1,0 +1,248 @@
+//! Refusals as HTTP. The only place that knows which status a kind of refusal has.
+
+use std::error::Error as StdError;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
+
+/// The header that carries the stable code of a refusal.
+pub const SKEP_ERROR: HeaderName = HeaderName::from_static("skep-error");
+
+/// Seconds after which a refusal for lack of capacity or by a rate limit is worth another try.
+const RETRY_AFTER_SECONDS: &str = "5";
+
+/// What the caller reads where the fault is ours.
+const INTERNAL: &str = "internal error";
+
+/// A refusal on its way to the caller: what it reads, and what only the log reads.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    failure: Failure,
+    cause: Option<String>,
+}
+
+impl Refusal {
+    /// A refusal with its message.
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Failure::new(code, message).into()
+    }
+
+    /// A fault of ours. The cause goes to the log, never to the caller.
+    pub(crate) fn internal(cause: impl Into<String>) -> Self {
+        Self { failure: Failure::new(ErrorCode::Internal, INTERNAL), cause: Some(cause.into()) }
+    }
+
+    /// The refusal of an inner layer's error: what it tells callers, and what it tells the log.
+    fn of(failure: Failure, cause: String) -> Self {
+        match failure.kind() {
+            ErrorKind::Internal => Self::internal(cause),
+            // What says no more than the caller reads is no news for the log.
+            ErrorKind::Unavailable if cause != failure.message => Self { failure, cause: Some(cause) },
+            _ => Self { failure, cause: None },
+        }
+    }
+
+    /// What only the log reads.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.cause.as_deref()
+    }
+
+    /// What the caller reads.
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        if failure.kind() == ErrorKind::Internal {
+            return Self::internal(failure.message);
+        }
+        Self { failure, cause: None }
+    }
+}
+
+impl From<skep_accounts::Refusal> for Refusal {
+    fn from(refusal: skep_accounts::Refusal) -> Self {
+        Failure::from(refusal).into()
+    }
+}
+
+impl From<skep_store::Error> for Refusal {
+    fn from(error: skep_store::Error) -> Self {
+        let cause = chain(&error);
+        Self::of(error.into(), cause)
+    }
+}
+
+impl From<skep_swarm::Error> for Refusal {
+    fn from(error: skep_swarm::Error) -> Self {
+        let cause = chain(&error);
+        Self::of(error.into(), cause)
+    }
+}
+
+/// An error and all its sources, in one line.
+fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let words = inner.to_string();
+        // A transparent variant repeats its source's words.
+        if !text.ends_with(&words) {
+            text = format!("{text}: {words}");
+        }
+        source = inner.source();
+    }
+    text
+}
+
+/// Why a request failed, for the log. Travels beside the response, not in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Cause(pub(crate) String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = status_of(self.failure.kind());
+        let mut response = Response::new(Body::from(body_of(status, &self.failure.message)));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(SKEP_ERROR, HeaderValue::from_static(self.failure.code.as_str()));
+        add_standard_headers(headers, status);
+        if let Some(cause) = self.cause {
+            response.extensions_mut().insert(Cause(cause));
+        }
+        response
+    }
+}
+
+fn add_standard_headers(headers: &mut HeaderMap, status: StatusCode) {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"skep\""));
+        }
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        }
+        _ => {}
+    }
+}
+
+/// The words for a status in `error`.
+pub(crate) fn reason_of(kind: ErrorKind) -> &'static str {
+    status_of(kind).canonical_reason().unwrap_or("Error")
+}
+
+fn body_of(status: StatusCode, message: &str) -> String {
+    let error = status.canonical_reason().unwrap_or("Error");
+    let body = ErrorBody { error: error.to_owned(), message: message.to_owned() };
+    // Two strings always serialize.
+    serde_json::to_string(&body).unwrap_or_default()
+}
+
+const fn status_of(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::BadRequest => StatusCode::BAD_REQUEST,
+        ErrorKind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        ErrorKind::Forbidden => StatusCode::FORBIDDEN,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        ErrorKind::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
+        ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ErrorKind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::GuestTimeout => StatusCode::GATEWAY_TIMEOUT,
+    }
+}
+
+/// The number of the status, for the OpenAPI document.
+pub(crate) fn status_number(kind: ErrorKind) -> u16 {
+    status_of(kind).as_u16()
+}
+
+/// Gives a refusal that the framework made the shape of ours; everything else passes unchanged.
+pub(crate) fn in_our_shape(response: Response) -> Response {
+    let status = response.status();
+    let refused = status.is_client_error() || status.is_server_error();
+    if !refused || response.headers().contains_key(&SKEP_ERROR) {
+        return response;
+    }
+    let (code, message) = framework_refusal(status, response.headers());
+    let mut ours = Refusal::new(code, message).into_response();
+    if let Some(allow) = response.headers().get(ALLOW) {
+        ours.headers_mut().insert(ALLOW, allow.clone());
+    }
+    ours
+}
+
+fn framework_refusal(status: StatusCode, headers: &HeaderMap) -> (ErrorCode, String) {
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            let allow = headers.get(ALLOW).and_then(|value| value.to_str().ok()).unwrap_or("none");
+            (ErrorCode::MethodNotAllowed, format!("this path does not take that method; it takes {allow}"))
+        }
+        StatusCode::NOT_FOUND => (ErrorCode::UnknownRoute, UNKNOWN_ROUTE.to_owned()),
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            (ErrorCode::BodyTooLarge, "the body is too large; send less".to_owned())
+        }
+        _ if status.is_client_error() => {
+            (ErrorCode::MalformedRequest, "the request is malformed; see /api/openapi.json".to_owned())
+        }
+        _ => (ErrorCode::Internal, INTERNAL.to_owned()),
+    }
+}
+
+/// What a caller of an unknown path reads.
+pub(crate) const UNKNOWN_ROUTE: &str = "no such path; GET /api/openapi.json lists all that there are";
+
+/// Code and body of the answer to what never became a request, because the HTTP library refused it.
+pub(crate) fn bare_answer(status: StatusCode) -> (ErrorCode, String) {
+    let message = match status {
+        StatusCode::URI_TOO_LONG => "the path and query are too long; shorten them",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "the headers are too large or too many; send fewer",
+        _ => "the request is not HTTP/1.1 as it should be: check its path, its headers and their encoding",
+    };
+    (ErrorCode::MalformedRequest, body_of(status, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_status_that_is_an_error() {
+        for code in ErrorCode::ALL {
+            let response = Refusal::new(*code, "why").into_response();
+            assert!(response.status().as_u16() >= 400, "{code:?}");
+            assert_eq!(response.headers()[SKEP_ERROR], code.as_str());
+        }
+    }
+
+    #[test]
+    fn a_fault_of_ours_keeps_its_cause_to_itself() {
+        let refusal = Refusal::from(Failure::new(ErrorCode::Internal, "/secret/path is gone"));
+        assert_eq!(refusal.failure().message, "internal error");
+        assert_eq!(refusal.cause.as_deref(), Some("/secret/path is gone"));
+    }
+
+    #[test]
+    fn what_may_work_later_says_when() {
+        let response = Refusal::new(ErrorCode::NoCapacity, "full").into_response();
+        assert!(response.headers().contains_key(RETRY_AFTER));
+        let response = Refusal::new(ErrorCode::InvalidToken, "Invalid token").into_response();
+        assert!(response.headers().contains_key(WWW_AUTHENTICATE));
+    }
+}

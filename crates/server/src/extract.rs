@@ -1,0 +1,204 @@
+//! What a handler asks of a request before it runs. The order of its arguments is the order of the checks.
+
+use std::{marker::PhantomData, ops::Deref, sync::Arc};
+
+use axum::extract::{FromRequestParts, Path, rejection::PathRejection};
+use http::request::Parts;
+use serde::{Deserialize, de::DeserializeOwned};
+use skep_api::{ErrorCode, Failure, Scope, VmRef};
+
+use crate::{
+    auth::Identity,
+    body::wrong_field,
+    error::Refusal,
+    request::{Arrival, RequestId},
+};
+
+/// What an operation demands of a key.
+pub(crate) trait Demand: Send + Sync + 'static {
+    /// All of them.
+    const SCOPES: &'static [Scope];
+}
+
+macro_rules! demands {
+    ($($(#[$doc:meta])* $name:ident = [$($scope:ident),*]),+ $(,)?) => {
+        $($(#[$doc])* #[derive(Debug, Clone, Copy)] pub(crate) struct $name;
+        impl Demand for $name { const SCOPES: &'static [Scope] = &[$(Scope::$scope),*]; })+
+    };
+}
+
+demands! {
+    /// Any key will do.
+    AnyKey = [],
+    /// `admin`.
+    Admin = [Admin],
+    /// `swarm:read`.
+    SwarmRead = [SwarmRead],
+    /// `swarm:write`.
+    SwarmWrite = [SwarmWrite],
+    /// `swarm:exec`.
+    SwarmExec = [SwarmExec],
+}
+
+/// Whoever calls, with the proof that its key has the scopes.
+#[derive(Debug)]
+pub(crate) struct Caller<D> {
+    identity: Arc<Identity>,
+    demand: PhantomData<D>,
+}
+
+impl<D> Deref for Caller<D> {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.identity
+    }
+}
+
+impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let Some(identity) = parts.extensions.get::<Arc<Identity>>() else {
+            return Err(Refusal::internal("a route that demands scopes stands outside the guarded routes"));
+        };
+        if let Some(missing) = D::SCOPES.iter().find(|scope| !identity.key.scopes.contains(scope)) {
+            return Err(Refusal::new(
+                ErrorCode::ScopeMissing,
+                format!("this key lacks the scope `{missing}`; use a key that has it"),
+            ));
+        }
+        Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
+    }
+}
+
+/// Query parameters. One that the operation does not have is refused by name.
+#[derive(Debug)]
+pub(crate) struct Query<T>(pub T);
+
+/// The query of an operation without parameters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoParameters {}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        Ok(Self(read_query(parts.uri.query().unwrap_or_default())?))
+    }
+}
+
+fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
+    let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    serde_path_to_error::deserialize(pairs).map_err(|error| {
+        let path = error.path().to_string();
+        let words = error.into_inner().to_string();
+        let mut failure = wrong_field(&path, &words);
+        failure.message = failure.message.replacen("unknown field", "unknown query parameter", 1);
+        failure
+    })
+}
+
+/// The VM that a path names. Whether it exists is asked last, after everything else was checked.
+#[derive(Debug)]
+pub(crate) struct VmPath(Segment);
+
+impl VmPath {
+    /// The VM that it may be.
+    ///
+    /// # Errors
+    /// `unknown_vm` where no VM can have such a name.
+    pub(crate) fn vm(&self) -> Result<VmRef, Failure> {
+        vm_of(&self.0.0)
+    }
+}
+
+/// The VM that a text may name.
+///
+/// # Errors
+/// `unknown_vm` where no VM can have such a name.
+pub(crate) fn vm_of(text: &str) -> Result<VmRef, Failure> {
+    VmRef::parse(text).ok_or_else(|| Failure::unknown_vm(text))
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for VmPath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        Segment::from_request_parts(parts, state).await.map(Self)
+    }
+}
+
+/// The one variable segment of a path.
+#[derive(Debug)]
+pub(crate) struct Segment(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segment {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(text)) => Ok(Self(text)),
+            Err(PathRejection::FailedToDeserializePathParams(_)) => Err(not_utf8().into()),
+            Err(other) => Err(Refusal::internal(other.to_string())),
+        }
+    }
+}
+
+/// The refusal of a path whose decoded bytes are no text.
+pub(crate) fn not_utf8() -> Failure {
+    Failure::new(
+        ErrorCode::MalformedRequest,
+        "the path is not UTF-8 once its %xx are decoded; encode it as UTF-8",
+    )
+}
+
+/// When and under which id a request arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// When.
+    pub arrival: Arrival,
+    /// Under which id.
+    pub id: RequestId,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Call {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let arrival = parts.extensions.get::<Arrival>().copied();
+        match (arrival, parts.extensions.get::<RequestId>()) {
+            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone() }),
+            _ => Err(Refusal::internal("a request came past the layer that observes it")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Page {
+        limit: Option<u32>,
+    }
+
+    #[test]
+    fn a_query_is_refused_by_name() {
+        assert_eq!(read_query::<Page>("limit=7").unwrap().limit, Some(7));
+        for (query, code, name) in [
+            ("limti=7", ErrorCode::UnknownField, "query parameter `limti`"),
+            ("limit=x", ErrorCode::InvalidValue, "`limit`"),
+            ("limit=", ErrorCode::InvalidValue, "`limit`"),
+            ("limit=1&limit=2", ErrorCode::InvalidValue, "`limit`"),
+        ] {
+            let failure = read_query::<Page>(query).unwrap_err();
+            assert_eq!(failure.code, code, "{query}: {failure}");
+            assert!(failure.message.contains(name), "{query}: {failure}");
+        }
+        assert!(read_query::<NoParameters>("").is_ok());
+        assert!(read_query::<NoParameters>("a").is_err());
+    }
+}

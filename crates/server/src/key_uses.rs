@@ -1,0 +1,55 @@
+//! When keys were last used: collected here and written together, so that no request costs a write.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use skep_api::KeyId;
+use skep_store::{KeyUse, Store};
+
+/// How often uses are written.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// Uses that are not yet written. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct KeyUses(Arc<Mutex<HashMap<KeyId, Timestamp>>>);
+
+impl KeyUses {
+    /// Notes a use.
+    pub fn note(&self, id: KeyId, at: Timestamp) {
+        let mut uses = self.lock();
+        let last = uses.entry(id).or_insert(at);
+        *last = at.max(*last);
+    }
+
+    /// Writes what was collected. What could not be written is kept for the next time.
+    pub async fn write(&self, store: &dyn Store) {
+        let collected = mem::take(&mut *self.lock());
+        if collected.is_empty() {
+            return;
+        }
+        let uses: Vec<KeyUse> = collected.into_iter().map(|(id, at)| KeyUse { id, at }).collect();
+        if let Err(error) = store.note_key_uses(uses.clone()).await {
+            tracing::warn!(%error, "the last uses of {} keys were not written; kept for later", uses.len());
+            uses.into_iter().for_each(|used| self.note(used.id, used.at));
+        }
+    }
+
+    /// Writes from time to time, for ever.
+    pub async fn write_regularly(&self, store: &dyn Store) -> Infallible {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            self.write(store).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, Timestamp>> {
+        // A map of times is whole after any panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,78 @@
+//! Bytes that arrive in pieces, as text: no piece of the text cuts a character.
+
+use std::str;
+
+/// What is left of a piece until the rest of its last character arrives.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    /// At most 3 bytes: the beginning of one character.
+    rest: Vec<u8>,
+}
+
+impl Pieces {
+    /// The text of what is complete. What is no UTF-8 becomes U+FFFD.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+        let mut all = std::mem::take(&mut self.rest);
+        all.extend_from_slice(bytes);
+        let mut text = String::with_capacity(all.len());
+        let mut left = all.as_slice();
+        loop {
+            match str::from_utf8(left) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    return text;
+                }
+                Err(error) => {
+                    let (valid, wrong) = left.split_at(error.valid_up_to());
+                    text.push_str(&String::from_utf8_lossy(valid));
+                    let Some(length) = error.error_len() else {
+                        self.rest = wrong.to_vec();
+                        return text;
+                    };
+                    text.push(char::REPLACEMENT_CHARACTER);
+                    left = &wrong[length..];
+                }
+            }
+        }
+    }
+
+    /// The text of a character whose rest never arrived.
+    pub(crate) fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pieces_together_are_the_whole(
+            chunks in prop::collection::vec(
+                prop_oneof![
+                    prop::collection::vec(any::<u8>(), 0..5),
+                    "[aé€🐝]{1,2}".prop_map(String::into_bytes),
+                ],
+                0..12,
+            ),
+            cut in 1..4_usize,
+        ) {
+            let whole = chunks.concat();
+            let mut pieces = Pieces::default();
+            let mut text: String = whole.chunks(cut).map(|chunk| pieces.push(chunk)).collect();
+            text.push_str(&pieces.finish());
+            prop_assert_eq!(text, String::from_utf8_lossy(&whole));
+        }
+    }
+
+    #[test]
+    fn a_character_waits_for_its_rest() {
+        let mut pieces = Pieces::default();
+        assert_eq!(pieces.push(&"a€".as_bytes()[..2]), "a");
+        assert_eq!(pieces.push(&"€".as_bytes()[1..]), "€");
+        assert_eq!(pieces.finish(), "");
+    }
+}

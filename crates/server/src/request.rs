@@ -1,0 +1,148 @@
+//! What every request gets: an id, one line in the log, and the headers that stand on every answer.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::{ConnectInfo, MatchedPath, Request},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use jiff::Timestamp;
+use ulid::Ulid;
+
+use crate::error::{self, Cause};
+
+/// The header with the request's id.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header with the version of the API.
+pub const SKEP_VERSION: HeaderName = HeaderName::from_static("skep-version");
+/// The version of the API. Additions do not change it.
+pub const API_VERSION: &str = "1";
+
+const LONGEST_ID: usize = 128;
+
+/// The id of one request: the caller's where that may be printed, else a new one.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId(Arc<str>);
+
+impl RequestId {
+    fn of(headers: &HeaderMap) -> Self {
+        let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+        match given.filter(|text| is_printable(text)) {
+            Some(text) => Self(text.into()),
+            None => Self(Ulid::generate().to_string().to_ascii_lowercase().into()),
+        }
+    }
+
+    /// The id as text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_printable(text: &str) -> bool {
+    (1..=LONGEST_ID).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// When a request arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    /// Monotonic, for durations.
+    pub at: Instant,
+    /// The same by the wall clock.
+    pub wall: Timestamp,
+}
+
+/// The outermost layer: id and arrival for those inside, headers and the log's line on the way out.
+pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
+    let id = RequestId::of(request.headers());
+    let arrival = Arrival { at: Instant::now(), wall: Timestamp::now() };
+    let mut line = Line::new(&request, id.clone(), arrival.at);
+    request.extensions_mut().insert(id.clone());
+    request.extensions_mut().insert(arrival);
+    let mut response = error::in_our_shape(next.run(request).await);
+    line.status = Some(response.status());
+    line.cause = response.extensions_mut().remove::<Cause>();
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+        headers.insert(REQUEST_ID, value);
+    }
+    headers.insert(SKEP_VERSION, HeaderValue::from_static(API_VERSION));
+    response
+}
+
+/// The log's line of one request. Written when dropped, so that a caller who went away leaves one too.
+struct Line {
+    id: RequestId,
+    method: Method,
+    route: String,
+    peer: Option<SocketAddr>,
+    arrived: Instant,
+    status: Option<StatusCode>,
+    cause: Option<Cause>,
+}
+
+impl Line {
+    fn new(request: &Request, id: RequestId, arrived: Instant) -> Self {
+        let extensions = request.extensions();
+        // The route and not the path: what callers wrote has no place in the log.
+        let route = extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        Self { id, method: request.method().clone(), route, peer, arrived, status: None, cause: None }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Self { id, method, route, arrived, .. } = self;
+        let request_id = id.as_str();
+        let duration_ms = milliseconds(arrived.elapsed());
+        let peer = self.peer.map(|peer| peer.to_string()).unwrap_or_default();
+        let Some(status) = self.status.map(|status| status.as_u16()) else {
+            tracing::info!(request_id, %method, route, peer, duration_ms, "request {request_id}: the caller went away");
+            return;
+        };
+        match &self.cause {
+            Some(Cause(cause)) if status == 500 => {
+                tracing::error!(request_id, %method, route, peer, status, duration_ms, "request {request_id}: {cause}");
+            }
+            Some(Cause(cause)) => {
+                tracing::warn!(request_id, %method, route, peer, status, duration_ms, "request {request_id}: {cause}");
+            }
+            None => {
+                tracing::info!(request_id, %method, route, peer, status, duration_ms, "request {request_id}")
+            }
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id_of(value: &'static [u8]) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(REQUEST_ID, HeaderValue::from_bytes(value).unwrap());
+        RequestId::of(&headers).as_str().to_owned()
+    }
+
+    #[test]
+    fn a_callers_id_is_taken_where_it_may_be_printed() {
+        assert_eq!(id_of(b"deploy-7.A_z"), "deploy-7.A_z");
+        for wrong in [&b""[..], b"two words", b"a\"b", b"\xff", &[b'a'; 129]] {
+            let made = id_of(wrong);
+            assert_eq!(made.len(), 26, "{made}");
+        }
+        assert_eq!(id_of(&[b'a'; 128]).len(), 128);
+    }
+}

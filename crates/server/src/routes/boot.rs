@@ -1,0 +1,132 @@
+//! What `POST /api/swarm/boot` may ask for, checked field by field.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use skep_api::{
+    ErrorCode, Failure,
+    swarm::{BASE_TEMPLATE, BootRequest},
+};
+use skep_swarm::BootOrder;
+
+use crate::{body::Object, extract::Call};
+
+/// The longest time that a VM may be given, in milliseconds: ten years.
+const MAX_TTL_MS: u64 = 10 * 365 * 24 * 3_600 * 1_000;
+/// The longest template name.
+const LONGEST_TEMPLATE: usize = 63;
+/// What the kernel takes as one `NAME=value`, in bytes, with its end.
+const LONGEST_VARIABLE: usize = (128 << 10) - 1;
+/// All variables together, in bytes.
+const LARGEST_ENV: usize = 1 << 20;
+/// Metadata as JSON, in bytes.
+const LARGEST_METADATA: usize = 64 << 10;
+
+/// Reads a body into an order of at most `max_vms` VMs.
+pub(super) fn order(mut object: Object, max_vms: u32, call: &Call) -> Result<BootOrder, Failure> {
+    let count = object.take_whole("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
+    let ttl_ms = match object.take("ttl_ms") {
+        None | Some(serde_json::Value::Null) => None,
+        Some(value) => Object::single("ttl_ms", value).take_whole("ttl_ms", 1..=MAX_TTL_MS, "")?,
+    };
+    let request: BootRequest = object.read()?;
+    let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
+    check_template(&template)?;
+    let env = request.env.unwrap_or_default();
+    check_env(&env)?;
+    let metadata = request.metadata.unwrap_or_default();
+    let size = serde_json::to_string(&metadata).map_or(usize::MAX, |text| text.len());
+    if size > LARGEST_METADATA {
+        let limit = LARGEST_METADATA >> 10;
+        return Err(invalid(format!("`metadata` has {size} bytes as JSON; keep it to {limit} KiB")));
+    }
+    Ok(BootOrder {
+        // In range: `take_whole` saw to it.
+        count: u32::try_from(count).unwrap_or(max_vms),
+        template,
+        ttl: ttl_ms.map(Duration::from_millis),
+        metadata,
+        env,
+        arrived: call.arrival.at,
+        started_at: call.arrival.wall,
+        request_id: call.id.as_str().to_owned(),
+    })
+}
+
+/// A name that no template can have is one that does not exist.
+fn check_template(name: &str) -> Result<(), Failure> {
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let good = (1..=LONGEST_TEMPLATE).contains(&name.len())
+        && name.bytes().next().is_some_and(lower)
+        && name.bytes().all(|b| lower(b) || b == b'-');
+    if good { Ok(()) } else { Err(Failure::unknown_template(name)) }
+}
+
+/// Variables that every command can be given.
+pub(super) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+    let mut total = 0;
+    for (name, value) in env {
+        if !is_variable(name) {
+            return Err(invalid(format!(
+                "`env` has a variable named {name:?}; a name is letters, digits and `_`, with no digit first"
+            )));
+        }
+        if value.contains('\0') {
+            return Err(invalid(format!("`env.{name}` holds a NUL byte, which no variable can")));
+        }
+        let size = name.len() + 1 + value.len();
+        if size > LONGEST_VARIABLE {
+            return Err(invalid(format!(
+                "`env.{name}` has {size} bytes; the kernel takes {LONGEST_VARIABLE}"
+            )));
+        }
+        total += size;
+    }
+    if total > LARGEST_ENV {
+        return Err(invalid(format!("`env` has {total} bytes; keep it to {LARGEST_ENV}")));
+    }
+    Ok(())
+}
+
+fn is_variable(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(ErrorCode::InvalidValue, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_named_as_shells_name_them() {
+        for good in ["A", "_", "PATH", "a1_B"] {
+            assert!(is_variable(good), "{good}");
+        }
+        for wrong in ["", "1A", "A-B", "A=B", "Ä", "A B", "A\0"] {
+            assert!(!is_variable(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_env_that_no_command_could_be_given_is_refused() {
+        let env = |value: String| BTreeMap::from([("BIG".to_owned(), value)]);
+        assert!(check_env(&env("x".repeat(LONGEST_VARIABLE - 4))).is_ok());
+        assert!(check_env(&env("x".repeat(LONGEST_VARIABLE - 3))).is_err());
+        assert!(check_env(&env("a\0b".to_owned())).unwrap_err().message.contains("env.BIG"));
+        let many = (0..9).map(|n| (format!("V{n}"), "x".repeat(120 << 10))).collect();
+        assert!(check_env(&many).is_err());
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_does_not_exist() {
+        assert!(check_template("base").is_ok());
+        assert!(check_template(&"a".repeat(63)).is_ok());
+        for wrong in ["", "Base", "-a", "a/b", "../x", "a.b", &"a".repeat(64)] {
+            assert_eq!(check_template(wrong).unwrap_err().code, ErrorCode::UnknownTemplate, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `GET /api/health`.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{Json, extract::State};
+use skep_api::{
+    ErrorCode,
+    health::{Health, HealthChecks, HealthStatus},
+};
+use skep_store::Store;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Routes};
+use crate::{
+    error::Refusal,
+    extract::{NoParameters, Query},
+    vms::Vms,
+};
+
+/// How long the store may take to prove that it works.
+const PING_LIMIT: Duration = Duration::from_secs(2);
+/// Less free space than this is worth a warning: a few VMs' layers fill it.
+const LOW_DISK_BYTES: u64 = 1 << 30;
+const FINE: &str = "ok";
+
+/// What health looks at.
+#[derive(Clone)]
+pub(crate) struct Vitals {
+    /// Asked whether it takes commands.
+    pub store: Arc<dyn Store>,
+    /// Asked whether VMs can be booted.
+    pub vms: Vms,
+    /// Where the server writes.
+    pub data_dir: PathBuf,
+    /// When the server started.
+    pub started: Instant,
+}
+
+/// The routes of this file.
+pub(crate) fn routes(vitals: Vitals) -> Routes {
+    vec![routes!(health).with_state(vitals)]
+}
+
+/// How the server is
+///
+/// Public. `degraded` where something is wrong that `checks` names; 503 where the store is away.
+#[utoipa::path(
+    get, path = "/api/health", tag = "public", operation_id = "health", security(()),
+    responses(
+        (status = 200, description = "How the server is, and since when it runs", body = Health, example = json!({
+            "status": "ok", "uptime": 12.5, "version": "0.1.0",
+            "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
+        })),
+        (status = 503, description = "The store is away", body = skep_api::ErrorBody),
+    )
+)]
+async fn health(State(vitals): State<Vitals>, _: Query<NoParameters>) -> Answer<Health> {
+    if let Err(error) = vitals.store.ping(PING_LIMIT).await {
+        tracing::warn!(%error, "health: the store is away");
+        return Err(Refusal::new(ErrorCode::StoreUnavailable, "the store is away; try again later"));
+    }
+    let engine = engine_check(&vitals.vms);
+    let disk = tokio::task::spawn_blocking(move || (disk_check(&vitals.data_dir), vitals.started));
+    let (disk, started) = disk.await.map_err(|error| Refusal::internal(error.to_string()))?;
+    let fine = [&engine, &disk].iter().all(|check| *check == FINE);
+    Ok(Json(Health {
+        status: if fine { HealthStatus::Ok } else { HealthStatus::Degraded },
+        uptime: started.elapsed().as_secs_f64(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        checks: HealthChecks { store: FINE.to_owned(), engine, disk },
+    }))
+}
+
+/// This answer is public, so the reason, which may name paths, stands only in the log and in `skep doctor`.
+fn engine_check(vms: &Vms) -> String {
+    let working = vms.swarm().map_err(|failure| failure.message).and_then(|swarm| swarm.health());
+    match working {
+        Ok(()) => FINE.to_owned(),
+        Err(reason) => {
+            tracing::debug!(reason, "health: no VM can be booted");
+            "no VM can be booted; `skep doctor` says why".to_owned()
+        }
+    }
+}
+
+fn disk_check(data_dir: &Path) -> String {
+    match rustix::fs::statvfs(data_dir) {
+        Ok(disk) => match disk.f_bavail.saturating_mul(disk.f_frsize) {
+            free if free < LOW_DISK_BYTES => {
+                format!("only {} MiB are free where the data lies; free some space", free >> 20)
+            }
+            _ => FINE.to_owned(),
+        },
+        Err(error) => format!("the data directory cannot be looked at: {error}"),
+    }
+}

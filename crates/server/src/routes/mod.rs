@@ -1,0 +1,29 @@
+//! The routes, a file for each subject. A handler checks nothing itself: its arguments do.
+
+use axum::Json;
+use http::StatusCode;
+use utoipa_axum::router::UtoipaMethodRouter;
+
+pub(crate) mod boot;
+pub(crate) mod exec;
+pub(crate) mod exec_stream;
+pub(crate) mod health;
+pub(crate) mod keys;
+pub(crate) mod openapi;
+pub(crate) mod swarm;
+pub(crate) mod whoami;
+
+use crate::error::Refusal;
+
+/// Routes together with their descriptions: one without the other has no way into the router.
+pub(crate) type Routes = Vec<UtoipaMethodRouter>;
+
+/// What a handler answers.
+pub(crate) type Answer<T> = Result<Json<T>, Refusal>;
+
+/// What a handler answers that created something.
+pub(crate) type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
+
+fn created<T>(answer: T) -> Created<T> {
+    Ok((StatusCode::CREATED, Json(answer)))
+}

@@ -1,0 +1,177 @@
+//! `/api/swarm`: status, boot, cleanup, and one VM.
+
+use axum::{Json, extract::State};
+use skep_api::{
+    ErrorBody,
+    swarm::{BootAnswer, BootRequest, Capacity, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm},
+};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Created, Routes, boot::order, created};
+use crate::{
+    body::{NoBody, Object},
+    extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
+    vms::Vms,
+};
+
+/// What these routes use.
+#[derive(Clone)]
+pub(crate) struct SwarmDesk {
+    /// The swarm, or why there is none.
+    pub vms: Vms,
+    /// VMs of an account that has no `max_vms` of its own.
+    pub max_vms: u32,
+}
+
+/// The routes of this file.
+pub(crate) fn routes(desk: SwarmDesk) -> Routes {
+    vec![
+        routes!(status).with_state(desk.clone()),
+        routes!(boot).with_state(desk.clone()),
+        routes!(cleanup).with_state(desk.clone()),
+        routes!(vm, end).with_state(desk.clone()),
+        routes!(console).with_state(desk),
+    ]
+}
+
+/// The swarm
+///
+/// The account's VMs, what the machine can hold, and the engine in use (null where this start runs no VMs).
+#[utoipa::path(
+    get, path = "/api/swarm/status", tag = "swarm", operation_id = "swarm_status", security(("bearer" = ["swarm:read"])),
+    responses((status = 200, description = "VMs, pool, capacity and engine", body = SwarmStatus))
+)]
+async fn status(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmRead>,
+    _: Query<NoParameters>,
+) -> Answer<SwarmStatus> {
+    match desk.vms.swarm() {
+        Ok(swarm) => Ok(Json(swarm.status(&caller.account.id).await?)),
+        Err(_) => Ok(Json(SwarmStatus {
+            vms: Vec::new(),
+            count: 0,
+            pool: Default::default(),
+            capacity: Capacity { max_vms: 0, memory_mb: 0, memory_used_mb: 0 },
+            engine: None,
+        })),
+    }
+}
+
+/// Boot VMs
+///
+/// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
+/// No body, an empty one and `{}` mean one VM.
+#[utoipa::path(
+    post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
+    request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
+    responses(
+        (status = 201, description = "The VMs", body = BootAnswer),
+        (status = 404, description = "No such template", body = ErrorBody),
+        (status = 409, description = "More than is left of the account's quota", body = ErrorBody),
+        (status = 422, description = "The template is damaged", body = ErrorBody),
+        (status = 503, description = "More than the machine can hold, or it runs no VMs", body = ErrorBody),
+    )
+)]
+async fn boot(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmWrite>,
+    _: Query<NoParameters>,
+    call: Call,
+    object: Object,
+) -> Created<BootAnswer> {
+    let account = &caller.account;
+    let order = order(object, account.limits.max_vms.unwrap_or(desk.max_vms), &call)?;
+    created(desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?)
+}
+
+/// End all VMs
+///
+/// All VMs of the account; nothing of them is left. The pool stays.
+#[utoipa::path(
+    post, path = "/api/swarm/cleanup", tag = "swarm", operation_id = "cleanup", security(("bearer" = ["swarm:write"])),
+    responses(
+        (status = 200, description = "How many were ended", body = CleanupAnswer, example = json!({"terminated": 10})),
+        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+    )
+)]
+async fn cleanup(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmWrite>,
+    _: Query<NoParameters>,
+    call: Call,
+    _: NoBody,
+) -> Answer<CleanupAnswer> {
+    let terminated = desk.vms.swarm()?.cleanup(&caller.account.id, call.id.as_str()).await?;
+    Ok(Json(CleanupAnswer { terminated }))
+}
+
+/// Read a VM
+#[utoipa::path(
+    get, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "read_vm", security(("bearer" = ["swarm:read"])),
+    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    responses(
+        (status = 200, description = "The record", body = Vm),
+        (status = 404, description = "No such VM of this account", body = ErrorBody),
+        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+    )
+)]
+async fn vm(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmRead>,
+    path: VmPath,
+    _: Query<NoParameters>,
+) -> Answer<Vm> {
+    let vm = path.vm()?;
+    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    Ok(Json(swarm.vm(&caller.account.id, vm).await?))
+}
+
+/// End a VM
+///
+/// In every state. When it answers, nothing of the VM is left.
+#[utoipa::path(
+    delete, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "end_vm", security(("bearer" = ["swarm:write"])),
+    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    responses(
+        (status = 200, description = "It was ended", body = DeleteAnswer),
+        (status = 404, description = "No such VM of this account", body = ErrorBody),
+        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+    )
+)]
+async fn end(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmWrite>,
+    path: VmPath,
+    _: Query<NoParameters>,
+    call: Call,
+) -> Answer<DeleteAnswer> {
+    let vm = path.vm()?;
+    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    let ended = swarm.end(&caller.account.id, vm, call.id.as_str()).await?;
+    Ok(Json(DeleteAnswer { pid: ended.pid, id: ended.id, terminated: true }))
+}
+
+/// Read a VM's console
+///
+/// The last part of its serial log.
+#[utoipa::path(
+    get, path = "/api/swarm/vm/{pid}/console", tag = "swarm", operation_id = "console",
+    security(("bearer" = ["swarm:read"])),
+    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    responses(
+        (status = 200, description = "The log", body = Console),
+        (status = 404, description = "No such VM of this account", body = ErrorBody),
+        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+    )
+)]
+async fn console(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmRead>,
+    path: VmPath,
+    _: Query<NoParameters>,
+) -> Answer<Console> {
+    let vm = path.vm()?;
+    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    Ok(Json(swarm.console(&caller.account.id, vm).await?))
+}

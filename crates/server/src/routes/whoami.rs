@@ -1,0 +1,37 @@
+//! `GET /api/whoami`.
+
+use axum::Json;
+use skep_api::keys::{WhoAmI, WhoAmIAccount, WhoAmIKey};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Routes};
+use crate::extract::{AnyKey, Caller, NoParameters, Query};
+
+/// The routes of this file.
+pub(crate) fn routes() -> Routes {
+    vec![routes!(whoami).with_state(())]
+}
+
+/// Who I am
+///
+/// Any key: what it is, whose it is, and what it may do.
+#[utoipa::path(
+    get, path = "/api/whoami", tag = "keys", operation_id = "whoami", security(("bearer" = [])),
+    responses((status = 200, description = "The key, its account and its limits", body = WhoAmI, example = json!({
+        "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20", "name": "ci"},
+        "account": {"id": "acc_01jv0000000000000000000000", "name": "default"},
+        "scopes": ["swarm:read", "swarm:exec"], "roots": ["/var/lib/skep/workspaces/default"],
+        "limits": {"max_vms": null, "max_memory_mb": null}, "vm": null
+    })))
+)]
+async fn whoami(caller: Caller<AnyKey>, _: Query<NoParameters>) -> Answer<WhoAmI> {
+    let (key, account) = (&caller.key, &caller.account);
+    Ok(Json(WhoAmI {
+        key: WhoAmIKey { id: key.id, prefix: key.prefix.clone(), name: key.name.clone() },
+        account: WhoAmIAccount { id: account.id, name: account.name.clone() },
+        scopes: key.scopes.clone(),
+        roots: account.roots.clone(),
+        limits: account.limits,
+        vm: key.vm,
+    }))
+}

@@ -1,0 +1,123 @@
+//! From a listening socket to the last answer.
+
+use std::{
+    future::Future,
+    io,
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum_server::Handle;
+use hyper_util::rt::TokioTimer;
+use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_store::Store;
+use skep_swarm::Swarm;
+
+use crate::{
+    app::{Parts, router},
+    key_uses::KeyUses,
+    listener::OurWords,
+};
+
+/// How long requests under way may take once the server shall end.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long the head of a request may take to arrive, on a new connection and on one that is kept.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a server is made of.
+pub struct ServerOrder {
+    /// Bound and listening.
+    pub listener: TcpListener,
+    /// Accounts, keys, VMs and events.
+    pub store: Arc<dyn Store>,
+    /// The swarm, or why there is none.
+    pub swarm: Result<Swarm, String>,
+    /// Where the server writes.
+    pub data_dir: PathBuf,
+    /// VMs of an account that has no `max_vms` of its own.
+    pub max_vms: u32,
+}
+
+/// Why a server could not run, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address would be reached from other machines, in plain text.
+    #[error(
+        "{address} is reached from other machines and would be served in plain text; listen on a loopback address \
+         such as 127.0.0.1:7700"
+    )]
+    PlainText {
+        /// What was asked for.
+        address: SocketAddr,
+    },
+    /// The listening socket failed.
+    #[error("the listening socket failed")]
+    Listener(#[source] io::Error),
+    /// A fault of ours.
+    #[error(transparent)]
+    Internal(Failure),
+}
+
+impl Error {
+    /// The stable code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::PlainText { .. } => ErrorCode::InvalidValue,
+            Self::Listener(_) | Self::Internal(_) => ErrorCode::Internal,
+        }
+    }
+
+    /// The kind that the code belongs to.
+    pub fn kind(&self) -> ErrorKind {
+        self.code().kind()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// Refuses an address on which keys would travel in plain text.
+///
+/// # Errors
+/// [`Error::PlainText`] for every address that is not a loopback one.
+pub fn check_address(address: SocketAddr) -> Result<(), Error> {
+    if address.ip().to_canonical().is_loopback() { Ok(()) } else { Err(Error::PlainText { address }) }
+}
+
+/// Serves until `shutdown` is ready; then no connection is taken any more, and requests under way have 30 seconds.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+    let ServerOrder { listener, store, swarm, data_dir, max_vms } = order;
+    check_address(listener.local_addr().map_err(Error::Listener)?)?;
+    listener.set_nonblocking(true).map_err(Error::Listener)?;
+    let uses = KeyUses::default();
+    let parts = Parts { store: Arc::clone(&store), swarm, data_dir, max_vms, uses: uses.clone() };
+    let router = router(parts).map_err(Error::Internal)?;
+    let handle = Handle::new();
+    let mut server = axum_server::from_tcp(listener)
+        .map_err(Error::Listener)?
+        .map(OurWords::around)
+        .handle(handle.clone())
+        .http1_only();
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    let serving = server.serve(router.into_make_service_with_connect_info::<SocketAddr>());
+    let mut serving = std::pin::pin!(serving);
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        never = uses.write_regularly(&*store) => match never {},
+        () = shutdown => {
+            tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
+            handle.graceful_shutdown(Some(GRACE));
+            serving.await
+        }
+    };
+    uses.write(&*store).await;
+    ended.map_err(Error::Listener)
+}

@@ -1,0 +1,111 @@
+//! What a confined thread may touch, with the newest rules and with those of older kernels.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, io::ErrorKind, path::Path, process::Command, thread};
+
+use skep_server::confine::{Confinement, Reach, Rules, confine, landlock_abi};
+use tempfile::TempDir;
+
+struct Machine {
+    own: TempDir,
+    images: TempDir,
+    other: TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let folder = || {
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("file"), "before").unwrap();
+            folder
+        };
+        Self { own: folder(), images: folder(), other: folder() }
+    }
+
+    fn reach(&self) -> Reach {
+        Reach { write: vec![self.own.path().to_owned()], read: vec![self.images.path().to_owned()] }
+    }
+}
+
+/// Runs a check on a confined thread, which ends with it. Without Landlock there is nothing to check.
+fn confined(rules: Rules, check: impl FnOnce(&Machine) + Send + 'static) {
+    if landlock_abi() == 0 {
+        eprintln!("this kernel has no Landlock: nothing was checked");
+        return;
+    }
+    let confined = thread::spawn(move || {
+        let machine = Machine::new();
+        assert_ne!(confine(&machine.reach(), rules).unwrap(), Confinement::None);
+        check(&machine);
+        machine
+    });
+    // Dropped out here, where the folders may be removed.
+    drop(confined.join().unwrap());
+}
+
+fn refused<T>(outcome: std::io::Result<T>, what: &str) {
+    match outcome {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}"),
+        Ok(_) => panic!("{what} was possible"),
+    }
+}
+
+#[test]
+fn a_confined_server_reaches_its_own_and_nothing_else() {
+    for rules in [Rules::Newest, Rules::Abi2] {
+        confined(rules, |machine| {
+            let own = machine.own.path();
+            fs::write(own.join("file"), "after").unwrap();
+            fs::create_dir(own.join("folder")).unwrap();
+            fs::rename(own.join("file"), own.join("folder/file")).unwrap();
+            fs::remove_dir_all(own.join("folder")).unwrap();
+
+            let images = machine.images.path();
+            assert_eq!(fs::read_to_string(images.join("file")).unwrap(), "before");
+            refused(fs::write(images.join("new"), ""), "a new file among the images");
+            refused(fs::remove_file(images.join("file")), "removing an image");
+
+            let other = machine.other.path();
+            refused(fs::read(other.join("file")), "reading elsewhere");
+            refused(fs::read_dir(other), "listing elsewhere");
+            refused(fs::write(other.join("new"), ""), "a new file elsewhere");
+            refused(fs::remove_file(other.join("file")), "removing elsewhere");
+        });
+    }
+}
+
+#[test]
+fn a_confined_server_runs_programs_of_the_system_and_no_others() {
+    for rules in [Rules::Newest, Rules::Abi2] {
+        confined(rules, |machine| {
+            assert!(Command::new("/usr/bin/true").status().unwrap().success());
+            assert!(fs::read("/etc/passwd").is_ok());
+            assert!(fs::read("/proc/self/status").is_ok());
+            assert!(fs::write("/dev/null", "x").is_ok());
+            refused(fs::write("/etc/skep-test", ""), "writing below /etc");
+            refused(fs::read_dir("/root"), "listing /root");
+            let own = machine.own.path().join("program");
+            fs::copy("/usr/bin/true", &own).unwrap();
+            refused(Command::new(&own).status(), "running a program of its own");
+        });
+    }
+}
+
+#[test]
+fn a_link_leads_nowhere_else() {
+    for rules in [Rules::Newest, Rules::Abi2] {
+        confined(rules, |machine| {
+            let link = machine.own.path().join("link");
+            std::os::unix::fs::symlink(machine.other.path().join("file"), &link).unwrap();
+            refused(fs::read(&link), "reading through a link");
+        });
+    }
+}
+
+#[test]
+fn a_folder_that_is_missing_is_named() {
+    let reach = Reach { write: vec![Path::new("/nowhere/at/all").to_owned()], read: Vec::new() };
+    let error = thread::spawn(move || confine(&reach, Rules::Newest).unwrap_err()).join().unwrap();
+    assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}

@@ -1,0 +1,94 @@
+//! Who is let in, and in which words the others are refused.
+
+use jiff::{Timestamp, ToSpan};
+use reqwest::{Method, header::AUTHORIZATION};
+use skep_api::Scope;
+use skep_store::RevokeKey;
+
+use crate::harness::{Refused, Skep, refused};
+
+async fn with_header(skep: &Skep, value: &str) -> reqwest::Response {
+    skep.bare(Method::GET, "/api/whoami").header(AUTHORIZATION, value).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_key_is_taken_however_bearer_is_spelled() {
+    let skep = Skep::start().await;
+    for scheme in ["Bearer ", "bearer ", "BEARER    ", "bEaReR \t "] {
+        let response = with_header(&skep, &format!("{scheme}{}", skep.admin)).await;
+        assert_eq!(response.status(), 200, "{scheme:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_has_no_key_is_refused_in_the_words_of_the_spec() {
+    let skep = Skep::start().await;
+    let response = skep.bare(Method::GET, "/api/whoami").send().await.unwrap();
+    assert!(response.headers().contains_key("www-authenticate"));
+    let Refused { status, code, message } = refused(response).await;
+    assert_eq!((status, code.as_str(), message.as_str()), (401, "missing_token", "Missing token"));
+    let unknown = format!("Bearer sk-skep-prod-{}", "0".repeat(64));
+    let upper = format!("Bearer {}", skep.admin.to_uppercase());
+    let two = format!("Bearer {} {}", skep.admin, skep.admin);
+    for (value, expected) in [
+        ("", "Missing token"),
+        ("Bearer", "Invalid token"),
+        ("Bearer nonsense", "Invalid token"),
+        ("Basic c2tlcDo=", "Invalid token"),
+        (skep.admin.as_str(), "Invalid token"),
+        (unknown.as_str(), "Invalid token"),
+        (upper.as_str(), "Invalid token"),
+        (two.as_str(), "Invalid token"),
+    ] {
+        let Refused { status, message, .. } = refused(with_header(&skep, value).await).await;
+        assert_eq!((status, message.as_str()), (401, expected), "{value:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_keys_are_no_key() {
+    let skep = Skep::start().await;
+    let request = skep.request(Method::GET, "/api/whoami").header(AUTHORIZATION, "Bearer x");
+    let Refused { status, code, .. } = refused(request.send().await.unwrap()).await;
+    assert_eq!((status, code.as_str()), (400, "malformed_request"));
+}
+
+#[tokio::test]
+async fn an_expired_or_revoked_key_is_refused() {
+    let skep = Skep::start().await;
+    let soon = Timestamp::now() + 50.milliseconds();
+    let (expiring, _) = skep.key_until(&[Scope::Admin], Some(soon)).await;
+    let (revoked, record) = skep.key(&[Scope::Admin]).await;
+    let command =
+        RevokeKey { account: skep.account.id, id: record.key.id, at: Timestamp::now(), request_id: None };
+    skep.store.revoke_key(command).await.unwrap();
+    tokio::time::sleep_until(tokio::time::Instant::now() + std::time::Duration::from_millis(60)).await;
+    for key in [expiring, revoked] {
+        let response = with_header(&skep, &format!("Bearer {key}")).await;
+        let Refused { status, code, message } = refused(response).await;
+        assert_eq!((status, code.as_str(), message.as_str()), (403, "token_expired", "Token expired"));
+    }
+}
+
+#[tokio::test]
+async fn whoami_tells_the_key_and_its_account() {
+    let skep = Skep::start().await;
+    let (key, record) = skep.key(&[Scope::SwarmRead]).await;
+    let client = skep_client::Client::new(&format!("http://{}", skep.address), Some(&key)).unwrap();
+    let me = client.whoami().await.unwrap().value;
+    assert_eq!((me.key.id, me.account.id), (record.key.id, skep.account.id));
+    assert_eq!((me.account.name.as_str(), me.scopes.as_slice()), ("default", &[Scope::SwarmRead][..]));
+    assert_eq!(me.roots, ["/srv/workspace"]);
+    assert_eq!(me.vm, None);
+}
+
+#[tokio::test]
+async fn the_last_use_of_a_key_is_on_record_when_the_server_has_stopped() {
+    let mut skep = Skep::start().await;
+    let (key, record) = skep.key(&[Scope::SwarmRead]).await;
+    assert_eq!(with_header(&skep, &format!("Bearer {key}")).await.status(), 200);
+    skep.stop();
+    skep.serving.take().unwrap().await.unwrap().unwrap();
+    let record = skep.store.key(skep.account.id, record.key.id).await.unwrap();
+    assert!(record.key.last_used_at.is_some());
+}

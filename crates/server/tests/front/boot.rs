@@ -1,0 +1,96 @@
+//! What `POST /api/swarm/boot` and exec take, up to the swarm that these tests do not have.
+
+use reqwest::Method;
+
+use crate::harness::{Refused, Skep, refused};
+
+/// How far a well-formed request comes here.
+const TAKEN: (u16, &str) = (503, "swarm_unavailable");
+
+#[tokio::test]
+async fn a_count_is_a_whole_number_within_the_quota() {
+    let skep = Skep::start().await;
+    for count in ["0", "-1", "1.5", "1e9", "1001", "\"x\"", "\"3\"", "true", "null", "[]", "1e300"] {
+        let body = format!("{{\"count\": {count}}}");
+        let Refused { status, code, message } = refused(skep.post("/api/swarm/boot", &body).await).await;
+        assert_eq!((status, code.as_str()), (400, "invalid_value"), "{count}");
+        assert!(message.contains("`count`"), "{message}");
+        assert!(message.contains("from 1 to 1000") && message.contains("max_vms"), "{message}");
+    }
+    for count in ["1", "1000", "3.0"] {
+        let body = format!("{{\"count\": {count}}}");
+        let Refused { status, code, .. } = refused(skep.post("/api/swarm/boot", &body).await).await;
+        assert_eq!((status, code.as_str()), TAKEN, "{count}");
+    }
+}
+
+#[tokio::test]
+async fn no_body_an_empty_one_and_an_empty_object_mean_one_vm() {
+    let skep = Skep::start().await;
+    let boot = || skep.request(Method::POST, "/api/swarm/boot");
+    for request in [
+        boot(),
+        boot().body(""),
+        boot().header("content-type", "text/plain").body(""),
+        boot().header("content-type", "application/json").body("{}"),
+    ] {
+        let Refused { status, code, .. } = refused(request.send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), TAKEN);
+    }
+}
+
+#[tokio::test]
+async fn what_a_boot_does_not_have_is_refused_by_name() {
+    let skep = Skep::start().await;
+    for (body, code, name) in [
+        (r#"{"cuont": 1}"#, "unknown_field", "`cuont`"),
+        (r#"{"count": 1, "count": 2}"#, "malformed_body", "`count`"),
+        (r#"{"ttl_ms": 0}"#, "invalid_value", "`ttl_ms`"),
+        (r#"{"ttl_ms": 1.5}"#, "invalid_value", "`ttl_ms`"),
+        (r#"{"metadata": []}"#, "invalid_value", "`metadata`"),
+        (r#"{"template": 1}"#, "invalid_value", "`template`"),
+        (r#"{"env": {"A B": "x"}}"#, "invalid_value", "A B"),
+        (r#"{"env": {"A": 1}}"#, "invalid_value", "`env.A`"),
+    ] {
+        let found = refused(skep.post("/api/swarm/boot", body).await).await;
+        assert_eq!((found.status, found.code.as_str()), (400, code), "{body}: {}", found.message);
+        assert!(found.message.contains(name), "{body}: {}", found.message);
+    }
+    let found = refused(skep.post("/api/swarm/boot", r#"{"template": "../etc"}"#).await).await;
+    assert_eq!((found.status, found.code.as_str()), (404, "unknown_template"));
+}
+
+#[tokio::test]
+async fn cleanup_takes_nothing() {
+    let skep = Skep::start().await;
+    for body in ["", "{}"] {
+        let Refused { status, code, .. } = refused(skep.post("/api/swarm/cleanup", body).await).await;
+        assert_eq!((status, code.as_str()), TAKEN, "{body:?}");
+    }
+    let found = refused(skep.post("/api/swarm/cleanup", r#"{"force": true}"#).await).await;
+    assert_eq!((found.status, found.code.as_str()), (400, "unknown_field"));
+    assert!(found.message.contains("`force`"));
+}
+
+#[tokio::test]
+async fn exec_needs_a_vm_and_a_command_that_can_be() {
+    let skep = Skep::start().await;
+    for (path, body, status, code, name) in [
+        ("/api/exec", r#"{"command": "id"}"#, 400, "missing_parameter", "`vm`"),
+        ("/api/exec", r#"{"vm": 7}"#, 400, "missing_parameter", "`command`"),
+        ("/api/exec", r#"{"vm": "abc", "command": "id"}"#, 404, "unknown_vm", "`abc`"),
+        ("/api/exec", r#"{"vm": 1.5, "command": "id"}"#, 400, "invalid_value", "`vm`"),
+        ("/api/exec", r#"{"vm": 7, "command": "id", "cwd": "tmp"}"#, 400, "invalid_value", "`cwd`"),
+        ("/api/exec", r#"{"vm": 7, "command": "a\u0000b"}"#, 400, "invalid_value", "`command`"),
+        ("/api/exec", r#"{"vm": 7, "command": "id", "timeout": 0}"#, 400, "invalid_value", "`timeout`"),
+        ("/api/exec", r#"{"vm": 7, "command": "id", "timeout": 3600001}"#, 400, "invalid_value", "3600000"),
+        ("/api/exec", r#"{"vm": 7, "command": "id", "env": {"1": ""}}"#, 400, "invalid_value", "`env`"),
+        ("/api/swarm/vm/7/exec", r#"{"vm": 7, "command": "id"}"#, 400, "unknown_field", "`vm`"),
+        ("/api/swarm/vm/7/exec", r#"{"command": "id", "timeout": 1}"#, 503, "swarm_unavailable", ""),
+        ("/api/exec", r#"{"vm": 7, "command": "id", "stream": true}"#, 503, "swarm_unavailable", ""),
+    ] {
+        let found = refused(skep.post(path, body).await).await;
+        assert_eq!((found.status, found.code.as_str()), (status, code), "{body}: {}", found.message);
+        assert!(found.message.contains(name), "{body}: {}", found.message);
+    }
+}

@@ -1,0 +1,124 @@
+//! `/api/keys`.
+
+use reqwest::Method;
+use serde_json::Value;
+use skep_accounts::{KeySecret, scopes_of};
+use skep_api::{
+    ErrorCode, KeyId, Role, Scope,
+    keys::{CreateKey, Key},
+};
+use skep_client::Client;
+
+use crate::harness::{Refused, Skep, refused};
+
+fn client(skep: &Skep, key: &str) -> Client {
+    Client::new(&format!("http://{}", skep.address), Some(key)).unwrap()
+}
+
+fn named(name: &str, role: Role) -> CreateKey {
+    CreateKey { name: name.to_owned(), role: Some(role), ..CreateKey::default() }
+}
+
+#[tokio::test]
+async fn a_key_is_created_used_and_revoked() {
+    let skep = Skep::start().await;
+    let admin = client(&skep, &skep.admin);
+    let made = admin.create_key(&named("ci", Role::Agent)).await.unwrap().value;
+    assert_eq!(made.record.prefix, KeySecret::parse(&made.key).unwrap().prefix());
+    assert_eq!(made.record.scopes, scopes_of(Role::Agent, "default"));
+    let agent = client(&skep, &made.key);
+    assert_eq!(agent.whoami().await.unwrap().key.name, "ci");
+    let refused = agent.keys(None).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::ScopeMissing);
+    let taken = admin.create_key(&named("ci", Role::Agent)).await.unwrap_err();
+    assert_eq!(taken.code(), ErrorCode::NameTaken);
+
+    let revoked = admin.revoke_key(made.record.id).await.unwrap().value;
+    assert!(revoked.revoked_at.is_some());
+    assert_eq!(agent.whoami().await.unwrap_err().to_string(), "Token expired");
+    let again = admin.revoke_key(made.record.id).await.unwrap().value;
+    assert_eq!(again.revoked_at, revoked.revoked_at);
+    assert_eq!(admin.key(made.record.id).await.unwrap().revoked_at, revoked.revoked_at);
+    assert!(admin.create_key(&named("ci", Role::Agent)).await.is_ok(), "the name is free again");
+}
+
+#[tokio::test]
+async fn a_created_key_is_answered_with_201_and_whole_times() {
+    let skep = Skep::start().await;
+    let response = skep.post("/api/keys", r#"{"name": "ci", "scopes": ["files:read"]}"#).await;
+    assert_eq!(response.status(), 201);
+    let body: Value = response.json().await.unwrap();
+    let created = body["created_at"].as_str().unwrap();
+    assert_eq!((created.len(), &created[19..20], &created[23..]), (24, ".", "Z"), "{created}");
+    assert_eq!(body["scopes"], serde_json::json!(["files:read"]));
+    for field in
+        ["id", "account", "prefix", "environment", "role", "vm", "last_used_at", "expires_at", "revoked_at"]
+    {
+        assert!(body.get(field).is_some(), "{field}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_key_cannot_be_is_refused() {
+    let skep = Skep::start().await;
+    for (body, status, code) in [
+        ("{}", 400, "missing_parameter"),
+        (r#"{"name": "x"}"#, 400, "missing_parameter"),
+        (r#"{"name": "", "role": "agent"}"#, 400, "invalid_value"),
+        (r#"{"name": "x", "role": "agent", "scopes": []}"#, 400, "invalid_value"),
+        (r#"{"name": "x", "role": "root"}"#, 400, "invalid_value"),
+        (r#"{"name": "x", "role": "agent", "expires_at": "2020-01-01T00:00:00Z"}"#, 400, "invalid_value"),
+        (r#"{"name": "x", "role": "agent", "expires_at": "tomorrow"}"#, 400, "invalid_value"),
+        (r#"{"name": "x", "role": "vm"}"#, 400, "missing_parameter"),
+        (r#"{"name": "x", "role": "vm", "vm": "abc"}"#, 404, "unknown_vm"),
+        (r#"{"name": "x", "role": "vm", "vm": 7}"#, 503, "swarm_unavailable"),
+    ] {
+        let found = refused(skep.post("/api/keys", body).await).await;
+        assert_eq!((found.status, found.code.as_str()), (status, code), "{body}: {}", found.message);
+    }
+    let (few, _) = skep.key(&[Scope::Admin]).await;
+    let more = client(&skep, &few).create_key(&named("x", Role::Agent)).await.unwrap_err();
+    assert_eq!(more.code(), ErrorCode::ScopeMissing);
+}
+
+#[tokio::test]
+async fn what_is_no_key_is_404_in_the_words_of_what_does_not_exist() {
+    let skep = Skep::start().await;
+    let unknown = KeyId::generate().to_string();
+    for method in [Method::GET, Method::DELETE] {
+        let mut words = Vec::new();
+        for id in [unknown.as_str(), "abc"] {
+            let request = skep.request(method.clone(), &format!("/api/keys/{id}"));
+            let Refused { status, code, message } = refused(request.send().await.unwrap()).await;
+            assert_eq!((status, code.as_str()), (404, "unknown_key"));
+            words.push(message.replace(id, "ID"));
+        }
+        assert_eq!(words[0], words[1]);
+    }
+}
+
+#[tokio::test]
+async fn a_list_is_read_page_by_page() {
+    let skep = Skep::start().await;
+    for _ in 0..4 {
+        skep.key(&[]).await;
+    }
+    let mut found: Vec<Key> = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page: Value = skep.get(&format!("/api/keys?limit=2{cursor}")).await.json().await.unwrap();
+        let keys: Vec<Key> = serde_json::from_value(page["keys"].clone()).unwrap();
+        assert!(keys.len() <= 2);
+        found.extend(keys);
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found.len(), 5);
+    assert!(found.is_sorted_by(|a, b| a.id > b.id), "newest first, each once");
+    for query in ["limit=0", "limit=1001", "limit=x", "cursor=x", "page=2"] {
+        let response = skep.get(&format!("/api/keys?{query}")).await;
+        assert_eq!(refused(response).await.status, 400, "{query}");
+    }
+}

@@ -1,0 +1,177 @@
+//! The OpenAPI document, walked both ways: what it describes is there, and what is there is described.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use reqwest::Method;
+use serde_json::Value;
+use skep_api::{ErrorCode, Scope};
+
+use crate::harness::{Refused, Skep, refused};
+
+struct Operation {
+    method: Method,
+    path: String,
+    /// `None` where no key is needed.
+    scopes: Option<Vec<Scope>>,
+    described: Value,
+}
+
+impl Operation {
+    /// A path that the route matches.
+    fn concrete(&self) -> String {
+        self.path.replace("{pid}", "4242").replace("{id}", "key_x")
+    }
+}
+
+async fn document(skep: &Skep) -> Value {
+    let response = skep.bare(Method::GET, "/api/openapi.json").send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.json().await.unwrap()
+}
+
+fn operations(document: &Value) -> Vec<Operation> {
+    let mut found = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, described) in item.as_object().unwrap() {
+            let security = described["security"].as_array().unwrap_or_else(|| panic!("{method} {path}"));
+            let scopes = security.iter().find_map(|one| one.get("bearer")).map(|scopes| {
+                let scopes = scopes.as_array().unwrap().iter();
+                scopes.map(|scope| scope.as_str().unwrap().parse().unwrap()).collect()
+            });
+            found.push(Operation {
+                method: method.to_uppercase().parse().unwrap(),
+                path: path.clone(),
+                scopes,
+                described: described.clone(),
+            });
+        }
+    }
+    found
+}
+
+/// Every operation that the service is promised to have.
+const PROMISED: &[(&str, &str)] = &[
+    ("DELETE", "/api/keys/{id}"),
+    ("DELETE", "/api/swarm/vm/{pid}"),
+    ("GET", "/api/health"),
+    ("GET", "/api/keys"),
+    ("GET", "/api/keys/{id}"),
+    ("GET", "/api/openapi.json"),
+    ("GET", "/api/swarm/status"),
+    ("GET", "/api/swarm/vm/{pid}"),
+    ("GET", "/api/swarm/vm/{pid}/console"),
+    ("GET", "/api/whoami"),
+    ("POST", "/api/exec"),
+    ("POST", "/api/keys"),
+    ("POST", "/api/swarm/boot"),
+    ("POST", "/api/swarm/cleanup"),
+    ("POST", "/api/swarm/vm/{pid}/exec"),
+];
+
+#[tokio::test]
+async fn the_document_has_what_is_promised() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    let found: BTreeSet<(String, String)> =
+        operations(&document).iter().map(|o| (o.method.to_string(), o.path.clone())).collect();
+    let promised = PROMISED.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned())).collect();
+    assert_eq!(found, promised);
+    let names: BTreeSet<String> = operations(&document)
+        .iter()
+        .map(|o| o.described["operationId"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names.len(), PROMISED.len(), "each operation has a name of its own");
+}
+
+/// From the document to the router: what is described answers, and demands exactly what the document says.
+#[tokio::test]
+async fn what_is_described_is_there_and_demands_what_it_says() {
+    let skep = Skep::start().await;
+    for operation in operations(&document(&skep).await) {
+        let Operation { method, path, scopes, .. } = &operation;
+        let bare = || skep.bare(method.clone(), &operation.concrete());
+        let status = bare().send().await.unwrap().status();
+        let Some(scopes) = scopes else {
+            assert_eq!(status, 200, "{method} {path} is public");
+            continue;
+        };
+        assert_eq!(status, 401, "{method} {path}");
+        let others: Vec<Scope> = Scope::ALL.iter().copied().filter(|scope| !scopes.contains(scope)).collect();
+        let (without, _) = skep.key(&others).await;
+        let (exactly, _) = skep.key(scopes).await;
+        if !scopes.is_empty() {
+            let response = bare().bearer_auth(without).send().await.unwrap();
+            let Refused { status, code, .. } = refused(response).await;
+            assert_eq!((status, code.as_str()), (403, "scope_missing"), "{method} {path}");
+        }
+        let response = bare().bearer_auth(exactly).send().await.unwrap();
+        assert!(![401, 403, 405].contains(&response.status().as_u16()), "{method} {path}");
+        assert_ne!(response.headers().get("skep-error").map(|v| v.as_bytes()), Some(&b"unknown_route"[..]));
+    }
+}
+
+/// From the router to the document: a path answers no method that is not described.
+#[tokio::test]
+async fn what_is_there_is_described() {
+    let skep = Skep::start().await;
+    let mut described: BTreeMap<String, Vec<Method>> = BTreeMap::new();
+    for operation in operations(&document(&skep).await) {
+        described.entry(operation.concrete()).or_default().push(operation.method);
+    }
+    for (path, methods) in described {
+        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
+        {
+            let status = skep.request(method.clone(), &path).send().await.unwrap().status();
+            assert_eq!(status != 405, methods.contains(&method), "{method} {path}: {status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_operation_refuses_unknown_parameters_and_says_so() {
+    let skep = Skep::start().await;
+    for operation in operations(&document(&skep).await) {
+        let Operation { method, path, described, .. } = &operation;
+        let request = skep.request(method.clone(), &format!("{}?bogus=1", operation.concrete()));
+        let Refused { status, message, .. } = refused(request.send().await.unwrap()).await;
+        assert_eq!(status, 400, "{method} {path}");
+        assert!(message.contains("`bogus`"), "{method} {path}: {message}");
+        for status in ["400", "500"] {
+            assert!(described["responses"].get(status).is_some(), "{method} {path} lacks {status}");
+        }
+        let named: Vec<&str> =
+            path.split('/').filter_map(|s| s.strip_prefix('{')?.strip_suffix('}')).collect();
+        let parameters = described["parameters"].as_array().cloned().unwrap_or_default();
+        let in_path: Vec<&str> =
+            parameters.iter().filter(|p| p["in"] == "path").map(|p| p["name"].as_str().unwrap()).collect();
+        assert_eq!(in_path, named, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn every_code_is_listed_and_every_reference_leads_somewhere() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let codes: Vec<&str> =
+        schemas["ErrorCode"]["enum"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+    assert_eq!(codes, ErrorCode::ALL.iter().map(|code| code.as_str()).collect::<Vec<_>>());
+    let mut references = Vec::new();
+    collect(&document, &mut references);
+    for reference in references {
+        let name = reference.strip_prefix("#/components/schemas/").unwrap();
+        assert!(schemas.contains_key(name), "{reference} leads nowhere");
+    }
+}
+
+fn collect(value: &Value, references: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| match value.as_str() {
+            Some(text) if name == "$ref" => references.push(text.to_owned()),
+            _ => collect(value, references),
+        }),
+        Value::Array(values) => values.iter().for_each(|value| collect(value, references)),
+        _ => {}
+    }
+}

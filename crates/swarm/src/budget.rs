@@ -1,0 +1,187 @@
+//! What the machine can hold, and who holds how much of it. A boot reserves before it begins, so that many boots at
+//! once cannot promise the same memory twice.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
+
+/// What a VMM takes beside its guest's memory, in MiB: measured 44 to 48 of the emulator, rounded up.
+const VMM_OVERHEAD_MB: u64 = 64;
+
+/// The machine's budget.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    max_vms: u32,
+    memory_mb: u64,
+    used: Mutex<HashMap<AccountId, Used>>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Used {
+    vms: u32,
+    memory_mb: u64,
+    guests_mb: u64,
+}
+
+/// A part of the budget. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    budget: Arc<Budget>,
+    account: AccountId,
+    vms: u32,
+    guest_mb: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(max_vms: u32, memory_mb: u64) -> Self {
+        Self { max_vms, memory_mb, used: Mutex::default() }
+    }
+
+    /// Reserves room for `vms` guests of `guest_mb` each.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        account: AccountId,
+        limits: &Limits,
+        vms: u32,
+        guest_mb: u64,
+    ) -> Result<Reservation, Failure> {
+        let mut used = self.lock();
+        let own = used.get(&account).copied().unwrap_or_default();
+        let total = sum(&used);
+        check_quota(limits, own, vms, guest_mb)?;
+        let asked_mb = u64::from(vms) * (guest_mb + VMM_OVERHEAD_MB);
+        if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.memory_mb {
+            return Err(self.no_capacity(total, vms, asked_mb));
+        }
+        let own = used.entry(account).or_default();
+        own.vms += vms;
+        own.memory_mb += asked_mb;
+        own.guests_mb += u64::from(vms) * guest_mb;
+        drop(used);
+        Ok(Reservation { budget: self.clone(), account, vms, guest_mb })
+    }
+
+    /// What stands in the status.
+    pub(crate) fn capacity(&self) -> Capacity {
+        let total = sum(&self.lock());
+        Capacity { max_vms: self.max_vms, memory_mb: self.memory_mb, memory_used_mb: total.memory_mb }
+    }
+
+    fn no_capacity(&self, total: Used, vms: u32, asked_mb: u64) -> Failure {
+        Failure::new(
+            ErrorCode::NoCapacity,
+            format!(
+                "this machine holds {} VMs and {} MiB; {} VMs and {} MiB are used, and {vms} VMs with {asked_mb} MiB \
+                 were asked for; end some VMs or ask for fewer",
+                self.max_vms, self.memory_mb, total.vms, total.memory_mb
+            ),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<AccountId, Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn sum(used: &HashMap<AccountId, Used>) -> Used {
+    used.values().fold(Used::default(), |sum, used| Used {
+        vms: sum.vms + used.vms,
+        memory_mb: sum.memory_mb + used.memory_mb,
+        guests_mb: sum.guests_mb + used.guests_mb,
+    })
+}
+
+fn check_quota(limits: &Limits, own: Used, vms: u32, guest_mb: u64) -> Result<(), Failure> {
+    if let Some(max) = limits.max_vms
+        && own.vms.saturating_add(vms) > max
+    {
+        let left = max.saturating_sub(own.vms);
+        return Err(Failure::new(
+            ErrorCode::QuotaExceeded,
+            format!(
+                "{vms} VMs were asked for, and {left} of this account's {max} are left; end some VMs first"
+            ),
+        ));
+    }
+    let asked_mb = u64::from(vms) * guest_mb;
+    match limits.max_memory_mb {
+        Some(max) if own.guests_mb + asked_mb > max => {
+            let left = max.saturating_sub(own.guests_mb);
+            Err(Failure::new(
+                ErrorCode::QuotaExceeded,
+                format!("{asked_mb} MiB were asked for, and {left} of this account's {max} MiB are left"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Reservation {
+    /// Takes the part of one VM out of it, which then lives as long as that VM.
+    pub(crate) fn split_one(&mut self) -> Reservation {
+        self.vms -= 1;
+        Reservation { budget: self.budget.clone(), account: self.account, vms: 1, guest_mb: self.guest_mb }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut used = self.budget.lock();
+        if let Some(own) = used.get_mut(&self.account) {
+            own.vms -= self.vms;
+            own.memory_mb -= u64::from(self.vms) * (self.guest_mb + VMM_OVERHEAD_MB);
+            own.guests_mb -= u64::from(self.vms) * self.guest_mb;
+        }
+        used.retain(|_, own| own.vms > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+
+    #[test]
+    fn what_is_reserved_cannot_be_promised_twice_and_comes_back() {
+        let budget = Arc::new(Budget::new(3, 10_000));
+        let account = AccountId::generate();
+        let mut first = budget.reserve(account, &FREE, 2, 128).unwrap();
+        let refused = budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NoCapacity);
+        assert!(refused.message.contains("holds 3 VMs"), "{}", refused.message);
+        let one = first.split_one();
+        drop(first);
+        assert_eq!(budget.capacity().memory_used_mb, 192);
+        drop(one);
+        assert_eq!(budget.capacity().memory_used_mb, 0);
+        budget.reserve(account, &FREE, 3, 128).unwrap();
+    }
+
+    #[test]
+    fn memory_is_a_limit_of_its_own() {
+        let budget = Arc::new(Budget::new(100, 400));
+        let refused = budget.reserve(AccountId::generate(), &FREE, 3, 128).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NoCapacity);
+        budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap();
+    }
+
+    #[test]
+    fn a_quota_names_both_numbers() {
+        let budget = Arc::new(Budget::new(100, 100_000));
+        let account = AccountId::generate();
+        let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400) };
+        let _held = budget.reserve(account, &limits, 2, 128).unwrap();
+        let refused = budget.reserve(account, &limits, 3, 1).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::QuotaExceeded);
+        assert!(
+            refused.message.contains('3') && refused.message.contains("2 of this account's 4"),
+            "{refused}"
+        );
+        let refused = budget.reserve(account, &limits, 2, 128).unwrap_err();
+        assert!(refused.message.contains("256 MiB") && refused.message.contains("144"), "{refused}");
+    }
+}

@@ -1,0 +1,66 @@
+//! A VM's serial log: its last part, however much the guest prints.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use skep_api::swarm::Console;
+use tokio::{io::AsyncReadExt, net::UnixStream};
+
+/// How much is kept of each VM, in bytes.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// The log of one VM.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ConsoleLog(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: VecDeque<u8>,
+    truncated: bool,
+}
+
+impl ConsoleLog {
+    /// Reads until the VMM is gone. Always: a console that nobody reads would stop the guest.
+    pub(crate) async fn follow(self, mut stream: UnixStream) {
+        let mut block = vec![0; 16 << 10];
+        while let Ok(read @ 1..) = stream.read(&mut block).await {
+            self.append(&block[..read]);
+        }
+    }
+
+    /// The log as it is now. What is not UTF-8 is replaced.
+    pub(crate) fn read(&self) -> Console {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let console = String::from_utf8_lossy(kept.bytes.make_contiguous()).into_owned();
+        Console { console, truncated: kept.truncated }
+    }
+
+    fn append(&self, bytes: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.bytes.extend(bytes);
+        let over = kept.bytes.len().saturating_sub(KEPT_BYTES);
+        if over > 0 {
+            kept.bytes.drain(..over);
+            kept.truncated = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_part_is_kept() {
+        let log = ConsoleLog::default();
+        log.append(b"first");
+        assert_eq!(log.read(), Console { console: "first".to_owned(), truncated: false });
+        log.append(&vec![b'x'; KEPT_BYTES]);
+        log.append(b"last");
+        let read = log.read();
+        assert_eq!(read.console.len(), KEPT_BYTES);
+        assert!(read.truncated && read.console.ends_with("xlast"));
+    }
+}

@@ -1,0 +1,52 @@
+//! What makes a VM another one than its siblings.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use rand::RngCore;
+use skep_channel::Identity;
+use skep_keeper_protocol::Launched;
+
+/// Bytes of randomness for the guest's kernel: twice its pool's 32.
+const SEED_BYTES: usize = 64;
+
+/// A new identity for a VM that was just restored.
+pub(crate) fn new(launched: &Launched, env: &BTreeMap<String, String>) -> Identity {
+    let mut random = rand::rng();
+    let mut seed = [0; SEED_BYTES];
+    random.fill_bytes(&mut seed);
+    Identity {
+        vm: launched.vm.to_string(),
+        // A name of at most 63 letters, digits and hyphens (RFC 1123, 2.1).
+        hostname: launched.vm.to_string().replace('_', "-"),
+        mac: launched.mac,
+        ip: launched.ip,
+        prefix_len: launched.prefix_len,
+        gateway: Some(launched.gateway),
+        unix_time_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64,
+        seed: hex(&seed),
+        machine_id: hex(&random_bytes(&mut random)),
+        boot_id: uuid(random_bytes(&mut random)),
+        env: env.clone(),
+    }
+}
+
+fn random_bytes(random: &mut impl RngCore) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    random.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// A random uuid (RFC 9562, 5.4).
+fn uuid(mut bytes: [u8; 16]) -> String {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let digits = hex(&bytes);
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

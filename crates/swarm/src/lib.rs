@@ -1,0 +1,20 @@
+//! The life of VMs: boot, identity, exec, end.
+//!
+//! One task owns a VM and takes commands from a queue; nobody locks a VM. The keeper holds the processes, this crate
+//! drives them and records what became of them.
+
+mod boot;
+mod budget;
+mod console;
+mod error;
+mod identity;
+mod order;
+mod registry;
+mod swarm;
+mod vm;
+
+pub use error::Error;
+pub use order::BootOrder;
+pub use skep_api::exec::ExecEvent;
+pub use skep_channel::ExecStream;
+pub use swarm::{Parts, Swarm};

@@ -1,0 +1,29 @@
+//! What the swarm is asked to do.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+/// A boot, checked.
+#[derive(Debug, Clone)]
+pub struct BootOrder {
+    /// How many VMs.
+    pub count: u32,
+    /// The template's name.
+    pub template: String,
+    /// Time until they end by themselves.
+    pub ttl: Option<Duration>,
+    /// Kept with the record.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Seen by every command; never in a record, event or log.
+    pub env: BTreeMap<String, String>,
+    /// When the request arrived.
+    pub arrived: Instant,
+    /// The same by the wall clock.
+    pub started_at: Timestamp,
+    /// The request, for events.
+    pub request_id: String,
+}

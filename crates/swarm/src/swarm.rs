@@ -1,0 +1,233 @@
+//! What the server asks of the swarm.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use skep_api::{
+    AccountId, ErrorCode, Failure, VmRef,
+    exec::{ExecOutcome, RunCommand},
+    keys::Limits,
+    swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm},
+};
+use skep_channel::ExecStream;
+use skep_engine::Driver;
+use skep_keeper_protocol::ServerEnd;
+use skep_store::{EndAllAlive, RecordBoots, Store};
+use tokio::time::timeout;
+
+use crate::{
+    BootOrder, Error,
+    boot::{Booter, unknown_template},
+    budget::Budget,
+    registry::Registry,
+    vm::{self, BootedVm, Surroundings, VmHandle},
+};
+
+/// Memory of a guest of the base template, in MiB, for the reservation ahead of the launch.
+const GUEST_MB: u64 = 128;
+/// Beyond a command's own timeout, for the way into the guest and back on a machine under load.
+const EXEC_GRACE: Duration = Duration::from_secs(30);
+
+/// What a swarm is made of.
+pub struct Parts {
+    /// The way to the keeper.
+    pub keeper: ServerEnd,
+    /// What drives VMMs.
+    pub driver: Arc<dyn Driver>,
+    /// Where VMs are recorded.
+    pub store: Arc<dyn Store>,
+    /// The engine's report, for the status.
+    pub engine: EngineReport,
+    /// VMs that this machine can hold.
+    pub max_vms: u32,
+    /// Memory for VMs, in MiB.
+    pub memory_mb: u64,
+}
+
+/// All VMs of this server. Cheap to clone.
+#[derive(Clone)]
+pub struct Swarm(Arc<Inner>);
+
+struct Inner {
+    booter: Booter,
+    surroundings: Surroundings,
+    budget: Arc<Budget>,
+    engine: EngineReport,
+}
+
+impl Swarm {
+    /// Begins with none: what an earlier start left is ended and recorded as lost.
+    ///
+    /// # Errors
+    /// The keeper or the store is away.
+    pub async fn start(parts: Parts) -> Result<Self, Error> {
+        for vm in parts.keeper.list().await? {
+            parts.keeper.end(vm).await?;
+        }
+        let lost =
+            parts.store.end_all_alive(EndAllAlive { reason: EndReason::Lost, at: Timestamp::now() }).await?;
+        for record in lost {
+            tracing::warn!(vm = %record.vm.id, "VM {} was lost: an earlier start left it", record.vm.id);
+        }
+        let surroundings = Surroundings {
+            keeper: parts.keeper.clone(),
+            store: parts.store,
+            registry: Arc::new(Registry::default()),
+        };
+        Ok(Self(Arc::new(Inner {
+            booter: Booter { keeper: parts.keeper, driver: parts.driver },
+            surroundings,
+            budget: Arc::new(Budget::new(parts.max_vms, parts.memory_mb)),
+            engine: parts.engine,
+        })))
+    }
+
+    /// The account's VMs, and what the machine can hold.
+    pub async fn status(&self, account: &AccountId) -> Result<SwarmStatus, Error> {
+        let vms: Vec<Vm> = self.registry().of(*account).iter().map(VmHandle::record).collect();
+        Ok(SwarmStatus {
+            count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
+            vms,
+            pool: BTreeMap::new(),
+            capacity: self.0.budget.capacity(),
+            engine: Some(self.0.engine.clone()),
+        })
+    }
+
+    /// Boots all VMs of an order, or none.
+    ///
+    /// # Errors
+    /// Unknown template, quota, capacity, or a VM that did not come up.
+    pub async fn boot(
+        &self,
+        account: &AccountId,
+        limits: &Limits,
+        order: BootOrder,
+    ) -> Result<BootAnswer, Error> {
+        if order.template != BASE_TEMPLATE {
+            return Err(unknown_template(&order.template).into());
+        }
+        let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
+        let (swarm, account) = (self.clone(), *account);
+        // In a task of its own: a caller that goes away must not leave half a boot behind.
+        tokio::spawn(async move {
+            let booted = swarm.0.booter.boot_all(account, &order, reservation).await?;
+            swarm.record(booted, &order).await
+        })
+        .await?
+    }
+
+    /// Ends all VMs of the account, and tells how many.
+    pub async fn cleanup(&self, account: &AccountId, request_id: &str) -> Result<u32, Error> {
+        let vms = self.registry().of(*account);
+        let ends = join_all(vms.iter().map(|handle| handle.end(EndReason::Cleanup, request_id))).await;
+        let mut terminated = 0;
+        for end in ends {
+            match end {
+                Ok(()) => terminated += 1,
+                // It ended by itself meanwhile.
+                Err(error) if error.code() == ErrorCode::UnknownVm => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(terminated)
+    }
+
+    /// One VM.
+    ///
+    /// # Errors
+    /// Unknown VM.
+    pub async fn vm(&self, account: &AccountId, vm: VmRef) -> Result<Vm, Error> {
+        Ok(self.registry().find(*account, vm)?.record())
+    }
+
+    /// Ends one VM, and answers what it was.
+    ///
+    /// # Errors
+    /// Unknown VM.
+    pub async fn end(&self, account: &AccountId, vm: VmRef, request_id: &str) -> Result<Vm, Error> {
+        let handle = self.registry().find(*account, vm)?;
+        handle.end(EndReason::Deleted, request_id).await?;
+        Ok(handle.record())
+    }
+
+    /// Runs a command in a VM. Dropping the future ends the command.
+    ///
+    /// # Errors
+    /// Unknown VM, one that ended meanwhile, a guest that does not answer, or what the guest refused.
+    pub async fn exec(
+        &self,
+        account: &AccountId,
+        vm: VmRef,
+        command: RunCommand,
+    ) -> Result<ExecOutcome, Error> {
+        let handle = self.registry().find(*account, vm)?;
+        let patience = Duration::from_millis(command.timeout_ms) + EXEC_GRACE;
+        match timeout(patience, handle.guest.call(&command)).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(_) => Err(no_answer(vm, patience).into()),
+        }
+    }
+
+    /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command.
+    ///
+    /// # Errors
+    /// As [`Swarm::exec`].
+    pub async fn exec_stream(
+        &self,
+        account: &AccountId,
+        vm: VmRef,
+        command: RunCommand,
+    ) -> Result<ExecStream, Error> {
+        let handle = self.registry().find(*account, vm)?;
+        match timeout(EXEC_GRACE, handle.guest.start(&command)).await {
+            Ok(stream) => Ok(stream?),
+            Err(_) => Err(no_answer(vm, EXEC_GRACE).into()),
+        }
+    }
+
+    /// The serial log.
+    ///
+    /// # Errors
+    /// Unknown VM.
+    pub async fn console(&self, account: &AccountId, vm: VmRef) -> Result<Console, Error> {
+        Ok(self.registry().find(*account, vm)?.console.read())
+    }
+
+    /// Whether VMs can be booted, or why not.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn health(&self) -> Result<(), String> {
+        if self.0.surroundings.keeper.is_closed() { Err("the keeper is gone".to_owned()) } else { Ok(()) }
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.0.surroundings.registry
+    }
+
+    async fn record(&self, booted: Vec<BootedVm>, order: &BootOrder) -> Result<BootAnswer, Error> {
+        let command = RecordBoots {
+            vms: booted.iter().map(|vm| vm.facts.clone()).collect(),
+            at: Timestamp::now(),
+            request_id: Some(order.request_id.clone()),
+        };
+        if let Err(error) = self.0.surroundings.store.record_boots(command).await {
+            self.0.booter.undo(booted).await;
+            return Err(error.into());
+        }
+        let mut vms: Vec<Vm> =
+            booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
+        vms.sort_by_key(|vm| vm.id);
+        for vm in booted {
+            vm::settle_in(vm, self.0.surroundings.clone());
+        }
+        Ok(BootAnswer { vms, elapsed_ms: (order.arrived.elapsed().as_secs_f64() * 1e6).round() / 1e3 })
+    }
+}
+
+fn no_answer(vm: VmRef, patience: Duration) -> Failure {
+    let message = format!("VM `{vm}` did not answer within {} s; its console tells more", patience.as_secs());
+    Failure::new(ErrorCode::GuestTimeout, message)
+}
