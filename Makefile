@@ -1,0 +1,56 @@
+# skep: `make run` sets up, builds, bakes and serves; `make test` sets up, builds, bakes and tests.
+# Both work from a clean clone, and again. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup agent build run test check audit soak clean
+
+TARGET := x86_64-unknown-linux-gnu
+AGENT := target/guest/$(TARGET)/guest/skep-agent
+SKEP := target/release/skep
+# Tests bake once, into an image directory of their own.
+TEST_IMAGES := $(CURDIR)/target/images
+# Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
+ARGS ?=
+
+help: ## list what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+setup: ## install what is missing (as root), or name it
+	@packaging/setup
+
+agent: setup
+	@echo "==> guest agent (static; the first build takes about a minute)"
+	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
+		cargo build --locked --package skep-agent --profile guest --target $(TARGET) --target-dir target/guest
+
+build: agent ## build the guest agent and the binary, target/release/skep
+	@echo "==> skep (the first build takes some minutes)"
+	@cargo build --locked --release --package skep
+
+run: build ## set up, build, bake the base template, serve until Ctrl-C
+	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
+	@exec $(SKEP) serve $(ARGS)
+
+test: check ## all tests, with real VMs
+	@[ "$$(id -u)" = 0 ] || { echo "make test: the tests with VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
+	@echo "==> base template for the tests"
+	@$(SKEP) bake --image-dir $(TEST_IMAGES)
+	@echo "==> tests that need root: jails, namespaces, VMs"
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
+		cargo test --locked --workspace --exclude skep-agent --features skep-tests/root,skep-jail/root-tests,skep-network/root-tests,skep-keeper/root-tests
+
+check: build ## format, lints and the tests that need neither root nor VMs
+	@echo "==> format and lints"
+	@cargo fmt --all --check
+	@cargo clippy --locked --workspace --all-targets -- -D warnings
+	@echo "==> tests that need no VM"
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --workspace
+
+audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny)
+	@command -v cargo-deny >/dev/null || { echo "make audit: cargo-deny is missing; install it: cargo install --locked cargo-deny" >&2; exit 1; }
+	@cargo deny --all-features check
+
+clean: ## remove what was built
+	@cargo clean

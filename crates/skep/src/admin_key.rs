@@ -1,0 +1,61 @@
+//! The first admin key, where one process does everything.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use anyhow::Context;
+use skep_accounts::KeySecret;
+use skep_api::Environment;
+
+use crate::random;
+
+/// The admin key of a data directory, and whether it was made just now.
+pub(crate) fn ensure(path: &Path) -> anyhow::Result<(KeySecret, bool)> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            let secret = KeySecret::parse(text.trim());
+            let what = || format!("{} holds no key; remove it to have a new one made", path.display());
+            Ok((secret.with_context(what)?, false))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let secret = KeySecret::from_random(Environment::Prod, random::bytes()?);
+            write(path, &secret).with_context(|| format!("{} cannot be written", path.display()))?;
+            Ok((secret, true))
+        }
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+    }
+}
+
+fn write(path: &Path, secret: &KeySecret) -> std::io::Result<()> {
+    // Whole or not at all: half a key would lock its owner out at the next start.
+    let new = path.with_extension("key.new");
+    let _ = fs::remove_file(&new);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    writeln!(file, "{}", secret.expose())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_made_once_and_is_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.key");
+        let (made, new) = ensure(&path).unwrap();
+        assert!(new);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (read, new) = ensure(&path).unwrap();
+        assert_eq!((read.expose(), new), (made.expose(), false));
+        fs::write(&path, "nonsense").unwrap();
+        assert!(ensure(&path).unwrap_err().to_string().contains("admin.key"));
+    }
+}

@@ -1,0 +1,55 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::verbs::{bake, boot, cleanup, doctor, exec, keys, ps, rm, serve, status};
+
+/// Boots microVMs for AI agents from a snapshot, and runs commands in them.
+#[derive(Debug, Parser)]
+#[command(name = "skep", version, propagate_version = true, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Serve the API until SIGTERM or Ctrl-C.
+    Serve(serve::Serve),
+    /// Boot VMs.
+    Boot(boot::Boot),
+    /// List the VMs.
+    Ps(ps::Ps),
+    /// Run a command in a VM; its output, input and exit code pass through.
+    Exec(exec::Exec),
+    /// End VMs.
+    Rm(rm::Rm),
+    /// End all VMs.
+    Cleanup(cleanup::Cleanup),
+    /// Show what the machine can hold, and the engine in use.
+    Status(status::Status),
+    /// Create, list and revoke keys; no server needs to run.
+    Keys(keys::Keys),
+    /// Say what this machine can do, what is missing, and how to get it.
+    Doctor(doctor::Doctor),
+    /// Bake the base template, unless it is baked.
+    Bake(bake::Bake),
+    /// The process that serves, started by the one that keeps the privileges.
+    #[command(hide = true)]
+    ServerProcess,
+    /// The process that jails itself and becomes a VMM.
+    #[command(hide = true)]
+    Stage,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_contradicts_nothing() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,42 @@
+//! How verbs that are clients of the API find their server and their key.
+
+use std::{fs, future::Future, path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::Args;
+use skep_client::Client;
+
+use crate::settings::default_data_dir;
+
+/// Which server, with which key, and how its answer is shown.
+#[derive(Debug, Args)]
+pub(crate) struct Connection {
+    /// The server.
+    #[arg(long, env = "SKEP_URL", value_name = "URL", default_value = "http://127.0.0.1:7700")]
+    url: String,
+    /// The key [default: the admin key in DATA_DIR, where it may be read].
+    #[arg(long, env = "SKEP_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Where the server's data lies, for its admin key.
+    #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
+    data_dir: PathBuf,
+    /// Print the API's answer as it is.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Connection {
+    /// A client. Without any key it is made all the same: the server says what is missing.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        let given = self.api_key.clone().filter(|key| !key.is_empty());
+        let read = || fs::read_to_string(self.data_dir.join("admin.key")).ok();
+        let key = given.or_else(read).map(|key| key.trim().to_owned());
+        Ok(Client::new(&self.url, key.as_deref())?)
+    }
+}
+
+/// Runs a verb that only waits for its server.
+pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("the asynchronous runtime could not start")?.block_on(verb)
+}

@@ -1,0 +1,104 @@
+//! What people and programs read: tables, JSON as it came, and one line for what went wrong.
+
+use std::{
+    io::{self, ErrorKind, Write},
+    process::ExitCode,
+};
+
+use comfy_table::{Table, presets::NOTHING};
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// Prints text and a line end. A reader that went away, as `head` does, is no error.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// Prints bytes as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Prints an answer of the API as it came.
+pub(crate) fn json(text: &[u8]) -> io::Result<()> {
+    bytes(text)?;
+    line("")
+}
+
+/// Prints a value as the API would.
+pub(crate) fn value(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(line(&serde_json::to_string(value)?)?)
+}
+
+/// Prints a table without lines, which other programs can cut too.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
+    line(&lines.join("\n"))
+}
+
+/// A time as people like it: `3 m 20 s`.
+pub(crate) fn duration(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an uptime, never negative")]
+    let whole = seconds as u64;
+    match whole {
+        0..60 => format!("{seconds:.1} s"),
+        60..3_600 => format!("{} m {} s", whole / 60, whole % 60),
+        3_600..86_400 => format!("{} h {} m", whole / 3_600, whole % 3_600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3_600),
+    }
+}
+
+/// A point in time, or a dash.
+pub(crate) fn time(time: Option<Timestamp>) -> String {
+    time.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))
+}
+
+/// Says what went wrong.
+pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("skep: {}", one_line(error));
+    ExitCode::FAILURE
+}
+
+/// An error and its causes, in one line.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let words = cause.to_string();
+        // A transparent layer repeats the words of what it wraps.
+        if !text.contains(&words) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{words}");
+        }
+    }
+    text.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn a_duration_is_short() {
+        for (seconds, text) in [
+            (0.04, "0.0 s"),
+            (59.96, "60.0 s"),
+            (200.0, "3 m 20 s"),
+            (7_260.5, "2 h 1 m"),
+            (90_000.0, "1 d 1 h"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Settings: one field is a flag, a variable `SKEP_...` and a key in `skep.toml`. The flag wins over the variable, and that
+//! over the file.
+
+use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf};
+
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+/// The id of the flag that names the file.
+const FILE: &str = "config";
+
+/// What a server is told.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// A file with settings: the same names, with `_`, as TOML.
+    #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The address to serve at: a loopback one.
+    #[arg(long, env = "SKEP_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
+    pub(crate) listen: SocketAddr,
+    /// Where all data lies.
+    #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
+    pub(crate) data_dir: PathBuf,
+    /// Where templates lie; several servers may share it [default: DATA_DIR/templates].
+    #[arg(long, env = "SKEP_IMAGE_DIR", value_name = "DIR")]
+    pub(crate) image_dir: Option<PathBuf>,
+    /// Files that the account `default` works on; may be given several times [default: DATA_DIR/workspaces/default].
+    #[arg(long, env = "SKEP_ROOT", value_name = "DIR", value_delimiter = ':')]
+    pub(crate) root: Vec<PathBuf>,
+    /// Whom the server runs as [default: the owner of the first root, or `skep`].
+    #[arg(long, env = "SKEP_USER", value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// The most VMs at the same time [default: what the memory holds].
+    #[arg(long, env = "SKEP_MAX_VMS", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_vms: Option<u32>,
+    /// Memory for VMs, in MiB [default: most of what is free at the start].
+    #[arg(long, env = "SKEP_MEMORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) memory_mb: Option<u64>,
+    /// How log lines look.
+    #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: a level, or directives such as `info,skep_swarm=debug`.
+    #[arg(long, env = "SKEP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    pub(crate) log_level: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Settings {
+    /// Where templates lie.
+    pub(crate) fn image_dir(&self) -> PathBuf {
+        self.image_dir.clone().unwrap_or_else(|| self.data_dir.join("templates"))
+    }
+
+    /// The roots of the account `default`.
+    pub(crate) fn roots(&self) -> Vec<PathBuf> {
+        if self.root.is_empty() { vec![self.data_dir.join("workspaces/default")] } else { self.root.clone() }
+    }
+
+    /// The server's own part of the data.
+    pub(crate) fn server_dir(&self) -> PathBuf {
+        self.data_dir.join("server")
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.server_dir().join("skep.db")
+    }
+
+    /// The first admin key.
+    pub(crate) fn admin_key(&self) -> PathBuf {
+        self.data_dir.join("admin.key")
+    }
+
+    /// The same with all paths absolute, so that they mean the same in every process.
+    ///
+    /// # Errors
+    /// The current directory is gone.
+    pub(crate) fn absolute(mut self) -> std::io::Result<Self> {
+        self.data_dir = std::path::absolute(&self.data_dir)?;
+        self.image_dir = self.image_dir.map(std::path::absolute).transpose()?;
+        self.root = self.root.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+}
+
+/// `/var/lib/skep` as root, else the user's own place for such things.
+pub(crate) fn default_data_dir() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/skep");
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    state.unwrap_or_else(|| PathBuf::from(".")).join("skep")
+}
+
+/// Why a file of settings cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FileError {
+    file: PathBuf,
+    why: String,
+}
+
+impl std::fmt::Display for FileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the settings in {} cannot be used: {}", self.file.display(), self.why)
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// Reads a command line. Where its verb takes settings and names a file, that file's values stand in for defaults.
+///
+/// Ends the process where the command line itself is wrong, or asks for help.
+pub(crate) fn parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, FileError> {
+    let matches = C::command().try_get_matches_from(arguments).unwrap_or_else(|error| error.exit());
+    let matches = match named_file(&matches) {
+        None => matches,
+        Some((verbs, file)) => {
+            let fault = |why| FileError { file: file.clone(), why };
+            let text = fs::read_to_string(&file).map_err(|error| fault(error.to_string()))?;
+            let values = values(&text).map_err(fault)?;
+            let command = with_defaults(C::command(), &verbs, &values);
+            // The command line was right without the file, so what is wrong now stands in it.
+            command.try_get_matches_from(arguments).map_err(|error| fault(first_line(&error)))?
+        }
+    };
+    Ok(C::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+}
+
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
+
+/// The file that a command line names, and the verbs on the way to it.
+fn named_file(matches: &ArgMatches) -> Option<(Vec<String>, PathBuf)> {
+    let mut verbs = Vec::new();
+    let mut at = matches;
+    loop {
+        if let Ok(Some(file)) = at.try_get_one::<PathBuf>(FILE) {
+            return Some((verbs, file.clone()));
+        }
+        let (name, below) = at.subcommand()?;
+        verbs.push(name.to_owned());
+        at = below;
+    }
+}
+
+/// The values of a file by the ids of their flags.
+fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
+    let known = known();
+    let table: Table =
+        text.parse().map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned())?;
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for (key, value) in &table {
+        // Flags have dashes, the environment has underscores; the file may have either.
+        let id = key.replace('-', "_");
+        if !known.contains(&id) {
+            return Err(format!("`{key}` is no setting; known: {}", known.join(", ")));
+        }
+        if found.iter().any(|(other, _)| *other == id) {
+            return Err(format!("`{id}` stands twice, with `-` and with `_`"));
+        }
+        let words = match value {
+            Value::Array(values) => values.iter().map(|value| word(key, value)).collect::<Result<_, _>>()?,
+            value => vec![word(key, value)?],
+        };
+        found.push((id, words));
+    }
+    Ok(found)
+}
+
+fn word(key: &str, value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Boolean(truth) => Ok(truth.to_string()),
+        other => Err(format!("`{key}` is a {}; give a string or a whole number", other.type_str())),
+    }
+}
+
+/// The ids of all settings, which are their keys.
+fn known() -> Vec<String> {
+    let command = Settings::augment_args(Command::new("settings"));
+    let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
+    ids.filter(|id| id != FILE).collect()
+}
+
+fn with_defaults(command: Command, verbs: &[String], values: &[(String, Vec<String>)]) -> Command {
+    match verbs.split_first() {
+        Some((verb, rest)) => {
+            let name = verb.clone();
+            command.mut_subcommand(name, |below| with_defaults(below, rest, values))
+        }
+        None => values.iter().fold(command, |command, (id, words)| {
+            let words = words.clone();
+            command.mut_arg(id.clone(), |argument| argument.default_values(words))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+    use tempfile::NamedTempFile;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        verb: Verb,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    enum Verb {
+        Serve {
+            #[command(flatten)]
+            settings: Settings,
+        },
+    }
+
+    fn read(file: &str, flags: &[&str]) -> Result<Settings, FileError> {
+        let named = NamedTempFile::new().unwrap();
+        fs::write(named.path(), file).unwrap();
+        let path = named.path().to_str().unwrap();
+        let line =
+            ["skep", "serve", "--config", path].iter().chain(flags).map(OsString::from).collect::<Vec<_>>();
+        parse::<Line>(&line).map(|Line { verb: Verb::Serve { settings } }| settings)
+    }
+
+    #[test]
+    fn a_file_stands_in_for_defaults_and_a_flag_wins() {
+        let file = "listen = \"127.0.0.1:1\"\nmax_vms = 7\nroot = [\"/a\", \"/b\"]\nlog-format = \"json\"";
+        let settings = read(file, &["--max-vms", "9"]).unwrap();
+        assert_eq!(settings.listen, "127.0.0.1:1".parse().unwrap());
+        assert_eq!(settings.max_vms, Some(9));
+        assert_eq!(settings.roots(), [Path::new("/a"), Path::new("/b")]);
+        assert_eq!(settings.log_format, LogFormat::Json);
+        assert_eq!(settings.log_level, "info");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_names_the_key() {
+        for (file, named) in [
+            ("listen = \"x\"", "--listen"),
+            ("config = \"x\"", "`config`"),
+            ("max_vms = 1\nmax-vms = 2", "`max_vms`"),
+            ("max_vms = 1.5", "`max_vms`"),
+            ("[root]\na = 1", "`root`"),
+            ("listen = ", "listen"),
+        ] {
+            let error = read(file, &[]).unwrap_err().to_string();
+            assert!(error.contains(named), "{file}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_variable_and_a_key_of_its_name() {
+        let command = Settings::augment_args(Command::new("settings"));
+        for argument in command.get_arguments() {
+            let id = argument.get_id().to_string();
+            assert_eq!(argument.get_long(), Some(id.replace('_', "-").as_str()));
+            let variable = argument.get_env().unwrap().to_str().unwrap().to_owned();
+            assert_eq!(variable, format!("SKEP_{}", id.to_uppercase()));
+        }
+        assert!(known().contains(&"data_dir".to_owned()));
+    }
+}

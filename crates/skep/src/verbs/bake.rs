@@ -1,0 +1,56 @@
+//! `skep bake`.
+
+use std::{io, process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use skep_image::{AGENT, Bakery, Progress};
+
+use crate::{output, settings::Settings};
+
+/// Bake the base template, unless it is baked for this machine's kernel, QEMU and packages.
+#[derive(Debug, Args)]
+pub(crate) struct Bake {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("a bake needs root: it boots a VM in a jail; run `sudo skep bake`");
+    }
+    let settings = verb.settings.absolute()?;
+    let bar = ProgressBar::new_spinner();
+    let done = bakery(&settings, progress(&bar))?.ensure();
+    bar.finish_and_clear();
+    output::line(&done?.display().to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What bakes with these settings.
+pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<Bakery> {
+    Ok(Bakery {
+        image_dir: settings.image_dir(),
+        agent: AGENT.context(
+            "this binary was built without the guest agent; build it by `make run` or `make build`",
+        )?,
+        engine: skep_engine::select()?,
+        binary: std::env::current_exe().context("our own program cannot be found")?,
+        progress,
+    })
+}
+
+/// A line for each step, and on a terminal the sign that it goes on.
+fn progress(bar: &ProgressBar) -> Progress {
+    if !rustix::termios::isatty(io::stderr()) {
+        return Arc::new(|step| eprintln!("bake: {step}"));
+    }
+    bar.set_style(ProgressStyle::default_spinner());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    let bar = bar.clone();
+    Arc::new(move |step| {
+        bar.println(format!("bake: {step}"));
+        bar.set_message(step.to_owned());
+    })
+}

@@ -1,0 +1,88 @@
+//! `skep boot`.
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use skep_api::swarm::BootRequest;
+
+use super::ps::show;
+use crate::{connection::Connection, output};
+
+/// Boot VMs.
+#[derive(Debug, Args)]
+pub(crate) struct Boot {
+    /// How many.
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
+    count: u32,
+    /// The template.
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
+    /// Seconds until they end by themselves; `s`, `m`, `h` and `d` may follow the number.
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<String>,
+    /// A variable that every command in them sees; may be given several times.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
+    let request = BootRequest {
+        count: Some(verb.count),
+        template: verb.template,
+        ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
+        metadata: None,
+        env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
+    };
+    let booted = verb.connection.client()?.boot(&request).await?;
+    if verb.connection.json {
+        output::json(&booted.text)?;
+    } else {
+        show(&booted.vms)?;
+        eprintln!("{} booted in {:.0} ms", booted.vms.len(), booted.elapsed_ms);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `NAME=VALUE`, each.
+pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
+    let pair = |pair: &String| {
+        let (name, value) = pair.split_once('=').with_context(|| format!("`{pair}` is no NAME=VALUE"))?;
+        Ok((name.to_owned(), value.to_owned()))
+    };
+    pairs.iter().map(pair).collect()
+}
+
+/// A time with its unit; seconds where it has none.
+pub(super) fn milliseconds(text: &str) -> anyhow::Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        other => bail!("`{other}` in `{text}` is no unit of time; give ms, s, m, h or d"),
+    };
+    let number: u64 = digits.parse().with_context(|| format!("`{text}` is no time; give one such as 90s"))?;
+    number.checked_mul(unit).with_context(|| format!("`{text}` is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::milliseconds;
+
+    #[test]
+    fn a_time_has_a_unit() {
+        for (text, expected) in
+            [("5", 5_000), ("250ms", 250), ("2m", 120_000), ("1h", 3_600_000), ("1d", 86_400_000)]
+        {
+            assert_eq!(milliseconds(text).unwrap(), expected, "{text}");
+        }
+        for wrong in ["", "s", "1y", "-1s", "1.5h", "99999999999999999d"] {
+            assert!(milliseconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `skep doctor`.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use serde::Serialize;
+
+use crate::{output, settings::Settings};
+
+mod engine;
+mod kernel;
+mod place;
+mod programs;
+
+/// Say what this machine can do, what is missing, and how to get it; no server needs to run.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    settings: Settings,
+    /// Remove all that a crashed server left of this data directory outside of it, VMs too. Refused while one runs.
+    #[arg(long)]
+    clean: bool,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How it stands with one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Ok,
+    /// It works, but not as well as it could.
+    Warning,
+    /// Without it no VM can be booted.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    state: State,
+    detail: String,
+    /// What to do; null where nothing is to be done.
+    way_out: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
+        Self { check, state: State::Ok, detail: detail.into(), way_out: None }
+    }
+
+    fn warning(check: &'static str, detail: impl Into<String>, way_out: impl Into<String>) -> Self {
+        Self { check, state: State::Warning, detail: detail.into(), way_out: Some(way_out.into()) }
+    }
+
+    fn missing(check: &'static str, detail: impl Into<String>, way_out: impl Into<String>) -> Self {
+        Self { check, state: State::Missing, detail: detail.into(), way_out: Some(way_out.into()) }
+    }
+}
+
+pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
+    let settings = verb.settings.absolute()?;
+    if verb.clean {
+        return clean(&settings);
+    }
+    let mut findings = vec![place::privileges()];
+    findings.extend(kernel::findings());
+    findings.extend(engine::findings(&settings));
+    findings.extend(programs::findings());
+    findings.extend(place::findings(&settings));
+    let healthy = findings.iter().all(|finding| finding.state != State::Missing);
+    if verb.json {
+        output::value(&serde_json::json!({"healthy": healthy, "findings": findings}))?;
+    } else {
+        show(&findings)?;
+    }
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(findings: &[Finding]) -> anyhow::Result<()> {
+    for Finding { check, state, detail, way_out } in findings {
+        let mark = match state {
+            State::Ok => "ok     ",
+            State::Warning => "warning",
+            State::Missing => "MISSING",
+        };
+        output::line(&format!("{mark}  {check:<12}  {detail}"))?;
+        if let Some(way_out) = way_out {
+            output::line(&format!("{:23}=> {way_out}", ""))?;
+        }
+    }
+    Ok(())
+}
+
+fn clean(settings: &Settings) -> anyhow::Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("what a server with VMs left belongs to root: run `sudo skep doctor --clean`");
+    }
+    skep_keeper::clean(&settings.data_dir)?;
+    output::line(&format!("nothing is left of {} outside of it", settings.data_dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

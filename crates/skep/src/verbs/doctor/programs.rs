@@ -1,0 +1,28 @@
+//! Programs that bakes and VMs need.
+
+use std::path::Path;
+
+use super::Finding;
+
+/// What is looked for, where, in which package, and for what.
+const PROGRAMS: [(&str, &[&str], &str, &str); 6] = [
+    ("mmdebstrap", &["/usr/bin"], "mmdebstrap", "makes the root file system"),
+    ("mkfs.erofs", &["/usr/bin", "/usr/sbin"], "erofs-utils", "packs the root file system"),
+    ("mke2fs", &["/usr/sbin"], "e2fsprogs", "makes the private layer"),
+    ("xz", &["/usr/bin"], "xz-utils", "unpacks kernel modules"),
+    ("nft", &["/usr/sbin", "/usr/bin"], "nftables", "separates VMs from each other and from this machine"),
+    ("ip", &["/usr/bin", "/usr/sbin"], "iproute2", "makes the namespace of the VMs' network"),
+];
+
+pub(super) fn findings() -> Vec<Finding> {
+    PROGRAMS
+        .into_iter()
+        .map(|(name, folders, package, purpose)| {
+            let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file());
+            match found {
+                Some(path) => Finding::ok(name, path.display().to_string()),
+                None => Finding::missing(name, purpose, format!("apt-get install {package}")),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,167 @@
+//! `skep exec`.
+
+use std::{
+    io::{self, IsTerminal, Read, Write},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::Args;
+use futures_util::StreamExt;
+use skep_api::exec::{ExecExit, ExecRequest};
+use skep_client::ExecEvent;
+
+use super::boot::{milliseconds, variables};
+use crate::{connection::Connection, output};
+
+/// The exit code for a command that its timeout ended, as `timeout` has it.
+const TIMED_OUT: u8 = 124;
+/// What shells add to the number of the signal that ended a command.
+const SIGNALLED: u8 = 128;
+
+/// Run a command in a VM.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A single word is taken as a line for the shell, as -c does: skep exec 4242 'ls | wc -l'"
+)]
+pub(crate) struct Exec {
+    /// The VM, by process id or id.
+    vm: String,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "line")]
+    command: Vec<String>,
+    /// A line for the shell.
+    #[arg(short = 'c', long = "line", value_name = "LINE", conflicts_with = "command")]
+    line: Option<String>,
+    /// The working directory.
+    #[arg(short = 'w', long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// A variable that the command sees; may be given several times.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// Seconds until the command is ended; `ms`, `s`, `m` and `h` may follow the number [default: 60].
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<String>,
+    /// Pass no input on.
+    #[arg(short = 'n', long)]
+    no_stdin: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let request = ExecRequest {
+        command: verb.line.unwrap_or_else(|| shell_line(&verb.command)),
+        cwd: verb.cwd,
+        timeout: verb.timeout.as_deref().map(milliseconds).transpose()?,
+        env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
+        stdin: if verb.no_stdin { None } else { stdin()? },
+        vm: None,
+        stream: None,
+    };
+    if verb.connection.json {
+        let outcome = client.exec_in(&verb.vm, &request).await?;
+        output::json(&outcome.text)?;
+        return Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out));
+    }
+    let mut events = client.exec_stream(&verb.vm, &request).await?;
+    while let Some(event) = events.next().await {
+        match event? {
+            ExecEvent::Stdout(text) => {
+                let mut out = io::stdout().lock();
+                // A reader that went away ends the command, as it would on this machine.
+                out.write_all(text.as_bytes())
+                    .and_then(|()| out.flush())
+                    .context("the output has no reader")?;
+            }
+            ExecEvent::Stderr(text) => {
+                let _ = io::stderr().lock().write_all(text.as_bytes());
+            }
+            ExecEvent::Exit(exit) => return Ok(ended(&exit)),
+        }
+    }
+    anyhow::bail!("the server closed the stream before the command's end was known")
+}
+
+fn ended(exit: &ExecExit) -> ExitCode {
+    if exit.timed_out {
+        eprintln!("skep: the timeout ended the command after {} ms", exit.duration_ms);
+    }
+    code(exit.exit_code, exit.signal.as_deref(), exit.timed_out)
+}
+
+fn code(exit_code: Option<i32>, signal: Option<&str>, timed_out: bool) -> ExitCode {
+    if timed_out {
+        return ExitCode::from(TIMED_OUT);
+    }
+    match (exit_code, signal.and_then(number_of)) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
+        (None, Some(number)) => ExitCode::from(SIGNALLED.saturating_add(number)),
+        (None, None) => ExitCode::FAILURE,
+    }
+}
+
+/// The number of a signal on Linux.
+fn number_of(name: &str) -> Option<u8> {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    let name = name.strip_prefix("SIG").unwrap_or(name);
+    let at = NAMES.iter().position(|known| *known == name)?;
+    u8::try_from(at + 1).ok()
+}
+
+/// One word is a line; several are a program and its arguments, each kept as it is.
+fn shell_line(words: &[String]) -> String {
+    match words {
+        [line] => line.clone(),
+        words => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./:=@%+,".contains(&b);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// What is on standard input, where that is no terminal.
+fn stdin() -> anyhow::Result<Option<String>> {
+    let mut input = io::stdin();
+    if input.is_terminal() {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    let read = input.read_to_string(&mut text);
+    read.context("the input is not UTF-8 text, or cannot be read; encode it, or give -n")?;
+    Ok(if text.is_empty() { None } else { Some(text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_program_as_they_are() {
+        let line =
+            |words: &[&str]| shell_line(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!(line(&["ls | wc -l"]), "ls | wc -l");
+        assert_eq!(line(&["sh", "-c", "echo $HOME"]), "sh -c 'echo $HOME'");
+        assert_eq!(line(&["echo", "it's", ""]), r"echo 'it'\''s' ''");
+    }
+
+    #[test]
+    fn an_end_has_the_exit_code_that_a_shell_would_give() {
+        assert_eq!(code(Some(7), None, false), ExitCode::from(7));
+        assert_eq!(code(None, Some("SIGKILL"), false), ExitCode::from(137));
+        assert_eq!(code(None, Some("SIGTERM"), false), ExitCode::from(143));
+        assert_eq!(code(None, None, true), ExitCode::from(124));
+        assert_eq!(code(None, Some("SIGRTMIN"), false), ExitCode::FAILURE);
+    }
+}

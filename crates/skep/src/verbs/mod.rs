@@ -1,0 +1,13 @@
+//! The verbs, a file for each.
+
+pub(crate) mod bake;
+pub(crate) mod boot;
+pub(crate) mod cleanup;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod keys;
+pub(crate) mod ps;
+pub(crate) mod rm;
+pub(crate) mod serve;
+pub(crate) mod server_process;
+pub(crate) mod status;

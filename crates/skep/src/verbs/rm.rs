@@ -1,0 +1,31 @@
+//! `skep rm`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::{connection::Connection, output};
+
+/// End VMs.
+#[derive(Debug, Args)]
+pub(crate) struct Rm {
+    /// The VMs, by process id or id.
+    #[arg(required = true, value_name = "VM")]
+    vms: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Rm) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut code = ExitCode::SUCCESS;
+    for vm in &verb.vms {
+        // One that cannot be ended keeps none of the others alive.
+        match client.end_vm(vm).await {
+            Ok(ended) if verb.connection.json => output::json(&ended.text)?,
+            Ok(ended) => output::line(&format!("{} {}", ended.pid, ended.id))?,
+            Err(error) => code = output::failed(&error.into()),
+        }
+    }
+    Ok(code)
+}

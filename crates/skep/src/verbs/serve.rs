@@ -1,0 +1,163 @@
+//! `skep serve`: as root a keeper that starts the server; else one process, which serves everything but VMs.
+
+use std::{
+    env,
+    fs::{DirBuilder, File},
+    io::{self, Read, Seek, Write},
+    net::TcpListener,
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::fs::{FlockOperation, flock};
+use skep_jail::UidRange;
+use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
+use skep_network::Subnet;
+
+use super::bake::bakery;
+use crate::{admin_key, engine, logging, output, service, settings::Settings, templates::BaseTemplate};
+
+/// How long requests under way may take once the server shall end: a little more than the server gives them.
+const GRACE: Duration = Duration::from_secs(35);
+/// User ids for VMMs; all data directories of a machine share them.
+const VM_UIDS: u32 = 1 << 16;
+/// What the server may know of our environment.
+const PASSED_ON: [&str; 6] = ["PATH", "LANG", "TZ", "NOTIFY_SOCKET", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI"];
+const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
+
+/// Serve the API until SIGTERM or Ctrl-C.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
+    let settings = verb.settings.absolute()?;
+    skep_server::check_address(settings.listen)?;
+    logging::begin(&settings)?;
+    if rustix::process::geteuid().is_root() {
+        return keep(&settings);
+    }
+    serve_alone(&settings)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The keeper, until it is told to stop.
+fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
+    refuse_second(&settings.data_dir)?;
+    let order = KeeperOrder {
+        data_dir: settings.data_dir.clone(),
+        listen: vec![settings.listen],
+        user: settings.user.clone(),
+        first_root: settings.root.first().cloned(),
+        binary: env::current_exe().context("our own program cannot be found")?,
+        server_arguments: vec!["server-process".to_owned()],
+        server_environment: PASSED_ON
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), env::var(name).ok()?)))
+            .collect(),
+        settings: serde_json::to_value(settings)?,
+        grace: GRACE,
+        swarm: swarm(settings).map_err(|error| {
+            let reason = output::one_line(&error);
+            tracing::error!(reason, "this start runs no VMs: {reason}");
+            reason
+        }),
+    };
+    Ok(skep_keeper::run(order, started)?)
+}
+
+/// The keeper refuses it too, but only after a bake.
+fn refuse_second(data_dir: &Path) -> anyhow::Result<()> {
+    if data_dir.join("keeper").is_dir()
+        && let Some(holder) = holder(&DataDir::find(data_dir)?)?
+    {
+        let address = holder.address.unwrap_or_else(|| "an unknown address".to_owned());
+        let (dir, pid) = (data_dir.display(), holder.pid);
+        bail!("{dir} is served by process {pid} at {address}; stop that one, or choose another --data-dir");
+    }
+    Ok(())
+}
+
+/// What VMs need, or why there are none on this machine. Bakes where that is needed.
+fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
+    let bakery = bakery(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
+    let report = bakery.engine.report().clone();
+    tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
+    Ok(SwarmOrder {
+        templates: BaseTemplate::load(&bakery)?,
+        launcher: Arc::new(engine::of(&report)?),
+        engine: report,
+        subnet: Subnet::default(),
+        uids: UidRange { base: UidRange::DEFAULT_BASE, count: VM_UIDS },
+        limits: VmLimits::default(),
+        max_vms: settings.max_vms,
+        memory_mb: settings.memory_mb,
+    })
+}
+
+fn started(started: &Started) {
+    if started.user.is_root() {
+        tracing::warn!("the server runs as root, which is no jail; name another user with --user");
+    }
+    if let Some(key) = &started.new_admin_key {
+        let _ = output::line(&first_key(key, &started.admin_key_file));
+    }
+}
+
+/// The key, shown this once.
+fn first_key(key: &str, file: &Path) -> String {
+    format!("The admin key, shown this once and kept in {}:\n  {key}", file.display())
+}
+
+/// Everything but VMs, in this one process.
+fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
+    for folder in settings.roots().iter().chain([&settings.data_dir, &settings.server_dir()]) {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.with_context(|| {
+            format!("{} cannot be made; name another place by --data-dir", folder.display())
+        })?;
+    }
+    let mut lock = lock(settings)?;
+    let listener = TcpListener::bind(settings.listen)
+        .with_context(|| format!("cannot listen at {}; choose another with --listen", settings.listen))?;
+    note_holder(&mut lock, &listener).context("the lock cannot be written")?;
+    let (key, new) = admin_key::ensure(&settings.admin_key())?;
+    if new {
+        output::line(&first_key(key.expose(), &settings.admin_key()))?;
+    }
+    let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the asynchronous runtime could not start")?.block_on(async {
+        let store = service::open_store(settings, Some(admin_key)).await?;
+        service::serve(settings, listener, store, Err(NO_ROOT.to_owned()), std::future::pending()).await
+    })
+}
+
+/// One server for one data directory. The lock ends with the process, however that ends.
+fn lock(settings: &Settings) -> anyhow::Result<File> {
+    let path = settings.server_dir().join("lock");
+    let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = open.with_context(|| format!("{} cannot be opened", path.display()))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        let _ = file.read_to_string(&mut holder);
+        let holder = if holder.is_empty() { "another process" } else { holder.trim() };
+        let dir = settings.data_dir.display();
+        bail!("{dir} is served by {holder}; stop that one, or choose another --data-dir");
+    }
+    Ok(file)
+}
+
+fn note_holder(lock: &mut File, listener: &TcpListener) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    lock.set_len(0)?;
+    lock.rewind()?;
+    writeln!(lock, "process {} at {address}", std::process::id())
+}

@@ -1,0 +1,121 @@
+//! `skep server-process`: the process that parses what callers send, started by the keeper without any privilege.
+
+use std::{
+    fs::DirBuilder,
+    net::TcpListener,
+    os::{
+        fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::DirBuilderExt,
+    },
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FileType, fstat};
+use skep_engine::Driver;
+use skep_keeper_protocol::{ServerEnd, SwarmAbility, Welcome, peek_welcome};
+use skep_server::confine::{Confinement, Reach, Rules, confine};
+use skep_store::Store;
+use skep_swarm::{Parts, Swarm};
+
+use crate::{engine, logging, service, service::AdminKey, settings::Settings};
+
+/// The descriptor of the keeper's socket.
+const KEEPER: i32 = 3;
+
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let keeper = inherited()?;
+    let welcome = peek_welcome(keeper.as_fd())?;
+    let settings: Settings =
+        serde_json::from_value(welcome.settings).context("the keeper's settings are not ours")?;
+    logging::begin(&settings)?;
+    make_workspace(&settings)?;
+    confine_to(&settings)?;
+    // Only now: threads that exist before are not confined.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the asynchronous runtime could not start")?.block_on(serve(keeper, settings))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The keeper's socket.
+fn inherited() -> anyhow::Result<OwnedFd> {
+    // SAFETY: nothing of this process has opened or closed a descriptor yet, so whatever has this number was inherited
+    // and stays open while it is looked at.
+    let looked_at = unsafe { BorrowedFd::borrow_raw(KEEPER) };
+    let socket = fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+    if !socket {
+        bail!("this verb is for `skep serve`, which starts it with a socket");
+    }
+    // SAFETY: it is open, as was just seen, and nobody else in this process knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(KEEPER) })
+}
+
+/// The root that nobody named, so that nobody made it.
+fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
+    if settings.root.is_empty() {
+        for root in settings.roots() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
+            made.with_context(|| format!("the workspace {} cannot be made", root.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn confine_to(settings: &Settings) -> anyhow::Result<()> {
+    let mut write = settings.roots();
+    write.push(settings.server_dir());
+    let reach = Reach { write, read: vec![settings.image_dir()] };
+    match confine(&reach, rules())? {
+        Confinement::Full => tracing::debug!("confined by Landlock"),
+        Confinement::Partial => {
+            tracing::info!(
+                "confined by Landlock as far as this kernel goes; `skep doctor` says what only the uid guards"
+            );
+        }
+        Confinement::None => tracing::warn!("this kernel has no Landlock: only the uid guards"),
+    }
+    Ok(())
+}
+
+/// Tests run with the rules that older kernels have.
+fn rules() -> Rules {
+    if std::env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") {
+        Rules::Abi2
+    } else {
+        Rules::Newest
+    }
+}
+
+async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
+    let (keeper, welcome, listeners) = ServerEnd::connect(keeper).await?;
+    let Welcome { admin_key, swarm, .. } = welcome;
+    let admin_key = admin_key
+        .map(|key| {
+            Ok::<_, skep_accounts::Refusal>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix })
+        })
+        .transpose()?;
+    let [listener] = <[OwnedFd; 1]>::try_from(listeners).map_err(|listeners| {
+        anyhow::anyhow!("the keeper sent {} listening sockets, not one", listeners.len())
+    })?;
+    let store = service::open_store(&settings, admin_key).await?;
+    let swarm = start_swarm(&keeper, Arc::clone(&store), swarm).await?;
+    // A server without its keeper could not end what it boots.
+    let gone = async move { keeper.closed().await };
+    service::serve(&settings, TcpListener::from(listener), store, swarm, gone).await
+}
+
+async fn start_swarm(
+    keeper: &ServerEnd,
+    store: Arc<dyn Store>,
+    ability: SwarmAbility,
+) -> anyhow::Result<Result<Swarm, String>> {
+    let (report, max_vms, memory_mb) = match ability {
+        SwarmAbility::Unable { reason } => return Ok(Err(reason)),
+        SwarmAbility::Able { engine, max_vms, memory_mb } => (engine, max_vms, memory_mb),
+    };
+    // What the keeper measured: /dev/kvm is out of our reach.
+    let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
+    let parts = Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb };
+    Ok(Ok(Swarm::start(parts).await?))
+}
