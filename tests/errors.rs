@@ -1,0 +1,48 @@
+//! Refusals: their shape, their order, their words.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{Skep, send};
+
+#[tokio::test]
+async fn who_has_no_key_learns_nothing_but_that() {
+    let skep = Skep::start().await;
+    for path in ["/api/swarm/status", "/api/keys", "/api/nothing", "/api/swarm/vm/1"] {
+        let answer = send(skep.bare(Method::GET, path)).await;
+        assert_eq!(answer.refused(401, "missing_token"), "Missing token");
+    }
+    let wrong = send(skep.bare(Method::GET, "/api/keys").header("authorization", "Basic abc")).await;
+    assert_eq!(wrong.refused(401, "invalid_token"), "Invalid token");
+}
+
+#[tokio::test]
+async fn unknown_routes_and_wrong_methods_have_the_shape_of_every_refusal() {
+    let skep = Skep::start().await;
+    skep.get("/api/nothing").await.refused(404, "unknown_route");
+    let answer = send(skep.request(Method::PUT, "/api/keys")).await;
+    answer.refused(405, "method_not_allowed");
+    assert!(answer.headers["allow"].to_str().unwrap().contains("POST"), "{answer:?}");
+    send(skep.bare(Method::DELETE, "/api/health")).await.refused(405, "method_not_allowed");
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_is_told_what_is_wrong() {
+    let skep = Skep::start().await;
+    let raw = |body: &'static str| skep.request(Method::POST, "/api/keys").body(body);
+    send(raw("{}").header("content-type", "text/plain")).await.refused(415, "not_json");
+    let json = |body| raw(body).header("content-type", "application/json");
+    send(json("{")).await.refused(400, "malformed_body");
+    let unknown = send(json(r#"{"name": "x", "role": "agent", "nmae": 1}"#)).await;
+    assert!(unknown.refused(400, "unknown_field").contains("nmae"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn a_count_that_is_no_number_of_vms_names_itself_and_its_range() {
+    let skep = Skep::start().await;
+    for count in [json!(0), json!(-1), json!(1.5), json!(1e9), json!("x"), json!(true), json!(null)] {
+        let answer = skep.post("/api/swarm/boot", &json!({ "count": count })).await;
+        let message = answer.refused(400, "invalid_value");
+        assert!(message.contains("count"), "{count}: {message}");
+    }
+}

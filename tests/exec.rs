@@ -1,0 +1,170 @@
+//! Commands inside VMs.
+
+use std::time::Duration;
+
+use eventsource_stream::Eventsource;
+use futures_util::StreamExt;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, eventually};
+
+#[tokio::test]
+async fn a_command_has_its_output_code_input_environment_and_folder() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let answer = skep.exec(pid, "echo out; echo err >&2; exit 7").await;
+    assert_eq!((&answer["stdout"], &answer["stderr"]), (&json!("out\n"), &json!("err\n")));
+    assert_eq!((&answer["exit_code"], &answer["signal"]), (&json!(7), &Value::Null));
+    assert_eq!((&answer["timed_out"], &answer["truncated"]), (&json!(false), &json!(false)));
+
+    let request =
+        json!({"command": "cat; pwd; echo $WORD", "stdin": "in ü\n", "cwd": "/usr", "env": {"WORD": "w"}});
+    assert_eq!(skep.exec_with(pid, &request).await["stdout"], "in ü\n/usr\nw\n");
+    assert_eq!(skep.output(pid, "pwd").await, "/root");
+
+    let killed = skep.exec(pid, "kill -9 $$").await;
+    assert_eq!((&killed["exit_code"], &killed["signal"]), (&Value::Null, &json!("SIGKILL")));
+    // By the route that names the VM in its body, too.
+    let answer = skep.post("/api/exec", &json!({"command": "hostname", "vm": pid})).await.ok(200);
+    assert_eq!(answer["stdout"].as_str().unwrap().trim(), skep.output(pid, "hostname").await);
+}
+
+#[tokio::test]
+async fn a_timeout_ends_all_that_the_command_started() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let command = "trap '' TERM; setsid sleep 98765 & (setsid sh -c 'trap \"\" TERM; sleep 98765' &) ; echo begun; sleep 98765";
+    let answer = skep.exec_with(pid, &json!({"command": command, "timeout": 2000})).await;
+    assert_eq!(answer["timed_out"], true, "{answer}");
+    assert_eq!(answer["exit_code"], Value::Null);
+    assert_eq!(answer["stdout"], "begun\n");
+    let left = skep.exec(pid, "pgrep -f 'sleep 9876[5]'").await;
+    assert_eq!(left["stdout"], "", "children outlived the timeout");
+}
+
+#[tokio::test]
+async fn children_that_hold_the_pipes_hold_nobody_up_and_live_on() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let answer = skep.exec_with(pid, &json!({"command": "sleep 54321 & echo done", "timeout": 30000})).await;
+    assert_eq!(answer["stdout"], "done\n");
+    assert_eq!(answer["timed_out"], false);
+    assert!(!skep.output(pid, "pgrep -f 'sleep 5432[1]'").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_flood_keeps_its_first_and_last_half() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let command = "echo FIRST; head -c 5000000 /dev/zero | tr '\\0' x; echo LAST";
+    let answer = skep.exec_with(pid, &json!({"command": command, "timeout": 120_000})).await;
+    let stdout = answer["stdout"].as_str().unwrap();
+    assert_eq!(answer["truncated"], true);
+    assert!(stdout.starts_with("FIRST\nxxx") && stdout.ends_with("xxxLAST\n"));
+    assert!(stdout.len() <= 1 << 20, "{}", stdout.len());
+    assert_eq!(skep.output(pid, "echo alive").await, "alive");
+}
+
+#[tokio::test]
+async fn a_command_that_reads_gets_the_end_of_its_input() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    assert_eq!(skep.output(pid, "cat | wc -c").await, "0");
+    let long = "y".repeat(3_000_000);
+    let answer = skep.exec_with(pid, &json!({"command": "wc -c", "stdin": long})).await;
+    assert_eq!(answer["stdout"].as_str().unwrap().trim(), "3000000");
+    // One that never reads is not waited for.
+    let answer = skep.exec_with(pid, &json!({"command": "exit 3", "stdin": long})).await;
+    assert_eq!(answer["exit_code"], 3);
+}
+
+#[tokio::test]
+async fn a_stream_brings_output_before_the_end() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let request =
+        json!({"command": "echo one; echo two >&2; read line; exit 5", "stdin": "x\n", "stream": true});
+    let response =
+        skep.request(Method::POST, &format!("/api/swarm/vm/{pid}/exec")).json(&request).send().await.unwrap();
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+    let events: Vec<_> = response.bytes_stream().eventsource().map(Result::unwrap).collect().await;
+    let data = |kind: &str| -> String {
+        let pieces = events.iter().filter(|event| event.event == kind);
+        pieces
+            .map(|event| {
+                serde_json::from_str::<Value>(&event.data).unwrap()["data"].as_str().unwrap().to_owned()
+            })
+            .collect()
+    };
+    assert_eq!((data("stdout").as_str(), data("stderr").as_str()), ("one\n", "two\n"));
+    let last = events.last().unwrap();
+    assert_eq!(last.event, "exit");
+    assert_eq!(serde_json::from_str::<Value>(&last.data).unwrap()["exit_code"], 5);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_ends_its_command() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    for stream in [false, true] {
+        let request = json!({"command": "echo begun; sleep 76543", "stream": stream, "timeout": 600_000});
+        let call = skep.request(Method::POST, &format!("/api/swarm/vm/{pid}/exec")).json(&request).send();
+        let running =
+            async || !skep.exec(pid, "pgrep -f 'sleep 7654[3]'").await["stdout"].as_str().unwrap().is_empty();
+        let seen = eventually("the command", running);
+        if stream {
+            let mut response = call.await.unwrap();
+            response.chunk().await.unwrap();
+            seen.await;
+            drop(response);
+        } else {
+            tokio::select! {
+                answer = call => panic!("answered: {answer:?}"),
+                () = seen => {}
+            }
+        }
+        eventually("the command's end", async || !running().await).await;
+    }
+}
+
+#[tokio::test]
+async fn bad_requests_are_named() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let path = format!("/api/swarm/vm/{pid}/exec");
+    for (request, named) in [
+        (json!({}), "command"),
+        (json!({"command": 7}), "command"),
+        (json!({"command": "true", "timeout": 0}), "timeout"),
+        (json!({"command": "true", "timeout": 3_600_001}), "timeout"),
+        (json!({"command": "true", "cmd": "x"}), "cmd"),
+        (json!({"command": "true", "env": {"A=B": "x"}}), "env"),
+        (json!({"command": "true", "cwd": "relative"}), "cwd"),
+        (json!({"command": "a\u{0}b"}), "command"),
+    ] {
+        let answer = skep.post(&path, &request).await;
+        assert_eq!(answer.status, 400, "{request}: {answer:?}");
+        assert!(answer.body["message"].as_str().unwrap().contains(named), "{request}: {answer:?}");
+    }
+    let nowhere = skep.post(&path, &json!({"command": "true", "cwd": "/no/such"})).await;
+    assert!(nowhere.refused(404, "unknown_path").contains("/no/such"));
+    let missing = skep.post(&path, &json!({"command": "no-such-program"})).await.ok(200);
+    assert_eq!(missing["exit_code"], 127);
+}
+
+#[tokio::test]
+async fn many_commands_at_once_do_not_mix() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let commands = (0..12).map(|number| {
+        let skep = &skep;
+        async move { (number, skep.output(pid, &format!("sleep 0.2; echo {number}")).await) }
+    });
+    let done = tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(commands))
+        .await
+        .unwrap();
+    for (number, said) in done {
+        assert_eq!(said, number.to_string());
+    }
+}

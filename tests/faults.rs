@@ -1,0 +1,128 @@
+//! What goes wrong, and that nothing is left of it.
+
+use std::{path::Path, process::Command};
+
+use reqwest::Method;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::json;
+
+use crate::harness::{Skep, eventually, send, serve};
+
+fn kill(pid: u64) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    pidfd_send_signal(pidfd, Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn the_agent_cannot_be_killed_from_inside() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    skep.exec(pid, "kill -9 1; kill -TERM 1; kill -ABRT 1").await;
+    assert_eq!(skep.output(pid, "echo alive").await, "alive");
+}
+
+#[tokio::test]
+async fn a_guest_that_powers_itself_off_is_gone_with_that_reason() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let answer =
+        skep.post(&format!("/api/swarm/vm/{pid}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
+    answer.refused(409, "vm_ended");
+    skep.wait_for_end_of(pid).await;
+    eventually("the reason", async || skep.log().contains("poweroff")).await;
+}
+
+#[tokio::test]
+async fn a_vmm_killed_during_a_command_ends_the_call_and_the_vm() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let call = skep
+        .request(Method::POST, &format!("/api/swarm/vm/{pid}/exec"))
+        .json(&json!({"command": "sleep 600"}));
+    let call = tokio::spawn(send(call));
+    eventually("the command", async || {
+        !skep.exec(pid, "pgrep -x sleep").await["stdout"].as_str().unwrap().is_empty()
+    })
+    .await;
+    kill(pid);
+    call.await.unwrap().refused(409, "vm_ended");
+    skep.wait_for_end_of(pid).await;
+    eventually("the reason", async || skep.log().contains("crashed")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vmm_killed_during_a_boot_leaves_no_vm_of_that_boot() {
+    let skep = Skep::start().await;
+    let boot = tokio::spawn(send(skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 6}))));
+    let mut vmm = None;
+    eventually("a VMM", async || {
+        vmm = vmm_of(&skep);
+        vmm.is_some()
+    })
+    .await;
+    kill(vmm.unwrap());
+    let answer = boot.await.unwrap();
+    assert!(answer.status.is_server_error() || answer.status == 409, "{answer:?}");
+    assert_eq!(skep.count().await, 0);
+    eventually("the end of the others", async || vmm_of(&skep).is_none()).await;
+    skep.boot(2).await;
+}
+
+/// The process id of a VMM of this server, by its cgroup.
+fn vmm_of(skep: &Skep) -> Option<u64> {
+    let name = skep.namespace();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid: &u64| {
+        let read = |file: &str| std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join(file));
+        let groups = read("cgroup").unwrap_or_default();
+        groups.contains(&name) && read("cmdline").unwrap_or_default().contains("qemu")
+    })
+}
+
+#[tokio::test]
+async fn a_second_server_on_the_data_directory_names_the_first() {
+    let skep = Skep::start().await;
+    let mut second = serve(skep.data_dir.path(), &[]);
+    let output =
+        second.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&skep.pid().to_string()), "{said}");
+    assert!(said.contains(skep.url.trim_start_matches("http://")), "{said}");
+}
+
+#[tokio::test]
+async fn a_bake_on_a_full_disk_says_so_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = Mounted::small(dir.path());
+    let output = Command::new(crate::harness::binary())
+        .arg("bake")
+        .arg("--image-dir")
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.to_lowercase().contains("no space left"), "{said}");
+    let left = std::fs::read_dir(dir.path().join("base")).into_iter().flatten().flatten().count();
+    assert_eq!(left, 0, "a template of a bake that failed");
+    drop(mounted);
+}
+
+/// A file system of 60 MB on a folder, until dropped.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn small(path: &'a Path) -> Self {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("skep-test", path, "tmpfs", flags, c"size=60m").unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}

@@ -1,0 +1,67 @@
+//! What a server left: processes, taps (with their namespace), cgroups, mounts, sockets.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+/// The name of all that a data directory's server makes outside of it.
+pub(crate) fn name_of(data_dir: &Path) -> String {
+    let path = fs::canonicalize(data_dir).unwrap();
+    let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex[..12].to_owned()
+}
+
+/// Everything of it that is still there.
+pub(crate) fn of(data_dir: &Path) -> Vec<String> {
+    let name = name_of(data_dir);
+    let mut left = processes(data_dir, &name);
+    let namespace = PathBuf::from(format!("/run/netns/skep-{name}"));
+    let sockets = PathBuf::from(format!("/run/skep/{name}"));
+    left.extend(
+        [namespace, sockets].iter().filter(|path| path.exists()).map(|path| path.display().to_string()),
+    );
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    left.extend(mounts.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")));
+    left.extend(cgroups(&name));
+    let layers = data_dir.join("keeper/layers");
+    left.extend(
+        fs::read_dir(layers).into_iter().flatten().flatten().map(|entry| entry.path().display().to_string()),
+    );
+    left
+}
+
+fn processes(data_dir: &Path, name: &str) -> Vec<String> {
+    let dir = data_dir.display().to_string();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let numbered =
+        all.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()));
+    let of_server = |path: &Path| {
+        let read = |file: &str| {
+            fs::read(path.join(file)).map(|text| String::from_utf8_lossy(&text).replace('\0', " "))
+        };
+        let (command, groups) = (read("cmdline").ok()?, read("cgroup").unwrap_or_default());
+        (command.contains(&dir) || groups.contains(name))
+            .then(|| format!("process {}: {command}", path.display()))
+    };
+    numbered.filter_map(|entry| of_server(&entry.path())).collect()
+}
+
+fn cgroups(name: &str) -> Vec<String> {
+    let mut left = Vec::new();
+    let mut folders = vec![(PathBuf::from("/sys/fs/cgroup"), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_name().to_string_lossy().contains(name) {
+                left.push(path.display().to_string());
+            } else if depth < 3 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push((path, depth + 1));
+            }
+        }
+    }
+    left
+}

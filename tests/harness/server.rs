@@ -1,0 +1,224 @@
+//! A server of a test's own, on a free port, with a data directory of its own.
+
+use std::{
+    fs::File,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use reqwest::{Method, RequestBuilder, StatusCode, header::HeaderMap};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::remains;
+
+/// A start makes keys and a store, and loads a template.
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(60);
+/// Whom a server without root runs as, where the tests themselves run as root.
+#[cfg(not(feature = "root"))]
+const NOBODY: u32 = 65534;
+
+/// A server that runs. Dropping it stops it and fails the test if anything of it is left.
+pub(crate) struct Skep {
+    pub(crate) data_dir: TempDir,
+    pub(crate) url: String,
+    pub(crate) key: String,
+    child: Option<Child>,
+    client: reqwest::Client,
+}
+
+/// What a request was answered with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    /// Fails unless it is a refusal of this status, in the shape that every refusal has.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: u16, code: &str) -> &str {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.headers["skep-error"], code, "{self:?}");
+        let body = self.body.as_object().unwrap();
+        assert_eq!(body.len(), 2, "{self:?}");
+        assert_eq!(body["error"], self.status.canonical_reason().unwrap(), "{self:?}");
+        body["message"].as_str().unwrap()
+    }
+
+    /// Fails unless it is this success, and gives the body.
+    #[track_caller]
+    pub(crate) fn ok(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        self.body
+    }
+}
+
+/// The binary under test.
+pub(crate) fn binary() -> PathBuf {
+    let path = std::env::var_os("SKEP_BINARY")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/skep"), PathBuf::from);
+    assert!(path.is_file(), "{} is missing: run `make build`, or `make test`", path.display());
+    path
+}
+
+impl Skep {
+    /// Starts a server and waits until it serves.
+    pub(crate) async fn start() -> Self {
+        let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+        Self::start_on(data_dir, &[]).await
+    }
+
+    /// The same on a data directory that may have been used before, with more options.
+    pub(crate) async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
+        let mut child = serve(data_dir.path(), options).spawn().unwrap();
+        let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
+            let _ = child.kill();
+            panic!("the server did not start; it said:\n{}", log(data_dir.path()));
+        };
+        let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
+        Self { data_dir, url, key, child: Some(child), client: reqwest::Client::new() }
+    }
+
+    /// What the server has said so far.
+    pub(crate) fn log(&self) -> String {
+        log(self.data_dir.path())
+    }
+
+    /// The process that was started.
+    #[cfg(feature = "root")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// A request with the admin key.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.bare(method, path).bearer_auth(&self.key)
+    }
+
+    /// A request without a key.
+    pub(crate) fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).timeout(Duration::from_secs(300))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        send(self.request(Method::DELETE, path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        send(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Stops it as a service manager would, and gives its data directory back.
+    pub(crate) fn stop(mut self) -> TempDir {
+        self.end();
+        std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
+    }
+
+    fn end(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let said = |what: &str, dir: &Path| format!("{what}; the server said:\n{}", log(dir));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() > STOP {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("{}", said("the server did not stop at SIGTERM", self.data_dir.path()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(
+            status.success(),
+            "{}",
+            said(&format!("the server ended with {status}"), self.data_dir.path())
+        );
+        let left = remains::of(self.data_dir.path());
+        assert!(left.is_empty(), "{}", said(&format!("left behind: {left:#?}"), self.data_dir.path()));
+    }
+}
+
+impl Drop for Skep {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the server said:\n{}", self.log());
+            if let Some(child) = &mut self.child {
+                let _ = kill_process(Pid::from_child(child), Signal::TERM);
+                let _ = child.wait();
+            }
+            return;
+        }
+        self.end();
+    }
+}
+
+/// Sends a request and reads its answer whole.
+pub(crate) async fn send(request: RequestBuilder) -> Answer {
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Answer { status, headers, body }
+}
+
+/// The command of a server. The caller starts it.
+pub(crate) fn serve(data_dir: &Path, options: &[&str]) -> Command {
+    let file = || File::options().create(true).append(true).open(data_dir.join("test.log")).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(options);
+    command.stdin(Stdio::null()).stdout(file()).stderr(file());
+    // A terminal's Ctrl-C ends the tests; they end the server.
+    command.process_group(0);
+    privileges(&mut command, data_dir);
+    command
+}
+
+#[cfg(feature = "root")]
+fn privileges(command: &mut Command, _data_dir: &Path) {
+    assert!(rustix::process::getuid().is_root(), "tests with VMs need root: run `make test` as root");
+    let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") else {
+        panic!("SKEP_TEST_IMAGES is not set: run `make test`");
+    };
+    command.arg("--image-dir").arg(images);
+}
+
+/// Without root there is no swarm, so a server under test gives root up first.
+#[cfg(not(feature = "root"))]
+fn privileges(command: &mut Command, data_dir: &Path) {
+    if rustix::process::getuid().is_root() {
+        std::os::unix::fs::chown(data_dir, Some(NOBODY), Some(NOBODY)).unwrap();
+        std::os::unix::fs::chown(data_dir.join("test.log"), Some(NOBODY), Some(NOBODY)).unwrap();
+        command.uid(NOBODY).gid(NOBODY);
+    }
+}
+
+async fn wait_for_address(child: &mut Child, data_dir: &Path) -> Option<String> {
+    let begun = Instant::now();
+    while begun.elapsed() < START && child.try_wait().unwrap().is_none() {
+        let said = log(data_dir);
+        if let Some((_, rest)) = said.split_once("skep serves at ")
+            && let Some(url) = rest.split_whitespace().next()
+            && rest.contains('\n')
+        {
+            return Some(url.to_owned());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    None
+}
+
+fn log(data_dir: &Path) -> String {
+    std::fs::read_to_string(data_dir.join("test.log")).unwrap_or_default()
+}

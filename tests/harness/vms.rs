@@ -1,0 +1,91 @@
+//! What tests do with VMs.
+
+use std::{
+    fs::File,
+    io,
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::{Value, json};
+
+use super::{Skep, remains};
+
+/// A machine under full load is slow, not wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Skep {
+    /// Boots VMs and gives their records.
+    pub(crate) async fn boot(&self, count: u32) -> Vec<Value> {
+        let answer = self.post("/api/swarm/boot", &json!({"count": count})).await.ok(201);
+        let vms = answer["vms"].as_array().unwrap().clone();
+        assert_eq!(vms.len(), count as usize, "{answer}");
+        vms
+    }
+
+    /// Boots one VM and gives its process id.
+    pub(crate) async fn boot_one(&self) -> u64 {
+        self.boot(1).await[0]["pid"].as_u64().unwrap()
+    }
+
+    /// Runs a command in a VM and gives the answer, which must be 200.
+    pub(crate) async fn exec(&self, pid: u64, command: &str) -> Value {
+        self.exec_with(pid, &json!({"command": command})).await
+    }
+
+    /// The same with all that a request can name.
+    pub(crate) async fn exec_with(&self, pid: u64, request: &Value) -> Value {
+        self.post(&format!("/api/swarm/vm/{pid}/exec"), request).await.ok(200)
+    }
+
+    /// What a command printed, which must have succeeded.
+    pub(crate) async fn output(&self, pid: u64, command: &str) -> String {
+        let answer = self.exec(pid, command).await;
+        assert_eq!(answer["exit_code"], 0, "{command}: {answer}");
+        answer["stdout"].as_str().unwrap().trim_end().to_owned()
+    }
+
+    /// The VMs that live.
+    pub(crate) async fn count(&self) -> u64 {
+        self.get("/api/swarm/status").await.ok(200)["count"].as_u64().unwrap()
+    }
+
+    /// The namespace that the VMs' network lives in.
+    pub(crate) fn namespace(&self) -> String {
+        format!("skep-{}", remains::name_of(self.data_dir.path()))
+    }
+
+    /// Waits until a VM is no more.
+    pub(crate) async fn wait_for_end_of(&self, pid: u64) {
+        let path = format!("/api/swarm/vm/{pid}");
+        eventually("the VM's end", async || self.get(&path).await.status == 404).await;
+    }
+}
+
+/// Tries until it holds. Fails when it never does.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < PATIENCE, "no sign of {what} in {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Connects from inside a network namespace.
+pub(crate) async fn connect_in_namespace(namespace: &str, to: SocketAddr) -> io::Result<TcpStream> {
+    let namespace = File::open(format!("/run/netns/{namespace}"))?;
+    let connect = move || {
+        // In a thread of its own: the others stay where they are.
+        std::thread::spawn(move || {
+            move_into_link_name_space(
+                std::os::fd::AsFd::as_fd(&namespace),
+                Some(LinkNameSpaceType::Network),
+            )?;
+            TcpStream::connect_timeout(&to, Duration::from_secs(3))
+        })
+        .join()
+        .unwrap()
+    };
+    tokio::task::spawn_blocking(connect).await.unwrap()
+}

@@ -1,0 +1,77 @@
+//! Keys: made once, shown once, revoked at the next request.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Skep, send};
+
+async fn as_key(skep: &Skep, key: &Value, method: Method, path: &str) -> Answer {
+    send(skep.bare(method, path).bearer_auth(key.as_str().unwrap())).await
+}
+
+#[tokio::test]
+async fn the_first_key_administers_and_knows_who_it_is() {
+    let skep = Skep::start().await;
+    assert!(skep.key.starts_with("sk-skep-prod-"), "{}", skep.key);
+    let me = skep.get("/api/whoami").await.ok(200);
+    assert_eq!(me["account"]["name"], "default");
+    assert_eq!(me["key"]["name"], "admin");
+    assert!(me["scopes"].as_array().unwrap().contains(&json!("server:admin")), "{me}");
+    assert!(!me.to_string().contains(&skep.key), "the secret stands in an answer");
+}
+
+#[tokio::test]
+async fn a_key_does_what_its_role_says_and_ends_when_revoked() {
+    let skep = Skep::start().await;
+    let made = skep.post("/api/keys", &json!({"name": "agent-1", "role": "agent"})).await.ok(201);
+    let key = &made["key"];
+    assert!(key.as_str().unwrap().starts_with(made["prefix"].as_str().unwrap()));
+    as_key(&skep, key, Method::GET, "/api/swarm/status").await.ok(200);
+    as_key(&skep, key, Method::POST, "/api/swarm/boot").await.refused(403, "scope_missing");
+    as_key(&skep, key, Method::GET, "/api/keys").await.refused(403, "scope_missing");
+
+    let path = format!("/api/keys/{}", made["id"].as_str().unwrap());
+    assert!(skep.delete(&path).await.ok(200)["revoked_at"].is_string());
+    let refused = as_key(&skep, key, Method::GET, "/api/whoami").await;
+    assert_eq!(refused.refused(403, "token_expired"), "Token expired");
+    skep.delete(&path).await.ok(200);
+}
+
+#[tokio::test]
+async fn a_key_is_listed_without_its_secret_and_its_name_is_its_own() {
+    let skep = Skep::start().await;
+    let request = json!({"name": "ci", "scopes": ["swarm:read"]});
+    let made = skep.post("/api/keys", &request).await.ok(201);
+    assert!(skep.post("/api/keys", &request).await.refused(409, "name_taken").contains("ci"));
+    let list = skep.get("/api/keys").await.ok(200);
+    let names: Vec<&str> =
+        list["keys"].as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ci", "admin"]);
+    assert!(!list.to_string().contains(made["key"].as_str().unwrap()));
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_is_refused_by_name() {
+    let skep = Skep::start().await;
+    for (request, named) in [
+        (json!({"name": "x"}), "role"),
+        (json!({"name": "x", "role": "agent", "scopes": ["admin"]}), "role"),
+        (json!({"name": "x", "role": "king"}), "king"),
+        (json!({"name": "x", "scopes": ["files:eat"]}), "files:eat"),
+        (json!({"name": "", "role": "agent"}), "name"),
+        (json!({"name": "x", "role": "agent", "expires_at": "2001-01-01T00:00:00Z"}), "expires_at"),
+    ] {
+        let answer = skep.post("/api/keys", &request).await;
+        assert_eq!(answer.status, 400, "{request}: {answer:?}");
+        assert!(answer.body["message"].as_str().unwrap().contains(named), "{request}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn keys_outlive_a_restart() {
+    let skep = Skep::start().await;
+    let made = skep.post("/api/keys", &json!({"name": "stays", "role": "operator"})).await.ok(201);
+    let skep = Skep::start_on(skep.stop(), &[]).await;
+    let me = as_key(&skep, &made["key"], Method::GET, "/api/whoami").await.ok(200);
+    assert_eq!(me["key"]["name"], "stays");
+}

@@ -1,0 +1,24 @@
+//! Tests through the front door: a real server on a free port, a real store, real VMs, over HTTP.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its harness too")]
+
+mod harness;
+
+mod errors;
+mod health;
+mod keys;
+
+#[cfg(feature = "root")]
+mod command;
+#[cfg(feature = "root")]
+mod exec;
+#[cfg(feature = "root")]
+mod faults;
+#[cfg(feature = "root")]
+mod identity;
+#[cfg(feature = "root")]
+mod isolation;
+#[cfg(feature = "root")]
+mod processes;
+#[cfg(feature = "root")]
+mod swarm;

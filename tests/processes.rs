@@ -1,0 +1,99 @@
+//! Two processes: the keeper with the privileges, the server without.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::harness::{Skep, eventually};
+
+/// The server: the child of the keeper that is no VMM.
+fn server_of(keeper: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("server-process"))
+    })
+}
+
+fn status_field(pid: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
+    line.split_once(':').unwrap().1.trim().to_owned()
+}
+
+#[tokio::test]
+async fn the_server_is_an_ordinary_user_without_capabilities() {
+    let skep = Skep::start().await;
+    let server = server_of(skep.pid()).unwrap();
+    let uids = status_field(server, "Uid");
+    assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status_field(server, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status_field(server, "NoNewPrivs"), "1");
+}
+
+#[tokio::test]
+async fn the_admin_key_is_roots_and_the_store_is_the_servers() {
+    let skep = Skep::start().await;
+    let server = server_of(skep.pid()).unwrap();
+    let uid: u32 = status_field(server, "Uid").split_whitespace().next().unwrap().parse().unwrap();
+    let owner = |path: &str| {
+        let metadata = fs::metadata(skep.data_dir.path().join(path)).unwrap();
+        (metadata.uid(), metadata.permissions().mode() & 0o777)
+    };
+    assert_eq!(owner("admin.key"), (0, 0o600));
+    assert_eq!(owner("keeper").0, 0);
+    assert_eq!(owner("server").0, uid);
+    assert_eq!(owner("workspaces").0, uid);
+    assert!(skep.log().contains(&skep.key), "the first start shows the key once");
+}
+
+#[tokio::test]
+async fn the_keeper_starts_the_server_again() {
+    let skep = Skep::start().await;
+    skep.boot_one().await;
+    let server = server_of(skep.pid()).unwrap();
+    let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
+    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
+    eventually("another server", async || server_of(skep.pid()).is_some_and(|pid| pid != server)).await;
+    eventually("its service", async || {
+        let status = skep.request(reqwest::Method::GET, "/api/swarm/status").send().await;
+        matches!(status, Ok(answer) if answer.status() == 200)
+    })
+    .await;
+    skep.boot_one().await;
+}
+
+#[tokio::test]
+async fn a_vmm_lives_in_a_jail_of_its_own() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let pids: Vec<u32> = vms.iter().map(|vm| u32::try_from(vm["pid"].as_u64().unwrap()).unwrap()).collect();
+    let uids: Vec<String> = pids.iter().map(|pid| status_field(*pid, "Uid")).collect();
+    assert_ne!(uids[0], uids[1]);
+    for pid in pids {
+        assert!(
+            status_field(pid, "Uid").split_whitespace().all(|uid| uid.parse::<u32>().unwrap() >= 0x7000_0000)
+        );
+        assert_eq!(status_field(pid, "CapBnd"), "0000000000000000");
+        assert_eq!(status_field(pid, "NoNewPrivs"), "1");
+        assert_eq!(status_field(pid, "Seccomp"), "2");
+        for namespace in ["mnt", "pid", "net", "ipc", "uts"] {
+            let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).unwrap();
+            assert_ne!(of(&pid.to_string()), of("self"), "{namespace}");
+        }
+        let root = Path::new("/proc").join(pid.to_string()).join("root");
+        let entries: Vec<_> = fs::read_dir(&root).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        for hidden in ["etc", "root", "var", "home", "run", "tmp", "sys"] {
+            assert!(!entries.iter().any(|entry| entry == hidden), "{hidden} is in the jail: {entries:?}");
+        }
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        let devices = command.split('\0').filter(|word| *word == "-device").count();
+        assert!(devices < 6, "{devices} devices and a serial line");
+        assert!(!command.contains("user,") && command.contains("elevateprivileges=deny"), "{command}");
+    }
+}

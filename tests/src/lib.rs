@@ -1,0 +1,1 @@
+//! Tests through the front door; see `main.rs`.

@@ -1,0 +1,118 @@
+//! Boot, status, cleanup: the main job.
+
+use std::{collections::BTreeSet, io::ErrorKind, net::SocketAddr};
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, connect_in_namespace, send};
+
+fn address(vm: &Value, port: u16) -> SocketAddr {
+    SocketAddr::new(vm["ip"].as_str().unwrap().parse().unwrap(), port)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_vms_have_ten_names_and_addresses_and_leave_nothing() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(10).await;
+    assert_eq!(skep.count().await, 10);
+
+    let names = join_all(vms.iter().map(|vm| skep.output(vm["pid"].as_u64().unwrap(), "hostname"))).await;
+    assert_eq!(BTreeSet::from_iter(&names).len(), 10, "{names:?}");
+
+    for vm in &vms {
+        // A closed port is refused by the guest's own kernel: nobody else answers at that address.
+        let refused = connect_in_namespace(&skep.namespace(), address(vm, 9)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{vm}: {refused}");
+    }
+
+    let answer = skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    assert_eq!(answer, json!({"terminated": 10}));
+    assert_eq!(skep.count().await, 0);
+    for vm in &vms {
+        let pid = vm["pid"].as_u64().unwrap();
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
+    }
+}
+
+#[tokio::test]
+async fn a_boot_without_a_body_is_one_vm_with_a_whole_receipt() {
+    let skep = Skep::start().await;
+    let answer = send(skep.request(Method::POST, "/api/swarm/boot")).await.ok(201);
+    let vm = &answer["vms"][0];
+    let receipt = &vm["boot"];
+    assert_eq!(receipt["source"], "cold");
+    assert_eq!(receipt["reseeded"], true);
+    for figure in ["restore_ms", "identity_ms", "ready_ms"] {
+        assert!(receipt[figure].as_f64().unwrap() > 0.0, "{figure}: {receipt}");
+    }
+    assert!(answer["elapsed_ms"].as_f64() >= receipt["ready_ms"].as_f64(), "{answer}");
+    let by_id = skep.get(&format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap())).await.ok(200);
+    assert_eq!(by_id["pid"], vm["pid"]);
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    assert!(status["engine"]["reason"].is_string(), "{status}");
+    assert!(status["capacity"]["memory_used_mb"].as_u64().unwrap() >= 128, "{status}");
+}
+
+#[tokio::test]
+async fn metadata_stays_with_the_record_and_env_only_with_the_commands() {
+    let skep = Skep::start().await;
+    let request = json!({"metadata": {"team": "blue"}, "env": {"SECRET": "canary-4711"}});
+    let answer = skep.post("/api/swarm/boot", &request).await.ok(201);
+    assert_eq!(answer["vms"][0]["metadata"], json!({"team": "blue"}));
+    let pid = answer["vms"][0]["pid"].as_u64().unwrap();
+    assert_eq!(skep.output(pid, "echo $SECRET").await, "canary-4711");
+    let won = skep.exec_with(pid, &json!({"command": "echo $SECRET", "env": {"SECRET": "own"}})).await;
+    assert_eq!(won["stdout"], "own\n");
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    assert!(!status.to_string().contains("canary-4711"));
+    assert!(!skep.log().contains("canary-4711"));
+}
+
+#[tokio::test]
+async fn a_vm_ends_when_its_time_is_over() {
+    let skep = Skep::start().await;
+    let answer = skep.post("/api/swarm/boot", &json!({"ttl_ms": 5000})).await.ok(201);
+    assert!(answer["vms"][0]["expires_at"].is_string(), "{answer}");
+    skep.wait_for_end_of(answer["vms"][0]["pid"].as_u64().unwrap()).await;
+    assert!(skep.log().contains("expired"), "{}", skep.log());
+}
+
+#[tokio::test]
+async fn what_is_no_vm_of_the_account_is_not_found_and_not_touched() {
+    let skep = Skep::start().await;
+    let own = std::process::id();
+    for name in ["1", "abc", "1099511627776", "-1", "0", &skep.pid().to_string(), &own.to_string()] {
+        let path = format!("/api/swarm/vm/{name}");
+        skep.get(&path).await.refused(404, "unknown_vm");
+        skep.delete(&path).await.refused(404, "unknown_vm");
+        let exec = skep.post(&format!("{path}/exec"), &json!({"command": "true"})).await;
+        exec.refused(404, "unknown_vm");
+    }
+    let unknown = skep.post("/api/swarm/boot", &json!({"template": "nothing"})).await;
+    assert!(unknown.refused(404, "unknown_template").contains("nothing"));
+}
+
+#[tokio::test]
+async fn more_than_the_machine_holds_names_the_budget_and_boots_none() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let skep = Skep::start_on(data_dir, &["--max-vms", "3"]).await;
+    skep.boot(2).await;
+    let answer = skep.post("/api/swarm/boot", &json!({"count": 2})).await;
+    assert!(answer.refused(503, "no_capacity").contains('3'), "{answer:?}");
+    assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+    assert_eq!(skep.count().await, 2);
+}
+
+#[tokio::test]
+async fn the_console_tells_what_the_guest_printed_on_it() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    skep.exec(pid, "echo canary-console > /dev/console").await;
+    crate::harness::eventually("the line on the console", async || {
+        let console = skep.get(&format!("/api/swarm/vm/{pid}/console")).await.ok(200);
+        console["console"].as_str().unwrap().contains("canary-console")
+    })
+    .await;
+}
