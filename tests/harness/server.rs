@@ -76,6 +76,8 @@ impl Skep {
 
     /// The same on a data directory that may have been used before, with more options.
     pub(crate) async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
+        // What an earlier start said would be taken for this one's.
+        let _ = std::fs::remove_file(data_dir.path().join("test.log"));
         let mut child = serve(data_dir.path(), options).spawn().unwrap();
         let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
             let _ = child.kill();

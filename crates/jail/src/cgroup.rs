@@ -43,8 +43,12 @@ impl Tree {
     /// This machine lets us make none, or a controller for memory or processes is missing; the message says why.
     pub fn create(name: &str) -> Result<Self, Error> {
         let hierarchies = mounts::find(name)?;
-        for hierarchy in &hierarchies {
-            hierarchy.prepare()?;
+        if let Err(error) = hierarchies.iter().try_for_each(Hierarchy::prepare) {
+            // Only what is empty: another process may live in a tree of that name.
+            for hierarchy in &hierarchies {
+                let _ = fs::remove_dir(&hierarchy.root);
+            }
+            return Err(error);
         }
         let missing: Vec<&str> = ["memory", "pids"]
             .into_iter()
