@@ -34,19 +34,23 @@ run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@exec $(SKEP) serve $(ARGS)
 
 test: check ## all tests, with real VMs
-	@[ "$$(id -u)" = 0 ] || { echo "make test: the tests with VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
 	@echo "==> base template for the tests"
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
-	@echo "==> tests that need root: jails, namespaces, VMs"
+	@echo "==> all tests: cgroups, jails, namespaces, VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
-		cargo test --locked --workspace --exclude skep-agent --features skep-tests/root,skep-jail/root-tests,skep-network/root-tests,skep-keeper/root-tests
+		cargo test --locked --workspace --features skep-tests/root
 
+# The tests of these crates that are left out make cgroups, namespaces and jails, which needs root.
 check: build ## format, lints and the tests that need neither root nor VMs
 	@echo "==> format and lints"
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 	@cargo fmt --all --check
-	@cargo clippy --locked --workspace --all-targets -- -D warnings
-	@echo "==> tests that need no VM"
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --workspace
+	@cargo clippy --locked --workspace --all-targets --features skep-tests/root -- -D warnings
+	@echo "==> tests that need neither root nor VMs"
+	@cargo test --locked --workspace --lib --bins
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --package skep-server --package skep-keeper-protocol \
+		--package skep-tests --tests
 
 audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny)
 	@command -v cargo-deny >/dev/null || { echo "make audit: cargo-deny is missing; install it: cargo install --locked cargo-deny" >&2; exit 1; }
