@@ -6,7 +6,7 @@ use reqwest::Method;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, send, serve};
+use crate::harness::{Skep, eventually, send};
 
 fn kill(pid: u64) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
@@ -78,18 +78,6 @@ fn vmm_of(skep: &Skep) -> Option<u64> {
         let groups = read("cgroup").unwrap_or_default();
         groups.contains(&name) && read("cmdline").unwrap_or_default().contains("qemu")
     })
-}
-
-#[tokio::test]
-async fn a_second_server_on_the_data_directory_names_the_first() {
-    let skep = Skep::start().await;
-    let mut second = serve(skep.data_dir.path(), &[]);
-    let output =
-        second.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains(&skep.pid().to_string()), "{said}");
-    assert!(said.contains(skep.url.trim_start_matches("http://")), "{said}");
 }
 
 #[tokio::test]

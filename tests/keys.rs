@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Skep, send};
+use crate::harness::{Answer, Skep, eventually, send};
 
 async fn as_key(skep: &Skep, key: &Value, method: Method, path: &str) -> Answer {
     send(skep.bare(method, path).bearer_auth(key.as_str().unwrap())).await
@@ -74,4 +74,51 @@ async fn keys_outlive_a_restart() {
     let skep = Skep::start_on(skep.stop(), &[]).await;
     let me = as_key(&skep, &made["key"], Method::GET, "/api/whoami").await.ok(200);
     assert_eq!(me["key"]["name"], "stays");
+}
+
+#[tokio::test]
+async fn a_key_ends_when_its_time_is_up() {
+    let skep = Skep::start().await;
+    let ends = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(3);
+    let request = json!({"name": "brief", "scopes": ["swarm:read"], "expires_at": ends.to_string()});
+    let made = skep.post("/api/keys", &request).await.ok(201);
+    let mut answers = Vec::new();
+    eventually("the key's end", async || {
+        answers.push(as_key(&skep, &made["key"], Method::GET, "/api/whoami").await);
+        answers.last().unwrap().status != 200
+    })
+    .await;
+    assert!(jiff::Timestamp::now() >= ends);
+    assert_eq!(answers.last().unwrap().refused(403, "token_expired"), "Token expired");
+    // Its name is free again once it is revoked, not before: it could have been renewed.
+    assert_eq!(skep.get("/api/keys").await.ok(200)["keys"][0]["name"], "brief");
+}
+
+#[tokio::test]
+async fn a_key_tells_when_it_was_last_used() {
+    let skep = Skep::start().await;
+    let made = skep.post("/api/keys", &json!({"name": "used", "role": "agent"})).await.ok(201);
+    assert!(made["last_used_at"].is_null(), "{made}");
+    as_key(&skep, &made["key"], Method::GET, "/api/whoami").await.ok(200);
+    let path = format!("/api/keys/{}", made["id"].as_str().unwrap());
+    eventually("the use", async || skep.get(&path).await.ok(200)["last_used_at"].is_string()).await;
+}
+
+#[tokio::test]
+async fn a_key_is_bound_to_no_vm_that_is_not_there() {
+    let skep = Skep::start().await;
+    for vm in [json!(4_194_304), json!("vm_01jv0000000000000000000000")] {
+        let answer = skep.post("/api/keys", &json!({"name": "x", "role": "vm", "vm": vm})).await;
+        if cfg!(feature = "root") {
+            assert!(
+                answer.refused(404, "unknown_vm").contains(vm.to_string().trim_matches('"')),
+                "{answer:?}"
+            );
+        } else {
+            assert!(answer.refused(503, "swarm_unavailable").contains("root"), "{answer:?}");
+        }
+    }
+    let unbound = skep.post("/api/keys", &json!({"name": "x", "role": "vm"})).await;
+    assert!(unbound.refused(400, "missing_parameter").contains("`vm`"), "{unbound:?}");
+    assert_eq!(skep.get("/api/keys").await.ok(200)["keys"].as_array().unwrap().len(), 1);
 }

@@ -6,10 +6,14 @@ mod harness;
 
 mod errors;
 mod health;
+mod http;
 mod keys;
+mod service;
 
 #[cfg(feature = "root")]
 mod command;
+#[cfg(feature = "root")]
+mod confinement;
 #[cfg(feature = "root")]
 mod exec;
 #[cfg(feature = "root")]

@@ -1,12 +1,15 @@
 //! A real server, and the proof that it leaves nothing.
 
+mod patience;
 mod remains;
 mod server;
 #[cfg(feature = "root")]
 mod vms;
+mod wire;
 
-pub(crate) use server::{Answer, Skep, send};
+pub(crate) use patience::eventually;
 #[cfg(feature = "root")]
-pub(crate) use server::{binary, serve};
+pub(crate) use server::binary;
+pub(crate) use server::{Answer, Skep, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
-pub(crate) use vms::{connect_in_namespace, eventually};
+pub(crate) use vms::connect_in_namespace;

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -28,6 +28,7 @@ pub(crate) struct Skep {
     pub(crate) url: String,
     pub(crate) key: String,
     child: Option<Child>,
+    asked_to_stop: bool,
     client: reqwest::Client,
 }
 
@@ -76,15 +77,22 @@ impl Skep {
 
     /// The same on a data directory that may have been used before, with more options.
     pub(crate) async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
+        Self::start_as(data_dir, |command| drop(command.args(options))).await
+    }
+
+    /// The same with all that a process is started with.
+    pub(crate) async fn start_as(data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
         // What an earlier start said would be taken for this one's.
         let _ = std::fs::remove_file(data_dir.path().join("test.log"));
-        let mut child = serve(data_dir.path(), options).spawn().unwrap();
+        let mut command = serve(data_dir.path(), &[]);
+        alter(&mut command);
+        let mut child = command.spawn().unwrap();
         let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
             let _ = child.kill();
             panic!("the server did not start; it said:\n{}", log(data_dir.path()));
         };
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
-        Self { data_dir, url, key, child: Some(child), client: reqwest::Client::new() }
+        Self { data_dir, url, key, child: Some(child), asked_to_stop: false, client: reqwest::Client::new() }
     }
 
     /// What the server has said so far.
@@ -93,7 +101,6 @@ impl Skep {
     }
 
     /// The process that was started.
-    #[cfg(feature = "root")]
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
@@ -120,6 +127,15 @@ impl Skep {
         send(self.request(Method::POST, path).json(body)).await
     }
 
+    /// Asks it to stop as a service manager would. Whether it does is seen when it is dropped.
+    pub(crate) fn ask_to_stop(&mut self) {
+        if let Some(child) = self.child.as_ref().filter(|_| !self.asked_to_stop) {
+            kill_process(Pid::from_child(child), Signal::TERM).unwrap();
+        }
+        // A second signal would mean: at once.
+        self.asked_to_stop = true;
+    }
+
     /// Stops it as a service manager would, and gives its data directory back.
     pub(crate) fn stop(mut self) -> TempDir {
         self.end();
@@ -127,9 +143,9 @@ impl Skep {
     }
 
     fn end(&mut self) {
+        self.ask_to_stop();
         let Some(mut child) = self.child.take() else { return };
         let said = |what: &str, dir: &Path| format!("{what}; the server said:\n{}", log(dir));
-        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -175,11 +191,18 @@ pub(crate) async fn send(request: RequestBuilder) -> Answer {
     Answer { status, headers, body }
 }
 
-/// The command of a server. The caller starts it.
+/// The command of a server on a free port. The caller starts it.
 pub(crate) fn serve(data_dir: &Path, options: &[&str]) -> Command {
+    let mut command = serve_anywhere(data_dir);
+    command.args(["--listen", "127.0.0.1:0"]).args(options);
+    command
+}
+
+/// The same without the flag that says where to listen.
+pub(crate) fn serve_anywhere(data_dir: &Path) -> Command {
     let file = || File::options().create(true).append(true).open(data_dir.join("test.log")).unwrap();
     let mut command = Command::new(binary());
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(options);
+    command.args(["serve", "--data-dir"]).arg(data_dir);
     command.stdin(Stdio::null()).stdout(file()).stderr(file());
     // A terminal's Ctrl-C ends the tests; they end the server.
     command.process_group(0);
@@ -204,6 +227,20 @@ fn privileges(command: &mut Command, data_dir: &Path) {
         std::os::unix::fs::chown(data_dir.join("test.log"), Some(NOBODY), Some(NOBODY)).unwrap();
         command.uid(NOBODY).gid(NOBODY);
     }
+}
+
+/// Runs a command that must end by itself, and gives what it said.
+pub(crate) fn ended(command: &mut Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > START {
+            child.kill().unwrap();
+            panic!("it did not end by itself: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
 }
 
 async fn wait_for_address(child: &mut Child, data_dir: &Path) -> Option<String> {

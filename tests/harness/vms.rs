@@ -4,16 +4,13 @@ use std::{
     fs::File,
     io,
     net::{SocketAddr, TcpStream},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
-use super::{Skep, remains};
-
-/// A machine under full load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::{Skep, eventually, remains};
 
 impl Skep {
     /// Boots VMs and gives their records.
@@ -60,15 +57,6 @@ impl Skep {
     pub(crate) async fn wait_for_end_of(&self, pid: u64) {
         let path = format!("/api/swarm/vm/{pid}");
         eventually("the VM's end", async || self.get(&path).await.status == 404).await;
-    }
-}
-
-/// Tries until it holds. Fails when it never does.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds().await {
-        assert!(begun.elapsed() < PATIENCE, "no sign of {what} in {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -40,7 +40,7 @@ pub enum Error {
     #[error("there is no template at {0}; bake it: `skep bake`")]
     NoTemplate(PathBuf),
     /// A file of a template is not what its manifest says.
-    #[error("the template at {dir} is damaged: {reason}; remove that folder and bake it again: `skep bake`")]
+    #[error("the template at {dir} is damaged: {reason}; bake it again: `skep bake`")]
     DamagedTemplate {
         /// The template's folder.
         dir: PathBuf,

@@ -68,8 +68,8 @@ fn time_an_instruction(device: &Path) -> Result<Duration, String> {
     let vm = kvm.create_vm().map_err(failed)?;
     let page = Page::map().map_err(|error| format!("no memory to measure with: {error}"))?;
     page.write(&counting_loop());
-    // The page outlives `vm`, which is dropped first: locals drop in reverse order of declaration, so order it by hand.
     let timed = lend_and_run(&vm, &page).map_err(failed);
+    // Before the page, which it has as its memory.
     drop(vm);
     timed.map(|elapsed| elapsed / (u32::from(ROUNDS) * 2))
 }
@@ -95,12 +95,8 @@ fn lend_and_run(vm: &VmFd, page: &Page) -> Result<Duration, kvm_ioctls::Error> {
     let begun = Instant::now();
     match vcpu.run()? {
         VcpuExit::Hlt => Ok(begun.elapsed()),
-        _ => Err(kvm_ioctls::Error::new(libc_eio())),
+        _ => Err(kvm_ioctls::Error::new(rustix::io::Errno::IO.raw_os_error())),
     }
-}
-
-const fn libc_eio() -> i32 {
-    rustix::io::Errno::IO.raw_os_error()
 }
 
 fn enter_at(vcpu: &VcpuFd, address: u64) -> Result<(), kvm_ioctls::Error> {

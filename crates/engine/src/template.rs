@@ -6,8 +6,11 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Read, Write},
-    os::fd::OwnedFd,
+    io::{self, Read},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -72,46 +75,86 @@ pub struct Manifest {
     pub sha256: BTreeMap<Part, String>,
 }
 
+/// The manifest as it lies on disk. Nothing else would notice a flipped bit in the manifest itself.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    #[serde(flatten)]
+    manifest: Manifest,
+    /// SHA-256 of the manifest as compact JSON, in hex.
+    seal: String,
+}
+
+impl Manifest {
+    /// The text of its file.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn to_file(&self) -> io::Result<Vec<u8>> {
+        let sealed = Sealed { manifest: self.clone(), seal: self.seal()? };
+        Ok(serde_json::to_vec_pretty(&sealed)?)
+    }
+
+    fn seal(&self) -> io::Result<String> {
+        Ok(hex(&Sha256::digest(serde_json::to_vec(self)?)))
+    }
+}
+
 /// The folder of a template in an image directory.
 pub fn folder(image_dir: &Path, name: &str, key: &str) -> PathBuf {
     image_dir.join(name).join(key)
 }
 
-/// A template, checked against its checksums, its memory loaded. Running VMs keep what they need of it alive.
+/// A template, checked against its checksums, its memory loaded. It stays whole where its folder is moved or removed.
 #[derive(Debug)]
 pub struct Template {
     /// What it is.
     pub manifest: Manifest,
     dir: PathBuf,
+    /// Those that were checked, not whatever has their names later.
+    files: BTreeMap<Part, File>,
     ram: OwnedFd,
 }
 
 impl Template {
-    /// Reads every file, compares it with its checksum and loads the memory into a sealed memory file. It takes about a
-    /// second and blocks.
+    /// Reads every file, compares it with its checksum and loads the memory into a sealed memory file. It takes some
+    /// seconds and blocks.
     ///
     /// # Errors
     /// It is missing, or damaged; the message says which file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let manifest = read_manifest(dir)?;
-        for part in Part::ALL.into_iter().filter(|part| *part != Part::Ram) {
-            check(dir, &manifest, part, &mut io::sink())?;
-        }
         let ram = create_ram(manifest.memory_mb)?;
-        let mut writer =
-            SparseWriter { file: File::from(ram.try_clone().map_err(Error::io("memory file"))?), at: 0 };
-        check(dir, &manifest, Part::Ram, &mut writer)?;
+        let mut files = BTreeMap::new();
+        for part in Part::ALL {
+            let mut memory =
+                SparseWriter { file: ram.try_clone().map_err(Error::io("memory file"))?.into(), at: 0 };
+            let file = check(dir, &manifest, part, |bytes| match part {
+                Part::Ram => memory.append(bytes),
+                _ => Ok(()),
+            })?;
+            files.insert(part, file);
+        }
         seal_ram(&ram)?;
-        Ok(Self { manifest, dir: dir.to_owned(), ram })
+        Ok(Self { manifest, dir: dir.to_owned(), files, ram })
     }
 
-    /// Opens one of its files for reading.
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Opens one of its files for reading, with a position of its own.
     ///
     /// # Errors
-    /// It is gone since the template was loaded.
+    /// No descriptor is left.
     pub fn open(&self, part: Part) -> Result<OwnedFd, Error> {
         let path = self.dir.join(part.file_name());
-        Ok(File::open(&path).map_err(Error::io(path.display().to_string()))?.into())
+        let open = || match self.files.get(&part) {
+            // By its descriptor: another file may have the name by now.
+            Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(open().map_err(Error::io(path.display().to_string()))?.into())
     }
 
     /// The sealed memory file.
@@ -135,10 +178,17 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest, Error> {
         }
         Err(error) => return Err(Error::io(dir.join(MANIFEST).display().to_string())(error)),
     };
-    serde_json::from_slice(&text).map_err(|error| Error::DamagedTemplate {
+    let damaged = |reason: String| Error::DamagedTemplate {
         dir: dir.to_owned(),
-        reason: format!("{MANIFEST} cannot be read: {error}"),
-    })
+        reason: format!("{MANIFEST} cannot be read: {reason}"),
+    };
+    let Sealed { manifest, seal } =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    match manifest.seal() {
+        Ok(wanted) if wanted == seal => Ok(manifest),
+        Ok(_) => Err(damaged("it is not what was written".to_owned())),
+        Err(error) => Err(damaged(error.to_string())),
+    }
 }
 
 /// A memory file for a guest's memory. Its mode lets a VMM of any uid open it by `/proc/self/fd`.
@@ -166,21 +216,32 @@ pub fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
         .map_err(Error::io("seal of a memory file"))
 }
 
-/// Copies a file and tells its SHA-256 in hex.
+/// The SHA-256 of a file, in hex.
 ///
 /// # Errors
-/// Reading or writing failed.
-pub fn hash_file(path: &Path, copy: &mut dyn Write) -> io::Result<String> {
-    let mut file = File::open(path)?;
+/// Reading failed.
+pub fn hash_file(path: &Path) -> io::Result<String> {
+    digest(&File::open(path)?, |_| Ok(())).map_err(|(Fault::Read(error) | Fault::Copy(error))| error)
+}
+
+/// What went wrong between a file and its digest: only the first is the file's fault.
+enum Fault {
+    Read(io::Error),
+    Copy(io::Error),
+}
+
+fn digest(mut file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, Fault> {
     let mut hasher = Sha256::new();
     let mut block = vec![0; BLOCK_BYTES];
     loop {
-        let read = file.read(&mut block)?;
-        if read == 0 {
-            return Ok(hex(&hasher.finalize()));
-        }
+        let read = match file.read(&mut block) {
+            Ok(0) => return Ok(hex(&hasher.finalize())),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Fault::Read(error)),
+        };
         hasher.update(&block[..read]);
-        copy.write_all(&block[..read])?;
+        copy(&block[..read]).map_err(Fault::Copy)?;
     }
 }
 
@@ -189,14 +250,29 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn check(dir: &Path, manifest: &Manifest, part: Part, copy: &mut dyn Write) -> Result<(), Error> {
+/// Compares a file with its checksum and gives it. A machine that is out of descriptors or memory damages no template.
+fn check(
+    dir: &Path,
+    manifest: &Manifest,
+    part: Part,
+    copy: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<File, Error> {
+    let path = dir.join(part.file_name());
     let damaged = |reason: String| Error::DamagedTemplate {
         dir: dir.to_owned(),
         reason: format!("{}: {reason}", part.file_name()),
     };
-    let found = hash_file(&dir.join(part.file_name()), copy).map_err(|error| damaged(error.to_string()))?;
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(error.to_string())),
+        other => other.map_err(Error::io(path.display().to_string()))?,
+    };
+    let found = match digest(&file, copy) {
+        Ok(found) => found,
+        Err(Fault::Read(error)) => return Err(damaged(error.to_string())),
+        Err(Fault::Copy(error)) => return Err(Error::io("memory file")(error)),
+    };
     match manifest.sha256.get(&part) {
-        Some(wanted) if *wanted == found => Ok(()),
+        Some(wanted) if *wanted == found => Ok(file),
         Some(wanted) => Err(damaged(format!("SHA-256 is {found}, should be {wanted}"))),
         None => Err(damaged("no checksum in the manifest".to_owned())),
     }
@@ -208,18 +284,14 @@ struct SparseWriter {
     at: u64,
 }
 
-impl Write for SparseWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+impl SparseWriter {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         for page in bytes.chunks(4096) {
             if page.iter().any(|byte| *byte != 0) {
-                std::os::unix::fs::FileExt::write_all_at(&self.file, page, self.at)?;
+                self.file.write_all_at(page, self.at)?;
             }
             self.at += page.len() as u64;
         }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

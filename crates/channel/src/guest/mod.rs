@@ -68,6 +68,9 @@ where
         let mut settings = http2::Builder::new(TokioExecutor::new());
         settings
             .max_concurrent_streams(256)
+            // However many callers go away at once, the host is no attacker, and its only connection must not end.
+            .max_pending_accept_reset_streams(usize::MAX)
+            .max_local_error_reset_streams(None)
             .max_header_list_size(16 * 1024)
             .max_send_buf_size(64 * 1024)
             .initial_stream_window_size(256 * 1024)

@@ -136,6 +136,44 @@ async fn a_host_that_vanishes_in_half_a_request_leaves_no_mark() {
     assert_eq!(newest.call(&command("echo newest")).await.expect("it runs").stdout, "newest\n");
 }
 
+#[tokio::test]
+async fn many_callers_that_go_away_at_once_cost_nobody_the_guest() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    for _ in 0..3 {
+        let endless = command("sleep 1000");
+        let calls: Vec<_> = (0..100).map(|_| guest.call(&endless)).collect();
+        // Polled once each, so that all of them are on their way when all of them are dropped.
+        let all = futures_util::future::join_all(calls);
+        assert!(tokio::time::timeout(Duration::ZERO, all).await.is_err());
+        assert_eq!(guest.call(&command("echo on")).await.expect("it runs").stdout, "on\n");
+    }
+}
+
+#[tokio::test]
+async fn any_number_of_streams_comes_through_one_connection() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    for _ in 0..300 {
+        let mut stream = guest.start(&command(":")).await.expect("a stream");
+        assert_eq!(read_all(&mut stream).await.2.exit_code, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn streams_of_small_pieces_that_nobody_reads_cost_nobody_the_guest() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let chatter = command("while :; do echo x; done");
+    let mut unread = Vec::new();
+    for _ in 0..6 {
+        unread.push(guest.start(&chatter).await.expect("a stream"));
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(guest.call(&command("echo on")).await.expect("it runs").stdout, "on\n");
+    drop(unread);
+}
+
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {

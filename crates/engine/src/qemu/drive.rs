@@ -4,11 +4,7 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::{
-    net::UnixStream,
-    sync::broadcast::{Receiver, error::RecvError},
-    time::timeout,
-};
+use tokio::{net::UnixStream, sync::broadcast::Receiver, time::timeout};
 
 use super::{Qemu, monitor::Monitor};
 use crate::{Driver, Error, Machine, VmmEnd};
@@ -71,7 +67,11 @@ impl Machine for QemuMachine {
         let mut events = self.monitor.events();
         self.monitor.call("migrate", json!({"uri": "fd:state"})).await?;
         self.migrated(&mut events, "save its state").await?;
-        self.monitor.call("quit", json!({})).await.map(drop)
+        match self.monitor.call("quit", json!({})).await {
+            // It ended faster than it answered.
+            Ok(_) | Err(Error::MonitorGone(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn ended(&self) -> Option<VmmEnd> {
@@ -94,8 +94,10 @@ impl QemuMachine {
                     }
                     _ => {}
                 }
-                if let Err(RecvError::Closed) = events.recv().await {
-                    return Err(Error::MonitorGone(format!("it did not {what}")));
+                tokio::select! {
+                    // Whichever event it was, or that some were missed: the status tells.
+                    _ = events.recv() => {}
+                    _ = self.monitor.gone() => return Err(Error::MonitorGone(format!("it did not {what}"))),
                 }
             }
         };

@@ -147,3 +147,6 @@ impl Numbered {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

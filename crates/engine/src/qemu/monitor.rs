@@ -6,7 +6,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use tokio::{
     io::Interest,
     net::UnixStream,
     sync::{broadcast, oneshot, watch},
+    task::AbortHandle,
     time::timeout,
 };
 
@@ -36,6 +37,14 @@ pub(super) struct Monitor {
     next: AtomicU64,
     shared: Arc<Shared>,
     writer: tokio::sync::Mutex<()>,
+    reader: AbortHandle,
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // Its task would hold the stream, and QEMU serves one client at a time.
+        self.reader.abort();
+    }
 }
 
 /// What the reading task fills.
@@ -60,8 +69,9 @@ impl Monitor {
             events: broadcast::channel(64).0,
             end: watch::Sender::new(End::default()),
         });
-        tokio::spawn(read(stream.clone(), shared.clone()));
-        let monitor = Self { stream, next: AtomicU64::new(1), shared, writer: tokio::sync::Mutex::new(()) };
+        let reader = tokio::spawn(read(stream.clone(), shared.clone())).abort_handle();
+        let monitor =
+            Self { stream, next: AtomicU64::new(1), shared, writer: tokio::sync::Mutex::new(()), reader };
         monitor.call("qmp_capabilities", json!({})).await?;
         Ok(monitor)
     }
@@ -80,10 +90,12 @@ impl Monitor {
     ) -> Result<Value, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
-        match self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        match self.shared.waiting().as_mut() {
             Some(waiting) => waiting.insert(id, sender),
             None => return Err(Error::MonitorGone(format!("`{command}` was not sent"))),
         };
+        // Also where the caller gives up in between.
+        let _forget = Forget { shared: &self.shared, id };
         let mut line = json!({"execute": command, "arguments": arguments, "id": id}).to_string();
         line.push('\n');
         self.send(line.as_bytes(), descriptor.as_ref().map(AsFd::as_fd)).await?;
@@ -152,7 +164,7 @@ async fn read(stream: Arc<UnixStream>, shared: Arc<Shared>) {
             break;
         }
     }
-    shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    shared.waiting().take();
     shared.end.send_modify(|end| end.gone = true);
 }
 
@@ -170,7 +182,25 @@ async fn read_some(stream: &UnixStream, buffer: &mut Vec<u8>) -> bool {
     }
 }
 
+/// Takes a command out of those that wait.
+struct Forget<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.shared.waiting().as_mut() {
+            waiting.remove(&self.id);
+        }
+    }
+}
+
 impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take(&self, mut message: Map<String, Value>) {
         if let Some(Value::String(event)) = message.remove("event") {
             if event == "SHUTDOWN" {
@@ -187,12 +217,7 @@ impl Shared {
             (None, Some(error)) => Err(error["desc"].as_str().unwrap_or("no reason given").to_owned()),
             (None, None) => Err("neither an answer nor an error".to_owned()),
         };
-        let sender = self
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()
-            .and_then(|waiting| waiting.remove(&id));
+        let sender = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
         if let Some(sender) = sender {
             // The caller may have gone away.
             let _ = sender.send(answer);
