@@ -27,7 +27,8 @@ pub struct Order {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confinement {
-    /// Nothing: it sees this machine as its user does, and keeps our standard output and error and our process group.
+    /// Nothing: it sees this machine as its user does, and keeps our standard output and error and our process group. It
+    /// is killed when the thread that started it ends.
     User,
     /// A jail.
     Jail(Jail),

@@ -25,7 +25,10 @@ use std::{
 };
 
 use rustix::{
-    process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit, setsid, umask},
+    process::{
+        Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, set_parent_process_death_signal, setrlimit,
+        setsid, umask,
+    },
     thread::{UnshareFlags, disable_transparent_huge_pages, unshare_unsafe},
 };
 use serde::{Deserialize, Serialize};
@@ -92,6 +95,8 @@ fn run(socket: &OwnedFd) -> Result<(), Failed> {
     match &sent.order.confinement {
         Confinement::User => {
             privileges::drop_all(&sent.order)?;
+            // Only now: a change of the user takes it back.
+            set_parent_process_death_signal(Some(Signal::KILL)).step("end with the caller")?;
             become_program(&sent.order, inherited).map(|never| match never {})
         }
         Confinement::Jail(jail) => enter(socket, &sent.order, jail, inherited),

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         ("a_group_name_is_taken_once", a_group_name_is_taken_once),
         ("a_tree_is_removed_with_all_that_runs_in_it", a_tree_is_removed_with_all_that_runs_in_it),
         ("a_mere_user_sees_the_machine_without_privilege", a_mere_user_sees_the_machine_without_privilege),
+        ("a_mere_user_ends_with_whoever_started_it", a_mere_user_ends_with_whoever_started_it),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {
@@ -224,6 +225,17 @@ fn a_mere_user_sees_the_machine_without_privilege() {
     );
     assert!(text.contains("NoNewPrivs:\t1\n") && text.contains("/etc/passwd\n"), "{text}");
     assert!(text.contains(&format!("Groups:\t{} \n", UID + 1)), "{text}");
+}
+
+fn a_mere_user_ends_with_whoever_started_it() {
+    let starting = std::thread::spawn(|| {
+        let mut order = shell("exec sleep 600");
+        order.confinement = Confinement::User;
+        spawn(stage(), &order, Handles::default()).unwrap()
+    });
+    let jailed = starting.join().unwrap();
+    assert!(jailed.wait(PATIENCE).unwrap(), "it outlives the thread that started it");
+    assert!(jailed.reap().is_some());
 }
 
 fn stage() -> &'static Path {

@@ -3,10 +3,11 @@
 use std::{
     fs::{self, DirBuilder, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt, chown},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
+use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
 
 use crate::{Error, User};
@@ -34,7 +35,7 @@ impl DataDir {
     /// Makes the directory where it is missing, and the keeper's part of it.
     ///
     /// # Errors
-    /// It cannot be made or found.
+    /// It cannot be made, or others may write to it.
     pub fn open(path: &Path) -> Result<Self, Error> {
         make(path, 0o755)?;
         let found = Self::find(path)?;
@@ -54,9 +55,15 @@ impl DataDir {
     /// A directory that exists.
     ///
     /// # Errors
-    /// It does not exist.
+    /// It does not exist, or others may write to it.
     pub fn find(path: &Path) -> Result<Self, Error> {
         let path = path.canonicalize().map_err(Error::io(path.display().to_string()))?;
+        let found = fs::metadata(&path).map_err(Error::io(path.display().to_string()))?;
+        // Whoever may write here could put a symlink where we make, write and give away files as root.
+        let uid = geteuid().as_raw();
+        if found.uid() != uid || found.mode() & 0o022 != 0 {
+            return Err(Error::NotOurs { dir: path, uid });
+        }
         let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
         let mut hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         hash.truncate(HASH_DIGITS);
@@ -185,6 +192,20 @@ mod tests {
         assert_eq!((mode(data.keeper()), mode(data.path().to_owned())), (0o700, 0o755));
         // Opening it again changes nothing.
         DataDir::open(data.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused_untouched() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("keeper")).unwrap();
+        for mode in [0o777, 0o1777, 0o770, 0o702] {
+            fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            let refused = DataDir::open(dir.path());
+            assert!(matches!(refused, Err(Error::NotOurs { .. })), "{mode:o}: {refused:?}");
+            assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, mode);
+        }
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
     #[test]

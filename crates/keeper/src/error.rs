@@ -20,6 +20,18 @@ pub enum Error {
         /// Where it listens; `an unknown address` where it has not said so yet.
         address: String,
     },
+    /// Somebody else may write to the data directory.
+    #[error(
+        "{dir} can be written by others than us (uid {uid}), who could exchange what lies there; \
+         `chown {uid} {dir}` and `chmod go-w {dir}`, or choose another --data-dir",
+        dir = dir.display()
+    )]
+    NotOurs {
+        /// The data directory.
+        dir: PathBuf,
+        /// Whose it should be.
+        uid: u32,
+    },
     /// There is no such user.
     #[error(
         "there is no user `{0}`; make it: `useradd --system --no-create-home {0}`, or name another with --user"
@@ -39,6 +51,12 @@ pub enum Error {
     /// The VM's id is held already.
     #[error("VM {0} exists already")]
     VmExists(VmId),
+    /// There are as many as this machine holds.
+    #[error("all {0} VMs that this machine holds exist; end one first")]
+    Full(u32),
+    /// The disk that VMs write to is full.
+    #[error("no space is left for the disk of another VM; end a VM, or free some space on the server")]
+    DiskFull,
     /// The keeper holds no such VM.
     #[error("the keeper holds no VM {0}")]
     UnknownVm(VmId),
@@ -87,12 +105,13 @@ impl Error {
             Self::NotRoot | Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
             Self::VmExists(_) | Self::NotATemplate(_) => ErrorCode::InvalidValue,
-            Self::NoUids => ErrorCode::NoCapacity,
+            Self::NoUids | Self::Full(_) | Self::DiskFull => ErrorCode::NoCapacity,
             Self::Refused(failure) => failure.code,
             Self::Jail(error) => error.code(),
             Self::Network(error) => error.code(),
             Self::Protocol(error) => error.code(),
             Self::Locked { .. }
+            | Self::NotOurs { .. }
             | Self::NoUser(_)
             | Self::DamagedKey(_)
             | Self::Listen { .. }

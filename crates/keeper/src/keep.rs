@@ -8,17 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{getpid, getuid, set_child_subreaper};
-use skep_keeper_protocol::{AdminKey, Answer, KeeperEnd, SwarmAbility, Welcome};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    task::JoinSet,
-    time::sleep,
-};
+use rustix::process::{Resource, Rlimit, getpid, getrlimit, getuid, set_child_subreaper, setrlimit};
+use skep_keeper_protocol::{AdminKey, KeeperEnd, SwarmAbility, Welcome};
+use tokio::time::sleep;
 
 use crate::{
     DataDir, Error, KeeperOrder, Started, User, admin_key, capacity, clean, data_dir::make, lock::Lock,
-    server_process::ServerProcess, vmms::Vmms,
+    server_process::ServerProcess, serving::serve, stop::Stop, vmms::Vmms,
 };
 
 /// The first pause before a server that died is started again; it doubles up to the longest.
@@ -27,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A server that lived this long had started well.
 const WELL_STARTED: Duration = Duration::from_secs(10);
 
-/// Keeps until SIGTERM or SIGINT. `started` is called once, when the address is taken and before the server runs.
+/// Keeps until SIGTERM, SIGINT or SIGHUP. `started` is called once, when the address is taken and before the server runs.
 ///
 /// # Errors
 /// The data directory, the address or the user cannot be had; nothing is left then. A first server that gives up by
@@ -38,6 +34,7 @@ pub fn run(mut order: KeeperOrder, started: impl FnOnce(&Started)) -> Result<Exi
     }
     // VMMs are children of a stage that ends; they become ours, so that we can reap them.
     set_child_subreaper(Some(getpid())).map_err(Error::io("child subreaper"))?;
+    lift_descriptor_limit().map_err(Error::io("limit of open files"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Error::io("runtime of the keeper"))?;
     let data_dir = DataDir::open(&order.data_dir)?;
@@ -47,6 +44,12 @@ pub fn run(mut order: KeeperOrder, started: impl FnOnce(&Started)) -> Result<Exi
     lock.release()?;
     let code = outcome?;
     cleared.map(|()| code)
+}
+
+/// A VM takes some descriptors of ours and of the server's, and the usual limit is a thousand.
+fn lift_descriptor_limit() -> rustix::io::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
 }
 
 async fn keep(
@@ -104,7 +107,8 @@ async fn prepare_swarm(order: &mut KeeperOrder, data_dir: &DataDir) -> (Option<V
     let prepared = async {
         let swarm = swarm.map_err(Error::NoSwarm)?;
         let capacity = capacity::measure(&swarm, data_dir)?;
-        Ok((Vmms::prepare(data_dir.clone(), swarm, order.binary.clone()).await?, capacity))
+        let binary = order.binary.clone();
+        Ok((Vmms::prepare(data_dir.clone(), swarm, binary, capacity.max_vms).await?, capacity))
     };
     match prepared.await {
         Ok((vmms, capacity)) => {
@@ -217,56 +221,7 @@ impl Keeper<'_> {
     }
 }
 
-/// Answers one server until its socket closes, and finishes what it asked.
-async fn serve(end: KeeperEnd, welcome: Welcome, listeners: Vec<OwnedFd>, vmms: Option<Arc<Vmms>>) {
-    if let Err(error) = end.welcome(&welcome, &listeners).await {
-        return tracing::error!(%error, "the server could not be welcomed");
-    }
-    drop(listeners);
-    let mut under_way = JoinSet::new();
-    loop {
-        tokio::select! {
-            received = end.receive() => match (received, &vmms) {
-                (Ok(Some((request, answerer))), Some(vmms)) => {
-                    under_way.spawn(Arc::clone(vmms).serve(request, answerer));
-                }
-                (Ok(Some((_, answerer))), None) => {
-                    let refusal = Error::NoSwarm("this start has no VMs".to_owned());
-                    let _ = answerer.answer(Answer::Refused(refusal.into()), &[]).await;
-                }
-                (Ok(None), _) => break,
-                (Err(error), _) => {
-                    tracing::error!(%error, "the server is not talked with further: {error}");
-                    break;
-                }
-            },
-            Some(_) = under_way.join_next() => {}
-        }
-    }
-    while under_way.join_next().await.is_some() {}
-}
-
 fn exit_code(status: Option<ExitStatus>) -> ExitCode {
     let code = status.and_then(|status| status.code()).unwrap_or(0);
     ExitCode::from(u8::try_from(code).unwrap_or(1))
-}
-
-/// The signals that end the keeper.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Error> {
-        let on = |kind| signal(kind).map_err(Error::io("signals"));
-        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
-    }
-
-    async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

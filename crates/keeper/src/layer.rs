@@ -26,7 +26,10 @@ pub(crate) fn copy(source: &File, folder: &Path, uid: u32) -> Result<File, Error
         fchown(&target, Some(uid), Some(uid))?;
         io::Result::Ok(target)
     };
-    copy().map_err(Error::io(format!("disk layer in {}", folder.display())))
+    copy().map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::DiskFull,
+        _ => Error::io(format!("disk layer in {}", folder.display()))(error),
+    })
 }
 
 fn copy_data(source: &File, target: &File) -> io::Result<()> {

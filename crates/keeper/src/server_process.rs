@@ -18,7 +18,8 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts it with its end of the keeper's socket. Blocks for some milliseconds.
+    /// Starts it with its end of the keeper's socket. It is killed when this thread ends, so this must be the main one.
+    /// Blocks for some milliseconds.
     pub(crate) fn start(order: &KeeperOrder, user: &User, socket: OwnedFd) -> Result<Self, Error> {
         let handles = Handles { inherited: vec![socket], ..Handles::default() };
         let jailed = skep_jail::spawn(&order.binary, &user_order(order, user), handles)?;

@@ -34,6 +34,7 @@ pub(crate) struct Vmms {
     claim: Claim,
     held: Mutex<HashMap<VmId, Held>>,
     launches: Semaphore,
+    max_vms: u32,
 }
 
 /// A VM's place in the table.
@@ -52,12 +53,17 @@ impl Vmms {
         data_dir: DataDir,
         swarm: SwarmOrder,
         binary: PathBuf,
+        max_vms: u32,
     ) -> Result<Self, Error> {
         swarm.uids.check()?;
         let claim = Claim::take(swarm.uids, &data_dir)?;
         let made = async {
             let tree = Tree::create(&data_dir.name())?;
-            clean::record_cgroups(&data_dir, &tree)?;
+            if let Err(error) = clean::record_cgroups(&data_dir, &tree) {
+                // What is not recorded is not found again.
+                tree.remove()?;
+                return Err(error);
+            }
             let network = Network::create(&data_dir.name(), swarm.subnet).await?;
             Ok((tree, network))
         };
@@ -66,6 +72,7 @@ impl Vmms {
                 uids: Mutex::new(UidPool::new(claim.uids)),
                 held: Mutex::new(HashMap::new()),
                 launches: Semaphore::new(LAUNCHES),
+                max_vms,
                 data_dir,
                 swarm,
                 binary,
@@ -119,10 +126,7 @@ impl Vmms {
         if !is_template_name(&template) {
             return Err(Error::NotATemplate(template));
         }
-        if self.held().contains_key(&vm) {
-            return Err(Error::VmExists(vm));
-        }
-        self.held().insert(vm, Held::Busy);
+        self.reserve(vm)?;
         let mut belongings = Belongings::default();
         match self.build(vm, template, &mut belongings).await {
             Ok(launched) => {
@@ -134,6 +138,20 @@ impl Vmms {
                 Err(error)
             }
         }
+    }
+
+    /// Takes a place in the table.
+    fn reserve(&self, vm: VmId) -> Result<(), Error> {
+        let mut held = self.held();
+        if held.contains_key(&vm) {
+            return Err(Error::VmExists(vm));
+        }
+        // The server counts too; one that lies must not fill this machine.
+        if held.len() >= self.max_vms as usize {
+            return Err(Error::Full(self.max_vms));
+        }
+        held.insert(vm, Held::Busy);
+        Ok(())
     }
 
     async fn build(

@@ -55,6 +55,13 @@ impl Fixture {
     }
 
     pub(crate) fn keeper(&self) -> Keeper {
+        let (keeper, no_swarm) = self.start();
+        assert_eq!(no_swarm, Value::Null);
+        keeper
+    }
+
+    /// A keeper, and why it has no VMs.
+    pub(crate) fn start(&self) -> (Keeper, Value) {
         let log = self.dir.path().join("log");
         let mut child = self
             .command(&json!({"a": 1}))
@@ -66,9 +73,8 @@ impl Fixture {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let said: Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", fs::read_to_string(&log).unwrap()));
-        assert_eq!(said["no_swarm"], Value::Null);
         let address = said["address"].as_str().unwrap().to_owned();
-        Keeper { child, address, data_dir: self.data_dir(), log }
+        (Keeper { child, address, data_dir: self.data_dir(), log }, said["no_swarm"].clone())
     }
 
     /// Exit code and standard error of a keeper that is expected to end by itself.

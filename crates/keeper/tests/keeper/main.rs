@@ -39,6 +39,10 @@ fn main() -> ExitCode {
         ("a_vmm_that_was_killed_for_memory_is_told_so", a_vmm_that_was_killed_for_memory_is_told_so),
         ("a_vmm_that_died_is_kept_until_it_is_ended", a_vmm_that_died_is_kept_until_it_is_ended),
         ("ten_launches_at_once_share_nothing", ten_launches_at_once_share_nothing),
+        ("more_vms_than_the_machine_holds_are_refused", more_vms_than_the_machine_holds_are_refused),
+        ("a_launch_on_a_full_disk_is_told_and_undone", a_launch_on_a_full_disk_is_told_and_undone),
+        ("groups_that_cannot_be_remembered_are_not_left", groups_that_cannot_be_remembered_are_not_left),
+        ("descriptors_suffice_for_many_vms", descriptors_suffice_for_many_vms),
         ("a_server_that_cannot_start_ends_the_keeper", a_server_that_cannot_start_ends_the_keeper),
     ];
     let trials = trials.map(|(name, test)| {
@@ -229,6 +233,62 @@ fn a_server_that_cannot_start_ends_the_keeper() {
     let (status, _) = fixture.keeper_with_settings(json!({"exit": 7}));
     assert_eq!(status, 7);
     fixture.assert_nothing_left();
+}
+
+fn more_vms_than_the_machine_holds_are_refused() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vms: Vec<_> = (0..parts::MAX_VMS).map(|_| keeper.launch("base")).collect();
+    let one_more = json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}});
+    assert_eq!(keeper.ask(&one_more)["refused"], "no_capacity");
+    keeper.ask(&json!({"end": {"vm": vms[0].id}}));
+    keeper.launch("base");
+    assert_eq!(keeper.ask(&one_more)["refused"], "no_capacity");
+    keeper.stop();
+}
+
+fn a_launch_on_a_full_disk_is_told_and_undone() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let layers = fixture.data_dir().join("keeper/layers");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("skep-test", &layers, "tmpfs", flags, c"size=4k").unwrap();
+    let filled = fs::write(layers.join("filler"), [1; 4096]);
+    let answer = keeper.ask(&json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}}));
+    rustix::mount::unmount(&layers, rustix::mount::UnmountFlags::DETACH).unwrap();
+    filled.unwrap();
+    assert_eq!(answer["refused"], "no_capacity", "{answer}");
+    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": []}));
+    assert!(!fixture.links().contains(": vm"), "{}", fixture.links());
+    keeper.launch("base");
+    keeper.stop();
+}
+
+fn groups_that_cannot_be_remembered_are_not_left() {
+    let fixture = Fixture::new();
+    fixture.keeper().stop();
+    let records = fixture.data_dir().join("keeper");
+    let flags = rustix::mount::MountFlags::empty();
+    // Room for the lock and for the admin key's record, a page each.
+    rustix::mount::mount("skep-test", &records, "tmpfs", flags, c"size=8k").unwrap();
+    let (keeper, no_swarm) = fixture.start();
+    let groups = fixture.groups_of(&fixture.name());
+    keeper.stop();
+    rustix::mount::unmount(&records, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(no_swarm.as_str().unwrap().contains("No space left"), "{no_swarm}");
+    assert!(groups.is_empty(), "{groups:?}");
+}
+
+fn descriptors_suffice_for_many_vms() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    for pid in [keeper.pid(), keeper.server_pid()] {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let [soft, hard] = [3, 4].map(|at| line.split_whitespace().nth(at).unwrap());
+        assert_eq!(soft, hard, "{line}");
+    }
+    keeper.stop();
 }
 
 /// How long a test waits for what must come.

@@ -41,6 +41,9 @@ while word := monitor.recv(100):
 time.sleep(600)
 "#;
 
+/// VMs at the same time.
+pub(crate) const MAX_VMS: u32 = 12;
+
 /// Settings of a keeper that plays: data directory, then the server's settings as JSON.
 pub(crate) fn keeper() -> ExitCode {
     tracing_to_stderr();
@@ -69,7 +72,7 @@ pub(crate) fn keeper() -> ExitCode {
             subnet: "10.98.0.0/24".parse().unwrap(),
             uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
             limits: VmLimits { overhead_mb: 64, ..VmLimits::default() },
-            max_vms: None,
+            max_vms: Some(MAX_VMS),
             memory_mb: None,
         }),
     };
