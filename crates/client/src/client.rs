@@ -29,7 +29,8 @@ impl Client {
     pub fn new(url: &str, key: Option<&str>) -> Result<Self> {
         let wrong = || Error::Url { url: url.to_owned() };
         let mut base = Url::parse(url).map_err(|_| wrong())?;
-        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
+        // Servers listen on loopback addresses alone, in plain text; this client has no TLS.
+        if base.scheme() != "http" || base.cannot_be_a_base() {
             return Err(wrong());
         }
         // Paths are joined to it, and a last segment without a slash would be replaced.
@@ -162,10 +163,10 @@ mod tests {
 
     #[test]
     fn only_addresses_of_servers_are_taken() {
-        for good in ["http://127.0.0.1:7700", "http://[::1]:1/", "https://skep.example/below"] {
+        for good in ["http://127.0.0.1:7700", "http://[::1]:1/", "http://skep.example/below"] {
             assert!(Client::new(good, None).is_ok(), "{good}");
         }
-        for wrong in ["", "127.0.0.1:7700", "localhost:7700", "ftp://x", "unix:/run/skep"] {
+        for wrong in ["", "127.0.0.1:7700", "localhost:7700", "ftp://x", "https://x", "unix:/run/skep"] {
             assert!(matches!(Client::new(wrong, None), Err(Error::Url { .. })), "{wrong}");
         }
         assert!(matches!(Client::new("http://x", Some("a\nb")), Err(Error::Key)));

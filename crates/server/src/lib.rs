@@ -8,6 +8,7 @@ pub mod confine;
 mod error;
 mod extract;
 mod key_uses;
+mod linger;
 mod listener;
 mod openapi;
 mod pieces;

@@ -10,15 +10,21 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use axum::{Extension, middleware::AddExtension};
 use axum_server::accept::Accept;
 use http::StatusCode;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+use tower::Layer;
 use ulid::Ulid;
 
-use crate::{error::bare_answer, request::API_VERSION};
+use crate::{
+    error::bare_answer,
+    linger::{Linger, Unread},
+    request::API_VERSION,
+};
 
 /// Longer than any bare answer of hyper's.
 const LONGEST_BARE: usize = 256;
@@ -36,11 +42,13 @@ impl OurWords {
 
 impl<S> Accept<TcpStream, S> for OurWords {
     type Stream = Connection<TcpStream>;
-    type Service = S;
-    type Future = Ready<io::Result<(Self::Stream, S)>>;
+    type Service = AddExtension<S, Unread>;
+    type Future = Ready<io::Result<(Self::Stream, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        ready(stream.set_nodelay(true).map(|()| (Connection::new(stream), service)))
+        let unread = Unread::default();
+        let service = Extension(unread.clone()).layer(service);
+        ready(stream.set_nodelay(true).map(|()| (Connection::new(stream, unread), service)))
     }
 }
 
@@ -50,11 +58,14 @@ pub(crate) struct Connection<T> {
     inner: T,
     /// Of an answer put in place of a bare one: what is not yet written.
     pending: Vec<u8>,
+    unread: Unread,
+    /// What is left to do since we said that nothing more will come from us.
+    closing: Option<Option<Linger>>,
 }
 
 impl<T: AsyncWrite + Unpin> Connection<T> {
-    fn new(inner: T) -> Self {
-        Self { inner, pending: Vec::new() }
+    fn new(inner: T, unread: Unread) -> Self {
+        Self { inner, pending: Vec::new(), unread, closing: None }
     }
 
     fn poll_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -78,7 +89,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_pending(cx))?;
         if let Some(answer) = in_our_words(bytes) {
@@ -95,8 +106,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_pending(cx))?;
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        let this = &mut *self;
+        ready!(this.poll_pending(cx))?;
+        if this.closing.is_none() {
+            ready!(Pin::new(&mut this.inner).poll_shutdown(cx))?;
+            this.closing = Some(this.unread.linger());
+        }
+        if let Some(Some(linger)) = &mut this.closing {
+            ready!(linger.poll(Pin::new(&mut this.inner), cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -15,7 +15,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use jiff::Timestamp;
 use ulid::Ulid;
 
-use crate::error::{self, Cause};
+use crate::{
+    error::{self, Cause},
+    linger::Unread,
+};
 
 /// The header with the request's id.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -66,7 +69,7 @@ pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
     let mut line = Line::new(&request, id.clone(), arrival.at);
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(arrival);
-    let mut response = error::in_our_shape(next.run(request).await);
+    let mut response = error::in_our_shape(next.run(Unread::watch(request)).await);
     line.status = Some(response.status());
     line.cause = response.extensions_mut().remove::<Cause>();
     let headers = response.headers_mut();

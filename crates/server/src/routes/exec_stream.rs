@@ -1,6 +1,6 @@
 //! A running command as server-sent events. Dropping the answer ends the command.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
 use axum::response::{
     IntoResponse, Response, Sse,
@@ -17,7 +17,7 @@ use skep_api::{
 };
 use skep_store::Store;
 use skep_swarm::{ExecEvent, ExecStream};
-use tokio::time::{Interval, interval};
+use tokio::time::interval;
 
 use crate::{error, error::Refusal, pieces::Pieces};
 
@@ -32,7 +32,7 @@ pub(super) fn answer(events: ExecStream, store: Arc<dyn Store>, key: Key) -> Res
         events: Some(events),
         stdout: Pieces::default(),
         stderr: Pieces::default(),
-        watch: KeyWatch { store, key, ticks: interval(KEY_CHECK) },
+        key_lost: Box::pin(key_lost(store, key)),
     };
     Sse::new(run.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
@@ -42,7 +42,8 @@ struct Run {
     events: Option<ExecStream>,
     stdout: Pieces,
     stderr: Pieces,
-    watch: KeyWatch,
+    /// Lives on from event to event: a look-up that each event cut short would never end while a command floods its output.
+    key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
 }
 
 impl Run {
@@ -59,7 +60,7 @@ impl Run {
         let events = self.events.as_mut()?;
         let next = tokio::select! {
             next = events.next() => next,
-            failure = self.watch.lost() => return Some(self.broken(failure.into())),
+            failure = &mut self.key_lost => return Some(self.broken(failure.into())),
         };
         match next {
             Some(Ok(ExecEvent::Stdout(bytes))) => Some(data("stdout", self.stdout.push(&bytes))),
@@ -94,29 +95,21 @@ impl Run {
     }
 }
 
-/// Sees to it that a revoked or expired key's streams end.
-struct KeyWatch {
-    store: Arc<dyn Store>,
-    key: Key,
-    ticks: Interval,
-}
-
-impl KeyWatch {
-    /// Answers once the key no longer holds. A store that is away for a while ends nothing.
-    async fn lost(&mut self) -> Failure {
-        loop {
-            self.ticks.tick().await;
-            match self.store.key(self.key.account, self.key.id).await {
-                Ok(record) => {
-                    if let Err(refusal) = verdict(&record.key, Timestamp::now()) {
-                        return refusal.into();
-                    }
+/// Answers once the key was revoked or expired. A store that is away for a while ends nothing.
+async fn key_lost(store: Arc<dyn Store>, key: Key) -> Failure {
+    let mut ticks = interval(KEY_CHECK);
+    loop {
+        ticks.tick().await;
+        match store.key(key.account, key.id).await {
+            Ok(record) => {
+                if let Err(refusal) = verdict(&record.key, Timestamp::now()) {
+                    return refusal.into();
                 }
-                Err(error) if error.code() == ErrorCode::UnknownKey => {
-                    return skep_accounts::Refusal::TokenExpired.into();
-                }
-                Err(error) => tracing::debug!(%error, "a streaming caller's key was not looked up"),
             }
+            Err(error) if error.code() == ErrorCode::UnknownKey => {
+                return skep_accounts::Refusal::TokenExpired.into();
+            }
+            Err(error) => tracing::debug!(%error, "a streaming caller's key was not looked up"),
         }
     }
 }
