@@ -130,6 +130,8 @@ error_codes! {
     NoCapacity = "no_capacity" => Unavailable,
     /// This machine or this start cannot run VMs; the message says why.
     SwarmUnavailable = "swarm_unavailable" => Unavailable,
+    /// A VM did not come up; none of its boot is left.
+    BootFailed = "boot_failed" => Unavailable,
     /// The server is shutting down.
     ShuttingDown = "shutting_down" => Unavailable,
     /// The store is away.

@@ -236,7 +236,7 @@ pub enum EndReason {
     OutOfMemory,
     /// Not found after a restart.
     Lost,
-    /// It could not be booted.
+    /// It could not be booted, or its agent can no longer be reached.
     Failed,
 }
 

@@ -2,13 +2,20 @@
 
 use std::{
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::{
+    StreamExt,
+    future::{self, join_all},
+    stream,
+};
 use skep_api::{
-    AccountId, Failure, VmId,
+    AccountId, ErrorCode, VmId,
     swarm::{BootReceipt, BootSource},
 };
 use skep_channel::{Guest, IdentityReport};
@@ -39,19 +46,27 @@ impl Booter {
         mut reservation: Reservation,
     ) -> Result<Vec<BootedVm>, Error> {
         let parts: Vec<Reservation> = (0..order.count).map(|_| reservation.split_one()).collect();
-        let mut boots =
-            stream::iter(parts).map(|part| self.boot_one(account, order, part)).buffer_unordered(AT_ONCE);
+        let failing = AtomicBool::new(false);
+        let mut boots = stream::iter(parts)
+            .take_while(|_| future::ready(!failing.load(Ordering::Relaxed)))
+            .map(|part| self.boot_one(account, order, part))
+            .buffer_unordered(AT_ONCE);
         let mut booted = Vec::new();
         let mut failed = None;
-        // After a failure those under way still end in order, each clearing away its own.
+        // After a failure no other begins, and those under way still end in order, each clearing away its own.
         while let Some(outcome) = boots.next().await {
             match outcome {
                 Ok(vm) => booted.push(vm),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => {
+                    failing.store(true, Ordering::Relaxed);
+                    failed = failed.or(Some(error));
+                }
             }
         }
         drop(boots);
-        match failed {
+        // The first may have been ready long ago.
+        let ended = booted.iter().find(|vm| vm.guest.is_closed());
+        match failed.or_else(|| ended.map(|vm| not_booted(vm.facts.id, order, Error::EndedEarly))) {
             None => Ok(booted),
             Some(error) => {
                 self.undo(booted).await;
@@ -62,9 +77,7 @@ impl Booter {
 
     /// Ends VMs that nobody was told of.
     pub(crate) async fn undo(&self, booted: Vec<BootedVm>) {
-        for vm in booted {
-            self.clear_away(vm.facts.id).await;
-        }
+        join_all(booted.iter().map(|vm| self.clear_away(vm.facts.id))).await;
     }
 
     async fn boot_one(
@@ -74,15 +87,16 @@ impl Booter {
         reservation: Reservation,
     ) -> Result<BootedVm, Error> {
         let id = VmId::generate();
-        let launched = self.keeper.launch(id, &order.template).await?;
-        match self.bring_up(account, order, launched, reservation).await {
-            Ok(vm) => Ok(vm),
-            Err(error) => {
-                tracing::warn!(vm = %id, %error, "VM {id} could not be booted");
-                self.clear_away(id).await;
-                Err(error)
-            }
+        let outcome = match self.keeper.launch(id, &order.template).await {
+            Ok(launched) => self.bring_up(account, order, launched, reservation).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(vm = %id, %error, "VM {id} could not be booted");
+            // Also where the launch failed: it may have failed here, on what the keeper handed over.
+            self.clear_away(id).await;
         }
+        outcome.map_err(|error| not_booted(id, order, error))
     }
 
     async fn bring_up(
@@ -95,10 +109,9 @@ impl Booter {
         let LaunchedVm { launched, pidfd, monitor, agent, console, state } = vm;
         let log = ConsoleLog::default();
         tokio::spawn(log.clone().follow(console));
-        let restored = self.restore(monitor, state.into(), agent, &launched, order).await.map_err(|error| {
+        let restored = self.restore(monitor, state.into(), agent, &launched, order).await.inspect_err(|_| {
             let said = log.read().console;
             tracing::debug!(vm = %launched.vm, console = %said, "the console of a VM that did not come up");
-            error
         })?;
         let receipt = BootReceipt {
             source: BootSource::Cold,
@@ -139,7 +152,9 @@ impl Booter {
     }
 
     async fn clear_away(&self, id: VmId) {
-        if let Err(error) = self.keeper.end(id).await {
+        if let Err(error) = self.keeper.end(id).await
+            && error.code() != ErrorCode::UnknownVm
+        {
             tracing::error!(vm = %id, %error, "what is left of VM {id} could not be cleared away");
         }
     }
@@ -170,12 +185,8 @@ fn facts(account: AccountId, order: &BootOrder, launched: &Launched, boot: BootR
     }
 }
 
-/// What a template that this server does not have is answered with.
-pub(crate) fn unknown_template(name: &str) -> Failure {
-    Failure::new(
-        skep_api::ErrorCode::UnknownTemplate,
-        format!("no template `{name}`; this server has `base`"),
-    )
+fn not_booted(vm: VmId, order: &BootOrder, source: Error) -> Error {
+    Error::NotBooted { vm, template: order.template.clone(), source: Box::new(source) }
 }
 
 /// To a microsecond: more digits would be noise.

@@ -1,8 +1,8 @@
 //! What can go wrong with a VM.
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, ErrorKind, Failure, VmId};
 
-/// What can go wrong with a VM.
+/// What can go wrong with a VM. What callers read of it is its [`Failure`]; the words here are for the log.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A refusal for the caller, as it was made here, in the keeper or in the guest.
@@ -23,6 +23,19 @@ pub enum Error {
     /// The store refused or is gone.
     #[error(transparent)]
     Store(#[from] skep_store::Error),
+    /// A VM did not come up, and none of its boot is left.
+    #[error("VM {vm} of template `{template}` did not come up: {source}")]
+    NotBooted {
+        /// The VM.
+        vm: VmId,
+        /// The template's name.
+        template: String,
+        /// What went wrong.
+        source: Box<Error>,
+    },
+    /// The VM ended between its boot and the answer.
+    #[error("it ended right after its boot")]
+    EndedEarly,
     /// A task of ours died.
     #[error("a task of the swarm ended early: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -37,7 +50,8 @@ impl Error {
             Self::Engine(error) => error.code(),
             Self::Keeper(error) => error.code(),
             Self::Store(error) => error.code(),
-            Self::Identity(_) | Self::Task(_) => ErrorCode::Internal,
+            Self::NotBooted { source, .. } => source.code_of_boot(),
+            Self::Identity(_) | Self::EndedEarly | Self::Task(_) => ErrorCode::Internal,
         }
     }
 
@@ -45,14 +59,114 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }
+
+    /// What a boot is refused with because of this. A guest's or a VMM's own code says nothing about the boot.
+    fn code_of_boot(&self) -> ErrorCode {
+        match self {
+            Self::Guest(_) | Self::Engine(_) if self.kind() == ErrorKind::GuestTimeout => {
+                ErrorCode::GuestTimeout
+            }
+            Self::Guest(_) | Self::Engine(_) | Self::Identity(_) | Self::EndedEarly => ErrorCode::BootFailed,
+            _ => match self.code() {
+                code @ (ErrorCode::UnknownTemplate
+                | ErrorCode::TemplateDamaged
+                | ErrorCode::NoCapacity
+                | ErrorCode::SwarmUnavailable
+                | ErrorCode::ShuttingDown) => code,
+                _ => ErrorCode::Internal,
+            },
+        }
+    }
 }
 
+/// Callers learn no path of the server and nothing of its inside; both are for the log.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Refused(failure) => failure,
-            Error::Guest(error) => error.into(),
-            error => Self::new(error.code(), error.to_string()),
+        let code = error.code();
+        let message = match (code, error) {
+            (ErrorCode::Internal, _) => "internal error".to_owned(),
+            (_, Error::Refused(failure)) => return failure,
+            (_, Error::Guest(error)) => return error.into(),
+            (_, Error::Store(error)) => return error.into(),
+            (ErrorCode::BootFailed, _) => {
+                "a VM did not come up, so none of this boot is left; try again, and read the \
+                                           server's log if it happens again"
+                    .to_owned()
+            }
+            (ErrorCode::GuestTimeout, _) => {
+                "a VM did not come up in time, so none of this boot is left; the machine \
+                                             may be overloaded: try again later"
+                    .to_owned()
+            }
+            (ErrorCode::TemplateDamaged, Error::NotBooted { template, .. }) => {
+                format!("the template `{template}` is damaged; restart the server to bake it again")
+            }
+            (ErrorCode::UnknownTemplate, Error::NotBooted { template, .. }) => {
+                return Self::unknown_template(template);
+            }
+            (ErrorCode::NoCapacity, _) => {
+                "this machine has no room for another VM; end some VMs first".to_owned()
+            }
+            (ErrorCode::ShuttingDown, _) => "the server is shutting down; try again".to_owned(),
+            _ => "this server cannot run VMs now; `skep doctor` says why".to_owned(),
+        };
+        Self::new(code, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn boot(source: Error) -> Failure {
+        let source = Box::new(source);
+        Error::NotBooted { vm: VmId::generate(), template: "base".to_owned(), source }.into()
+    }
+
+    fn keeper(code: ErrorCode) -> Error {
+        skep_keeper_protocol::Error::Refused(Failure::new(code, "/var/lib/skep/keeper: uid 1879048192"))
+            .into()
+    }
+
+    #[test]
+    fn callers_learn_nothing_of_the_servers_inside() {
+        let damaged =
+            skep_engine::Error::DamagedTemplate { dir: "/var/lib/x".into(), reason: "ram".to_owned() };
+        let gone = skep_engine::Error::MonitorGone("`/var/lib/x` was not answered".to_owned());
+        let failures = [
+            (boot(keeper(ErrorCode::Internal)), ErrorCode::Internal),
+            (boot(keeper(ErrorCode::TemplateDamaged)), ErrorCode::TemplateDamaged),
+            (boot(keeper(ErrorCode::SwarmUnavailable)), ErrorCode::SwarmUnavailable),
+            (boot(keeper(ErrorCode::NoCapacity)), ErrorCode::NoCapacity),
+            // As if the caller had asked for it.
+            (boot(keeper(ErrorCode::InvalidValue)), ErrorCode::Internal),
+            (boot(skep_keeper_protocol::Error::Closed.into()), ErrorCode::ShuttingDown),
+            (boot(gone.into()), ErrorCode::BootFailed),
+            (boot(skep_engine::Error::NoTemplate(PathBuf::from("/var/lib/x")).into()), ErrorCode::BootFailed),
+            (boot(skep_channel::Error::Ended.into()), ErrorCode::BootFailed),
+            (
+                boot(
+                    skep_channel::Error::Refused(Failure::new(ErrorCode::InvalidValue, "/var/lib/x")).into(),
+                ),
+                ErrorCode::BootFailed,
+            ),
+            (keeper(ErrorCode::Internal).into(), ErrorCode::Internal),
+            (Error::from(damaged).into(), ErrorCode::TemplateDamaged),
+            (Error::from(skep_keeper_protocol::Error::Closed).into(), ErrorCode::ShuttingDown),
+        ];
+        for (failure, code) in failures {
+            assert_eq!(failure.code, code, "{failure}");
+            assert!(!failure.message.contains("/var/lib") && !failure.message.contains("uid"), "{failure}");
+            assert!(!failure.message.contains("socket"), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_guest_that_is_late_to_its_boot_is_a_timeout() {
+        let late = boot(skep_channel::Error::Silent(std::time::Duration::from_secs(60)).into());
+        assert_eq!(late.code, ErrorCode::GuestTimeout);
+        assert!(late.message.contains("none of this boot"), "{late}");
     }
 }

@@ -1,6 +1,6 @@
 //! What the server asks of the swarm.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -14,11 +14,10 @@ use skep_channel::ExecStream;
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
 use skep_store::{EndAllAlive, RecordBoots, Store};
-use tokio::time::timeout;
 
 use crate::{
     BootOrder, Error,
-    boot::{Booter, unknown_template},
+    boot::Booter,
     budget::Budget,
     registry::Registry,
     vm::{self, BootedVm, Surroundings, VmHandle},
@@ -26,8 +25,6 @@ use crate::{
 
 /// Memory of a guest of the base template, in MiB, for the reservation ahead of the launch.
 const GUEST_MB: u64 = 128;
-/// Beyond a command's own timeout, for the way into the guest and back on a machine under load.
-const EXEC_GRACE: Duration = Duration::from_secs(30);
 
 /// What a swarm is made of.
 pub struct Parts {
@@ -106,7 +103,7 @@ impl Swarm {
         order: BootOrder,
     ) -> Result<BootAnswer, Error> {
         if order.template != BASE_TEMPLATE {
-            return Err(unknown_template(&order.template).into());
+            return Err(Failure::unknown_template(&order.template).into());
         }
         let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
         let (swarm, account) = (self.clone(), *account);
@@ -118,15 +115,16 @@ impl Swarm {
         .await?
     }
 
-    /// Ends all VMs of the account, and tells how many.
+    /// Ends all VMs of the account, and tells how many this call ended.
     pub async fn cleanup(&self, account: &AccountId, request_id: &str) -> Result<u32, Error> {
         let vms = self.registry().of(*account);
         let ends = join_all(vms.iter().map(|handle| handle.end(EndReason::Cleanup, request_id))).await;
         let mut terminated = 0;
         for end in ends {
             match end {
-                Ok(()) => terminated += 1,
-                // It ended by itself meanwhile.
+                Ok(true) => terminated += 1,
+                // It ended by itself meanwhile, or another call ended it.
+                Ok(false) => {}
                 Err(error) if error.code() == ErrorCode::UnknownVm => {}
                 Err(error) => return Err(error),
             }
@@ -163,11 +161,7 @@ impl Swarm {
         command: RunCommand,
     ) -> Result<ExecOutcome, Error> {
         let handle = self.registry().find(*account, vm)?;
-        let patience = Duration::from_millis(command.timeout_ms) + EXEC_GRACE;
-        match timeout(patience, handle.guest.call(&command)).await {
-            Ok(outcome) => Ok(outcome?),
-            Err(_) => Err(no_answer(vm, patience).into()),
-        }
+        Ok(handle.guest.call(&command).await?)
     }
 
     /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command.
@@ -181,10 +175,7 @@ impl Swarm {
         command: RunCommand,
     ) -> Result<ExecStream, Error> {
         let handle = self.registry().find(*account, vm)?;
-        match timeout(EXEC_GRACE, handle.guest.start(&command)).await {
-            Ok(stream) => Ok(stream?),
-            Err(_) => Err(no_answer(vm, EXEC_GRACE).into()),
-        }
+        Ok(handle.guest.start(&command).await?)
     }
 
     /// The serial log.
@@ -225,9 +216,4 @@ impl Swarm {
         }
         Ok(BootAnswer { vms, elapsed_ms: (order.arrived.elapsed().as_secs_f64() * 1e6).round() / 1e3 })
     }
-}
-
-fn no_answer(vm: VmRef, patience: Duration) -> Failure {
-    let message = format!("VM `{vm}` did not answer within {} s; its console tells more", patience.as_secs());
-    Failure::new(ErrorCode::GuestTimeout, message)
 }

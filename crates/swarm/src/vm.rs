@@ -2,13 +2,14 @@
 
 use std::{
     os::fd::OwnedFd,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use skep_api::{
-    Failure,
+    ErrorCode, Failure,
     swarm::{EndReason, Vm, VmState},
 };
 use skep_channel::Guest;
@@ -23,6 +24,11 @@ use tokio::{
 
 use crate::{Error, budget::Reservation, console::ConsoleLog, registry::Registry};
 
+/// How long a VMM whose agent cannot be reached any more may take to end by itself: its sockets close first.
+const LAST_BREATH: Duration = Duration::from_secs(5);
+/// The pause before the keeper or the store is asked again; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// After its process is gone, a VMM's last word is already in the monitor's socket.
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// How a guest's kernel announces its death on the serial console.
@@ -48,7 +54,8 @@ impl std::fmt::Debug for VmHandle {
 struct EndCommand {
     reason: EndReason,
     request_id: String,
-    done: oneshot::Sender<Result<(), Error>>,
+    /// Whether it was this order that ended it.
+    done: oneshot::Sender<Result<bool, Error>>,
 }
 
 /// A VM that was booted and is not yet recorded.
@@ -76,8 +83,8 @@ impl VmHandle {
         record(&self.facts, self.arrived)
     }
 
-    /// Ends it, and waits until nothing of it is left and its end is on record.
-    pub(crate) async fn end(&self, reason: EndReason, request_id: &str) -> Result<(), Error> {
+    /// Ends it, and waits until nothing of it is left and its end is on record. `false` where it was ending already.
+    pub(crate) async fn end(&self, reason: EndReason, request_id: &str) -> Result<bool, Error> {
         let (done, answer) = oneshot::channel();
         let command = EndCommand { reason, request_id: request_id.to_owned(), done };
         let gone = || Error::from(Failure::unknown_vm(self.facts.id));
@@ -111,67 +118,94 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) {
     let facts = Arc::new(vm.facts);
     surroundings.registry.insert(VmHandle {
         facts: facts.clone(),
-        guest: vm.guest,
+        guest: vm.guest.clone(),
         console: vm.console.clone(),
         arrived: vm.arrived,
         ends,
     });
-    let life = Life {
-        facts,
-        console: vm.console,
-        machine: vm.machine,
-        surroundings,
-        commands,
-        _reservation: vm.reservation,
-    };
-    tokio::spawn(life.run(vm.pidfd));
+    let life =
+        Life { facts, guest: vm.guest, console: vm.console, machine: vm.machine, surroundings, commands };
+    tokio::spawn(life.run(vm.pidfd, vm.reservation));
 }
 
 /// The task that owns a VM.
 struct Life {
     facts: Arc<VmBooted>,
+    guest: Guest,
     console: ConsoleLog,
     machine: Box<dyn Machine>,
     surroundings: Surroundings,
     commands: mpsc::Receiver<EndCommand>,
-    _reservation: Reservation,
 }
 
 impl Life {
-    async fn run(mut self, pidfd: OwnedFd) {
-        let expiry = time_left(self.facts.expires_at);
-        let (reason, command) = tokio::select! {
-            Some(command) = self.commands.recv() => (Some(command.reason), Some(command)),
-            () = exited(pidfd) => (None, None),
-            () = tokio::time::sleep(expiry.unwrap_or_default()), if expiry.is_some() => (Some(EndReason::Expired), None),
-        };
+    async fn run(mut self, pidfd: OwnedFd, reservation: Reservation) {
+        let (asked, mut command) = self.cause_of_end(pidfd).await;
         let request_id = command.as_ref().map(|command| command.request_id.clone());
-        let outcome = self.finish(reason, request_id).await;
-        if let Err(error) = &outcome {
-            tracing::error!(vm = %self.facts.id, %error, "the end of VM {} is not on record", self.facts.id);
-        }
-        self.surroundings.registry.remove(self.facts.id);
-        self.commands.close();
-        if let Some(command) = command {
-            // The caller may have gone away; the VM is gone all the same.
-            let _ = command.done.send(outcome);
-        }
-        while let Ok(late) = self.commands.try_recv() {
-            let _ = late.done.send(Ok(()));
-        }
-    }
-
-    async fn finish(&self, asked: Option<EndReason>, request_id: Option<String>) -> Result<(), Error> {
         let own_word = match asked {
             Some(_) => None,
             None => timeout(LAST_WORD, self.machine.ended()).await.unwrap_or(None),
         };
-        let out_of_memory = self.surroundings.keeper.end(self.facts.id).await?;
+        let out_of_memory = self.clear_away(&mut command).await;
         let reason = asked.unwrap_or_else(|| self.reason_of(own_word, out_of_memory));
         tracing::info!(vm = %self.facts.id, pid = self.facts.pid, reason = reason.as_str(), "VM {} ended", self.facts.id);
         let end = RecordEnd { vm: self.facts.id, reason, at: Timestamp::now(), request_id };
-        self.surroundings.store.record_end(end).await?;
-        Ok(())
+        let recorded = self.surroundings.store.record_end(end.clone()).await;
+        let Self { surroundings, mut commands, .. } = self;
+        surroundings.registry.remove(end.vm);
+        drop(reservation);
+        commands.close();
+        let outcome = recorded.clone().map(|_| ()).map_err(Error::from);
+        if let Some(command) = command {
+            // The caller may have gone away; the VM is gone all the same.
+            let _ = command.done.send(outcome.map(|()| true));
+        }
+        while let Ok(late) = commands.try_recv() {
+            let _ = late.done.send(recorded.clone().map(|_| false).map_err(Error::from));
+        }
+        if let Err(error) = recorded {
+            record_later(surroundings.store, end, error).await;
+        }
+    }
+
+    /// Waits until it has to end. Who asks for it gives the reason; without one, the VMM's process ended.
+    async fn cause_of_end(&mut self, pidfd: OwnedFd) -> (Option<EndReason>, Option<EndCommand>) {
+        let expiry = time_left(self.facts.expires_at);
+        let mut exited = pin!(exited(pidfd));
+        tokio::select! {
+            Some(command) = self.commands.recv() => (Some(command.reason), Some(command)),
+            () = &mut exited => (None, None),
+            () = tokio::time::sleep(expiry.unwrap_or_default()), if expiry.is_some() => (Some(EndReason::Expired), None),
+            () = self.guest.closed() => match timeout(LAST_BREATH, exited).await {
+                Ok(()) => (None, None),
+                Err(_) => {
+                    tracing::warn!(vm = %self.facts.id, "the agent of VM {} is lost, so it is ended", self.facts.id);
+                    (Some(EndReason::Failed), None)
+                }
+            },
+        }
+    }
+
+    /// Has the keeper clear it away, and tells whether the kernel killed it for memory. While the keeper cannot, the VM
+    /// keeps its place: it is listed and counted, and whoever wants it ended is told why it is still there.
+    async fn clear_away(&mut self, command: &mut Option<EndCommand>) -> bool {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.surroundings.keeper.end(self.facts.id).await {
+                Ok(out_of_memory) => return out_of_memory,
+                // Nothing of it is left.
+                Err(error) if error.code() == ErrorCode::UnknownVm => return false,
+                Err(error) => error,
+            };
+            tracing::error!(vm = %self.facts.id, %error, "VM {} cannot be ended now", self.facts.id);
+            if let Some(command) = command.take() {
+                let _ = command.done.send(Err(error.into()));
+            }
+            tokio::select! {
+                next = self.commands.recv() => *command = next,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
     }
 
     fn reason_of(&self, own_word: Option<VmmEnd>, out_of_memory: bool) -> EndReason {
@@ -180,6 +214,20 @@ impl Life {
             // A panic ends in a reset, as a wanted reboot does; only the console tells them apart.
             Some(VmmEnd::Poweroff) if !self.console.read().console.contains(PANIC) => EndReason::Poweroff,
             _ => EndReason::Crashed,
+        }
+    }
+}
+
+/// A VM that is gone but alive on record would keep its keys, so the store is asked until it answers.
+async fn record_later(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_store::Error) {
+    let mut pause = FIRST_PAUSE;
+    while error.code() != ErrorCode::UnknownVm {
+        tracing::error!(vm = %end.vm, %error, "the end of VM {} is not on record yet", end.vm);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        match store.record_end(end.clone()).await {
+            Ok(_) => return,
+            Err(again) => error = again,
         }
     }
 }

@@ -313,3 +313,14 @@ async fn an_operation_is_found_by_its_name() {
     let malformed = run_by_name("run-command", b"{", &ground.place).await;
     assert_eq!(malformed.expect_err("a refusal").code(), ErrorCode::MalformedBody);
 }
+
+#[tokio::test]
+async fn a_command_that_leaves_its_control_group_is_answered_at_its_timeout_all_the_same() {
+    let ground = Ground::new();
+    let parent = ground.group.parent().expect("a parent").display();
+    let mut command = request(&format!("echo $$ > {parent}/cgroup.procs; exec sleep 1000"));
+    command.timeout_ms = 300;
+    let outcome = tokio::time::timeout(Duration::from_secs(10), command.run(&ground.place));
+    let outcome = outcome.await.expect("in time").expect("it runs");
+    assert!(outcome.timed_out && outcome.duration_ms < 5000, "{outcome:?}");
+}

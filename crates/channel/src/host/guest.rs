@@ -12,7 +12,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{
-    Failure, Operation,
+    ErrorCode, ErrorKind, Failure, Operation,
     exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
 };
 use tokio::{io::AsyncReadExt, net::UnixStream, runtime::Handle, sync::watch, time::timeout};
@@ -30,7 +30,7 @@ const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 /// How long the guest may take to come to rest: it runs each program once, in emulation.
 const SETTLE_LIMIT: Duration = Duration::from_secs(240);
 /// How long a broken request waits to learn whether the whole connection is.
-const VERDICT: Duration = Duration::from_millis(100);
+const VERDICT: Duration = Duration::from_secs(1);
 
 /// A guest that is spoken to. Cheap to clone; the connection ends with the last clone and the last stream.
 #[derive(Debug, Clone)]
@@ -54,11 +54,15 @@ impl Guest {
         let (reader, writer) = stream.into_split();
         let stream = tokio::io::join(Cursor::new(early).chain(reader), writer);
         let mut settings = http2::Builder::new(TokioExecutor::new());
-        // A stream that nobody reads holds at most its window, and all of them the connection's.
+        // A stream that nobody reads holds at most its window. Half the connection's is also what the overhead of small
+        // unread frames may come to before h2 gives the connection up, and with it the VM: enough for some 30 streams
+        // that each wait with a window full of single bytes.
         settings
             .max_header_list_size(16 * 1024)
-            .initial_stream_window_size(128 * 1024)
-            .initial_connection_window_size(8 * 1024 * 1024);
+            // Counted over the connection's whole life, by what arrives on streams that were dropped unread.
+            .max_local_error_reset_streams(None)
+            .initial_stream_window_size(64 * 1024)
+            .initial_connection_window_size(64 * 1024 * 1024);
         let (requests, connection) =
             settings.handshake(TokioIo::new(stream)).await.map_err(|_| Error::Ended)?;
         let (ended, closed) = watch::channel(false);
@@ -191,7 +195,10 @@ impl Guest {
         }
         let body = self.read(answer.into_body(), REFUSAL_BYTES).await?;
         let failure: Failure = serde_json::from_slice(&body).map_err(malformed)?;
-        Err(Error::Refused(failure))
+        if is_of_a_workspace(failure.code) {
+            return Err(Error::Refused(failure));
+        }
+        Err(malformed(format!("a refusal `{}`, which no guest makes: {failure}", failure.code.as_str())))
     }
 
     async fn read(&self, mut body: Incoming, limit: usize) -> Result<Vec<u8>, Error> {
@@ -217,6 +224,32 @@ impl Guest {
             Err(_) => Error::Malformed(format!("a request broke off: {error}")),
         }
     }
+}
+
+/// Whether it is a guest's to say. Of keys, of the server and of other VMs it knows nothing; who takes its word for
+/// them would tell a caller that its key is revoked.
+fn is_of_a_workspace(code: ErrorCode) -> bool {
+    let kind = match code.kind() {
+        ErrorKind::BadRequest
+        | ErrorKind::NotFound
+        | ErrorKind::Conflict
+        | ErrorKind::PreconditionFailed
+        | ErrorKind::TooLarge
+        | ErrorKind::Unprocessable
+        | ErrorKind::Internal => true,
+        _ => code == ErrorCode::PathOutsideRoots,
+    };
+    let elsewhere = [
+        ErrorCode::UnknownVm,
+        ErrorCode::UnknownTemplate,
+        ErrorCode::UnknownKey,
+        ErrorCode::UnknownAccount,
+        ErrorCode::VmEnded,
+        ErrorCode::VmPaused,
+        ErrorCode::QuotaExceeded,
+        ErrorCode::TemplateDamaged,
+    ];
+    kind && !elsewhere.contains(&code)
 }
 
 fn new_id(kind: &str) -> String {

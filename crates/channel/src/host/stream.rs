@@ -8,11 +8,14 @@ use std::{
 
 use futures_util::Stream;
 use hyper::body::{Body, Incoming};
-use skep_api::exec::ExecEvent;
+use skep_api::exec::{ExecEvent, KEPT_OUTPUT_BYTES};
 use tokio::time::{Sleep, sleep};
 
 use super::{Error, cancel::CancelOnDrop};
 use crate::wire::Decoder;
+
+/// What may still come once the time is over, in bytes: both streams as the guest keeps them, and what was under way.
+const LATE_BYTES: usize = 3 * KEPT_OUTPUT_BYTES;
 
 /// The events of a command; the exit is the last. Dropped before the exit, it ends the command in the guest.
 #[derive(Debug)]
@@ -24,6 +27,7 @@ pub struct ExecStream {
     stderr_offset: u64,
     limit: Duration,
     deadline: Pin<Box<Sleep>>,
+    late_bytes: usize,
     over: bool,
 }
 
@@ -37,6 +41,7 @@ impl ExecStream {
             stderr_offset: offsets.1,
             limit,
             deadline: Box::pin(sleep(limit)),
+            late_bytes: 0,
             over: false,
         }
     }
@@ -80,13 +85,21 @@ impl ExecStream {
             if let Some(event) = self.decoded()? {
                 return Poll::Ready(Ok(event));
             }
+            let deadline = self.deadline.as_mut().poll(cx);
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-                ready!(self.deadline.as_mut().poll(cx));
+                ready!(deadline);
                 return Poll::Ready(Err(Error::Silent(self.limit)));
             };
             match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
+                        // A guest that never stops would otherwise never be late.
+                        if deadline.is_ready() {
+                            self.late_bytes += data.len();
+                        }
+                        if self.late_bytes > LATE_BYTES {
+                            return Poll::Ready(Err(Error::Silent(self.limit)));
+                        }
                         self.decoder.feed(&data);
                     }
                 }

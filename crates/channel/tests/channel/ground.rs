@@ -61,7 +61,7 @@ impl Handler for Agent {
     }
 
     async fn settle(&self) -> Result<(), Failure> {
-        Err(Failure::new(ErrorCode::NoCapacity, "never at rest"))
+        Err(Failure::new(ErrorCode::ExecFailed, "never at rest"))
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod ground;
+mod hostile;
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use skep_api::{
     ErrorCode,
     exec::{ExecEvent, ExecExit, RunCommand},
 };
-use skep_channel::{Error, ExecStream, Guest, Identity};
+use skep_channel::{ExecStream, Guest, Identity};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -23,7 +24,7 @@ use tokio::{
 
 use ground::{DEADLINE, Ground};
 
-fn command(text: &str) -> RunCommand {
+pub(crate) fn command(text: &str) -> RunCommand {
     RunCommand { command: text.to_owned(), cwd: None, env: BTreeMap::new(), stdin: None, timeout_ms: 20_000 }
 }
 
@@ -68,7 +69,7 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
     assert_eq!(refused.code(), ErrorCode::UnknownPath);
     assert!(refused.to_string().contains("/no/such"));
     assert_eq!(guest.start(&nowhere).await.expect_err("a refusal").code(), ErrorCode::UnknownPath);
-    assert_eq!(guest.settle().await.expect_err("a refusal").code(), ErrorCode::NoCapacity);
+    assert_eq!(guest.settle().await.expect_err("a refusal").code(), ErrorCode::ExecFailed);
     assert_eq!(guest.attach("none", 0, 0).await.expect_err("a refusal").code(), ErrorCode::UnknownExec);
 
     let report = guest.take_identity(&identity()).await.expect("a report");
@@ -164,12 +165,13 @@ async fn any_number_of_streams_comes_through_one_connection() {
 async fn streams_of_small_pieces_that_nobody_reads_cost_nobody_the_guest() {
     let ground = Ground::new();
     let guest = ground.connect().await;
-    let chatter = command("while :; do echo x; done");
+    let chatter =
+        command("exec python3 -uc 'import os, time\nwhile True: os.write(1, b\"x\"); time.sleep(1e-6)'");
     let mut unread = Vec::new();
     for _ in 0..6 {
         unread.push(guest.start(&chatter).await.expect("a stream"));
     }
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(guest.call(&command("echo on")).await.expect("it runs").stdout, "on\n");
     drop(unread);
 }
@@ -258,29 +260,6 @@ async fn a_guest_that_ends_is_told_from_one_that_is_silent() {
     assert_eq!((ended.code(), ended.to_string().as_str()), (ErrorCode::VmEnded, "the VM ended"));
     connected.closed().await;
     assert!(connected.is_closed());
-}
-
-#[tokio::test]
-async fn a_hostile_guest_is_an_error_and_no_more() {
-    for garbage in [vec![0xFF; 100_000], vec![0; 100_000], b"HTTP/1.1 200 OK\r\n\r\n".to_vec()] {
-        let (host, mut guest) = UnixStream::pair().expect("a pair");
-        tokio::spawn(async move {
-            let mut marker = [0; 48];
-            guest.read_exact(&mut marker).await.expect("a marker");
-            guest.write_all(&marker).await.expect("written");
-            // The host may hang up in the middle of it.
-            let _ = guest.write_all(&garbage).await;
-            let mut rest = Vec::new();
-            let _ = guest.read_to_end(&mut rest).await;
-        });
-        match Guest::connect(host, DEADLINE).await {
-            Err(error) => assert!(matches!(error, Error::Ended), "{error}"),
-            Ok(guest) => {
-                let answer = guest.call(&command("true")).await;
-                assert_eq!(answer.expect_err("garbage").code(), ErrorCode::VmEnded);
-            }
-        }
-    }
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub(super) async fn supervise(
     };
     if timed_out {
         running.kill();
+        // One that left its control group is still our child, and its answer is waited for.
+        let _ = child.kill();
         let _ = ended.readable().await;
     }
     // The pidfd says that it ended, so this returns at once.

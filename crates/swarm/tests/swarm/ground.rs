@@ -1,0 +1,296 @@
+//! A swarm whose VMMs are sleeping processes and whose guests live in this one.
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, pending},
+    net::Ipv4Addr,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
+    process::{Child, Command},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use skep_api::{
+    AccountId, ErrorCode, Failure, VmId,
+    exec::RunCommand,
+    keys::Limits,
+    swarm::{BootAnswer, EngineReport, Isolation},
+};
+use skep_channel::{
+    Identity, IdentityReport,
+    guest::{Events, Handler, serve},
+};
+use skep_engine::{Driver, Machine, VmmEnd};
+use skep_keeper_protocol::{
+    Answer, Answerer, KeeperEnd, Launched, Request, ServerEnd, SwarmAbility, Welcome, pair,
+};
+use skep_swarm::{BootOrder, Error, Parts, Swarm};
+use tokio::{net::UnixStream, task::JoinHandle};
+
+use crate::records::Records;
+
+const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+
+/// What the keeper holds, and how it fails.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    pub(crate) launched: usize,
+    pub(crate) launches_until_refusal: Option<usize>,
+    pub(crate) hands_over_too_little: bool,
+    pub(crate) guests_hang_up: bool,
+    pub(crate) refuses_ends: bool,
+    pub(crate) goes_away: bool,
+    vmms: BTreeMap<VmId, Vmm>,
+}
+
+struct Vmm {
+    process: Child,
+    guest: Option<JoinHandle<()>>,
+    _streams: [StdStream; 2],
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(guest) = &self.guest {
+            guest.abort();
+        }
+    }
+}
+
+pub(crate) struct Ground {
+    pub(crate) swarm: Swarm,
+    pub(crate) account: AccountId,
+    pub(crate) store: Arc<Records>,
+    keeper: Arc<Mutex<Keeper>>,
+}
+
+impl Ground {
+    pub(crate) async fn new() -> Self {
+        let (keeper_socket, server_socket) = pair().unwrap();
+        let keeper = Arc::new(Mutex::new(Keeper::default()));
+        let end = KeeperEnd::new(keeper_socket).unwrap();
+        let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
+        let welcome = Welcome { settings: serde_json::Value::Null, admin_key: None, swarm };
+        end.welcome(&welcome, &[]).await.unwrap();
+        tokio::spawn(keep(end, keeper.clone()));
+        let (server_end, _, _) = ServerEnd::connect(server_socket).await.unwrap();
+        let store = Arc::new(Records::default());
+        let engine = EngineReport {
+            name: "none".to_owned(),
+            accel: "none".to_owned(),
+            isolation: Isolation::Emulated,
+            reason: "a test".to_owned(),
+        };
+        let parts = Parts {
+            keeper: server_end,
+            driver: Arc::new(NoEngine),
+            store: store.clone(),
+            engine,
+            max_vms: 100,
+            memory_mb: 100_000,
+        };
+        let swarm = Swarm::start(parts).await.unwrap();
+        Self { swarm, account: AccountId::generate(), store, keeper }
+    }
+
+    pub(crate) fn keeper<T>(&self, look: impl FnOnce(&mut Keeper) -> T) -> T {
+        look(&mut self.keeper.lock().unwrap())
+    }
+
+    pub(crate) fn order(&self, count: u32) -> BootOrder {
+        BootOrder {
+            count,
+            template: "base".to_owned(),
+            ttl: None,
+            metadata: Default::default(),
+            env: BTreeMap::new(),
+            arrived: Instant::now(),
+            started_at: jiff::Timestamp::now(),
+            request_id: "boot".to_owned(),
+        }
+    }
+
+    pub(crate) fn boot(&self, count: u32) -> impl Future<Output = Result<BootAnswer, Error>> {
+        self.boot_order(self.order(count))
+    }
+
+    pub(crate) async fn boot_order(&self, order: BootOrder) -> Result<BootAnswer, Error> {
+        self.swarm.boot(&self.account, &FREE, order).await
+    }
+
+    pub(crate) async fn count(&self) -> u32 {
+        self.swarm.status(&self.account).await.unwrap().count
+    }
+
+    pub(crate) async fn memory_used(&self) -> u64 {
+        self.swarm.status(&self.account).await.unwrap().capacity.memory_used_mb
+    }
+
+    /// Ends a guest's side of the channel; its VMM goes on.
+    pub(crate) fn hang_up(&self, vm: VmId) {
+        self.keeper(|keeper| keeper.vmms.get_mut(&vm).unwrap().guest.take().unwrap().abort());
+    }
+
+    /// Fails unless nobody holds anything of any VM.
+    pub(crate) async fn holds_nothing(&self) {
+        assert_eq!(self.keeper(|keeper| keeper.vmms.len()), 0, "VMs with the keeper");
+        assert_eq!(self.count().await, 0, "VMs with the swarm");
+        assert_eq!(self.memory_used().await, 0, "reserved memory");
+    }
+}
+
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no sign of {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn keep(end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
+    while let Ok(Some((request, answerer))) = end.receive().await {
+        let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
+        match request {
+            Request::Launch { .. } if keeper.lock().unwrap().goes_away => return,
+            Request::Launch { vm, .. } => launch(vm, answerer, &keeper).await,
+            Request::End { .. } if keeper.lock().unwrap().refuses_ends => {
+                answerer.answer(refusal, &[]).await.unwrap();
+            }
+            Request::End { vm } => {
+                let answer = match keeper.lock().unwrap().vmms.remove(&vm) {
+                    Some(_) => Answer::Ended { out_of_memory: false },
+                    None => Answer::Refused(Failure::new(ErrorCode::UnknownVm, "none")),
+                };
+                answerer.answer(answer, &[]).await.unwrap();
+            }
+            Request::List => answerer.answer(Answer::List { vms: Vec::new() }, &[]).await.unwrap(),
+            Request::Usage { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+        }
+    }
+}
+
+async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
+    let (refused, hang_up, too_little) = {
+        let mut keeper = keeper.lock().unwrap();
+        keeper.launched += 1;
+        let refused = keeper.launches_until_refusal.is_some_and(|until| keeper.launched > until);
+        (refused, keeper.guests_hang_up, keeper.hands_over_too_little)
+    };
+    if refused {
+        let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: no"));
+        return answerer.answer(refusal, &[]).await.unwrap();
+    }
+    let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
+    let process = Command::new("sleep").arg("600").spawn().unwrap();
+    let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::NONBLOCK).unwrap();
+    let launched = Launched {
+        vm,
+        pid: process.id(),
+        ip: Ipv4Addr::LOCALHOST,
+        prefix_len: 16,
+        gateway: Ipv4Addr::LOCALHOST,
+        mac: [2, 0, 0, 0, 0, 1],
+        template_key: "key".to_owned(),
+        vcpus: 1,
+        memory_mb: 128,
+    };
+    let guest = (!hang_up).then(|| {
+        guest.set_nonblocking(true).unwrap();
+        let stream = UnixStream::from_std(guest).unwrap();
+        tokio::spawn(async move { serve(stream, Mirror).await.unwrap() })
+    });
+    keeper.lock().unwrap().vmms.insert(vm, Vmm { process, guest, _streams: [m, c] });
+    let state = std::fs::File::open("/dev/null").unwrap();
+    let mut descriptors: Vec<OwnedFd> =
+        vec![pidfd, monitor.into(), agent.into(), console.into(), state.into()];
+    if too_little {
+        descriptors.pop();
+    }
+    // The server may have gone away.
+    let _ = answerer.answer(Answer::Launched(launched), &descriptors).await;
+}
+
+/// A guest that becomes what it is told and runs nothing.
+#[derive(Clone)]
+struct Mirror;
+
+impl Handler for Mirror {
+    fn request_limit(&self) -> usize {
+        1 << 20
+    }
+
+    async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
+        Ok(IdentityReport {
+            vm: identity.vm,
+            hostname: identity.hostname,
+            mac: identity.mac,
+            ip: identity.ip,
+            prefix_len: identity.prefix_len,
+            machine_id: identity.machine_id,
+            boot_id: identity.boot_id,
+            reseeded: true,
+            clock_step_ms: 0.0,
+        })
+    }
+
+    async fn settle(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        pending().await
+    }
+
+    fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {
+        Ok(Box::pin(futures_util::stream::pending()))
+    }
+
+    fn attach(&self, _: &str, _: u64, _: u64) -> Result<Events, Failure> {
+        Ok(Box::pin(futures_util::stream::pending()))
+    }
+
+    fn cancel(&self, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Restores at once, and never says a last word.
+struct NoEngine;
+
+struct NoMachine {
+    _monitor: UnixStream,
+}
+
+#[async_trait]
+impl Driver for NoEngine {
+    async fn restore(&self, monitor: UnixStream, _: OwnedFd) -> Result<Box<dyn Machine>, skep_engine::Error> {
+        Ok(Box::new(NoMachine { _monitor: monitor }))
+    }
+
+    async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, skep_engine::Error> {
+        Ok(Box::new(NoMachine { _monitor: monitor }))
+    }
+}
+
+#[async_trait]
+impl Machine for NoMachine {
+    async fn pause(&self) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
+    async fn resume(&self) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
+    async fn save(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
+    async fn ended(&self) -> Option<VmmEnd> {
+        pending().await
+    }
+}

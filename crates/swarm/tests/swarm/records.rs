@@ -1,0 +1,107 @@
+//! A store that keeps nothing but the ends of VMs, and fails when it is told to.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use skep_accounts::KeyHash;
+use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
+use skep_store::{
+    Account, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
+    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
+    Store, VmBooted, VmEnd, VmRecord,
+};
+
+#[derive(Default)]
+pub(crate) struct Records {
+    fails: AtomicBool,
+    alive: Mutex<Vec<VmBooted>>,
+    ends: Mutex<Vec<(VmId, EndReason)>>,
+}
+
+impl Records {
+    pub(crate) fn fail(&self, fails: bool) {
+        self.fails.store(fails, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ends(&self) -> Vec<(VmId, EndReason)> {
+        self.ends.lock().unwrap().clone()
+    }
+
+    fn works<T>(&self, value: T) -> Result<T> {
+        let failed = Error::UnknownAccount { account: "a test".to_owned() };
+        if self.fails.load(Ordering::Relaxed) { Err(failed) } else { Ok(value) }
+    }
+}
+
+#[async_trait]
+impl Store for Records {
+    async fn record_boots(&self, command: RecordBoots) -> Result<()> {
+        self.works(())?;
+        self.alive.lock().unwrap().extend(command.vms);
+        Ok(())
+    }
+
+    async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
+        self.works(())?;
+        self.ends.lock().unwrap().push((command.vm, command.reason));
+        let vm = self.alive.lock().unwrap().iter().find(|vm| vm.id == command.vm).cloned();
+        let end = Some(VmEnd { at: command.at, reason: command.reason });
+        Ok(Ended {
+            record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, end },
+            first: true,
+        })
+    }
+
+    async fn end_all_alive(&self, _: EndAllAlive) -> Result<Vec<VmRecord>> {
+        self.works(Vec::new())
+    }
+
+    async fn ensure_default_account(&self, _: EnsureDefaultAccount) -> Result<Account> {
+        unreachable!()
+    }
+    async fn set_account_roots(&self, _: SetAccountRoots) -> Result<Account> {
+        unreachable!()
+    }
+    async fn account(&self, _: AccountId) -> Result<Account> {
+        unreachable!()
+    }
+    async fn account_by_name(&self, _: &str) -> Result<Account> {
+        unreachable!()
+    }
+    async fn ensure_admin_key(&self, _: EnsureAdminKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn create_key(&self, _: NewKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn revoke_key(&self, _: RevokeKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn key(&self, _: AccountId, _: KeyId) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn list_keys(&self, _: ListKeys) -> Result<KeyPage> {
+        unreachable!()
+    }
+    async fn key_by_hash(&self, _: KeyHash) -> Result<Option<PresentedKey>> {
+        unreachable!()
+    }
+    async fn note_key_uses(&self, _: Vec<KeyUse>) -> Result<()> {
+        unreachable!()
+    }
+    async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
+        unreachable!()
+    }
+    async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {
+        unreachable!()
+    }
+    async fn ping(&self, _: Duration) -> Result<()> {
+        unreachable!()
+    }
+}
