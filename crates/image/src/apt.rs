@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use crate::{Error, command::Program};
+use crate::{
+    Error,
+    command::{Pen, Program},
+};
 
 const APT_GET: Program = Program { name: "apt-get", package: "apt" };
 const APT_CACHE: Program = Program { name: "apt-cache", package: "apt" };
@@ -80,10 +83,10 @@ fn kernel_in(shown: &str) -> Option<(String, String)> {
 }
 
 /// Downloads a package into a folder.
-pub(crate) fn download(package: &str, version: &str, into: &Path) -> Result<(), Error> {
+pub(crate) fn download(package: &str, version: &str, into: &Path, pen: &Pen) -> Result<(), Error> {
     let wanted = format!("{package}={version}");
     // As root apt would step down to a user that may not write here.
-    APT_GET.run(into, &["-q", "-o", "APT::Sandbox::User=root", "download", &wanted]).map(drop)
+    pen.run(&APT_GET, into, &["-q", "-o", "APT::Sandbox::User=root", "download", &wanted]).map(drop)
 }
 
 #[cfg(test)]

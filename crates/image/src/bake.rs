@@ -4,25 +4,24 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::{FlockOperation, flock};
 use skep_api::swarm::BASE_TEMPLATE;
 use skep_engine::{
     Engine,
-    template::{self, MANIFEST, Manifest, Part, hash_file},
+    template::{self, MANIFEST, Manifest, Part, Template, hash_file},
 };
 
 use crate::{
-    CACHE, Error, Inputs, boot, initrd,
+    CACHE, Error, Inputs, OtherTemplate, boot, initrd,
     inputs::{MEMORY_MB, VCPUS},
-    kernel, layer, root,
+    kernel, layer,
+    place::{Place, Site},
+    root, shelf,
 };
-
-/// How folders of bakes under way begin; what a killed one left is removed by the next.
-const PARTIAL: &str = ".partial-";
 
 /// Where the steps of a bake are told.
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
@@ -42,75 +41,109 @@ pub struct Bakery {
 }
 
 impl Bakery {
-    /// The folder of the base template, if it is baked for the inputs as they are now.
+    /// The folder of the base template, if it is baked for the inputs as they are now. Whether it is whole is not looked at.
     ///
     /// # Errors
     /// The inputs cannot be read.
     pub fn find(&self) -> Result<Option<PathBuf>, Error> {
-        let inputs = Inputs::gather(&self.image_dir, self.engine.report(), self.agent)?;
-        let dir = template::folder(&self.image_dir, BASE_TEMPLATE, &inputs.key());
-        Ok(dir.join(MANIFEST).is_file().then_some(dir))
+        Ok(self.find_for(&self.inputs()?))
     }
 
-    /// The folder of the base template, baked where it is missing. It takes about a minute the first time, and blocks.
+    /// The templates of other inputs, the newest first.
+    ///
+    /// # Errors
+    /// The inputs or the image directory cannot be read.
+    pub fn others(&self) -> Result<Vec<OtherTemplate>, Error> {
+        shelf::others(&self.image_dir, &self.inputs()?.key())
+    }
+
+    /// The base template, baked where it is missing, was baked for other inputs, or is damaged. It takes some seconds, about
+    /// a minute where it bakes, and blocks.
     ///
     /// # Errors
     /// A program is missing or failed, the disk is full, the guest did not come to rest.
-    pub fn ensure(&self) -> Result<PathBuf, Error> {
-        fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
-        let _turn = self.wait_for_turn()?;
-        if let Some(dir) = self.find()? {
-            return Ok(dir);
+    pub fn load(&self) -> Result<Template, Error> {
+        let inputs = self.inputs()?;
+        if let Some(dir) = self.find_for(&inputs) {
+            match Template::load(&dir) {
+                // Another process may be removing it, or baking it again: looked at once more in turn.
+                Err(skep_engine::Error::DamagedTemplate { .. } | skep_engine::Error::NoTemplate(_)) => {}
+                other => return Ok(other?),
+            }
         }
-        let inputs = Inputs::gather(&self.image_dir, self.engine.report(), self.agent)?;
+        fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
+        let _turn = shelf::take_turn(&self.image_dir, || {
+            self.tell("another process bakes in this image directory; waiting for it");
+        })?;
+        if let Some(dir) = self.find_for(&inputs) {
+            match Template::load(&dir) {
+                Err(error @ skep_engine::Error::DamagedTemplate { .. }) => {
+                    self.tell(&format!("{error}; that is done now"));
+                    shelf::remove(&dir)?;
+                }
+                other => return Ok(other?),
+            }
+        } else {
+            self.tell_what_changed(&inputs)?;
+        }
+        let dir = self.bake_anew(&inputs).map_err(|error| error.within(&self.image_dir))?;
+        self.tell(&format!("template `{BASE_TEMPLATE}` is baked: {}", dir.display()));
+        Ok(Template::load(&dir)?)
+    }
+
+    fn inputs(&self) -> Result<Inputs, Error> {
+        Inputs::gather(&self.image_dir, self.engine.report(), self.agent)
+    }
+
+    fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
+        let dir = template::folder(&self.image_dir, BASE_TEMPLATE, &inputs.key());
+        dir.join(MANIFEST).is_file().then_some(dir)
+    }
+
+    fn tell_what_changed(&self, inputs: &Inputs) -> Result<(), Error> {
+        let others = shelf::others(&self.image_dir, &inputs.key())?;
+        let newest = others.into_iter().find_map(|other| other.manifest);
+        if let Some(difference) = newest.and_then(|manifest| inputs.difference_from(&manifest.inputs)) {
+            self.tell(&format!("the base template was baked {difference}: baking again"));
+        }
+        Ok(())
+    }
+
+    /// The caller has the turn.
+    fn bake_anew(&self, inputs: &Inputs) -> Result<PathBuf, Error> {
         let dir = template::folder(&self.image_dir, BASE_TEMPLATE, &inputs.key());
         let shelf = self.image_dir.join(BASE_TEMPLATE);
         fs::create_dir_all(&shelf).map_err(Error::io(shelf.display()))?;
-        clear_partial(&shelf).map_err(Error::io(shelf.display()))?;
-        let work = tempfile::Builder::new()
-            .prefix(PARTIAL)
-            .tempdir_in(&shelf)
-            .map_err(Error::io(shelf.display()))?;
-        self.bake(&inputs, work.path())?;
+        // First what runs: it may still write into what is not whole.
+        let place = Place::make(Site::of(&self.image_dir))?;
+        shelf::clear_partial(&self.image_dir)?;
+        let work = shelf::partial(&shelf)?;
+        self.bake(inputs, work.path(), &place)?;
         publish(work, &dir).map_err(Error::io(dir.display()))?;
-        self.tell(&format!("template `{BASE_TEMPLATE}` is baked: {}", dir.display()));
         Ok(dir)
     }
 
-    /// One bake at a time in an image directory; others wait for its outcome.
-    fn wait_for_turn(&self) -> Result<File, Error> {
-        let path = self.image_dir.join(".lock");
-        let lock = File::create(&path).map_err(Error::io(path.display()))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            self.tell("another process bakes in this image directory; waiting for it");
-            flock(&lock, FlockOperation::LockExclusive)
-                .map_err(io::Error::from)
-                .map_err(Error::io(path.display()))?;
-        }
-        Ok(lock)
-    }
-
-    fn bake(&self, inputs: &Inputs, work: &Path) -> Result<(), Error> {
-        let cache = self.image_dir.join(CACHE);
+    fn bake(&self, inputs: &Inputs, work: &Path, place: &Place) -> Result<(), Error> {
+        let (cache, pen) = (self.image_dir.join(CACHE), &place.pen);
         self.tell("kernel: Debian's linux-image-cloud-amd64");
-        let kernel = kernel::ensure(&cache, &inputs.kernel)?;
+        let kernel = kernel::ensure(&cache, &inputs.kernel, pen)?;
         self.tell("packages of the root file system (about a minute the first time)");
-        let packages = root::ensure_packages(&cache)?;
+        let packages = root::ensure_packages(&cache, pen)?;
         self.tell("root file system, initial ramdisk, private layer");
-        root::write(&work.join(Part::Root.file_name()), &packages, self.agent, work)?;
+        root::write(&work.join(Part::Root.file_name()), &packages, self.agent, work, pen)?;
         fs::copy(kernel.image(), work.join(Part::Kernel.file_name())).map_err(Error::io("kernel"))?;
         initrd::write(&work.join(Part::Initrd.file_name()), self.agent, &kernel)?;
-        layer::write(&work.join(Part::Layer.file_name()))?;
+        layer::write(&work.join(Part::Layer.file_name()), pen)?;
         self.tell("boot of the guest, to be saved at rest");
-        boot::to_rest(self.engine.as_ref(), &self.binary, &self.image_dir, work)?;
+        boot::to_rest(self.engine.as_ref(), &self.binary, place, work)?;
         self.tell("checksums");
         let manifest = manifest(inputs, work)?;
-        let text =
-            serde_json::to_vec_pretty(&manifest).map_err(io::Error::from).map_err(Error::io(MANIFEST))?;
         let write = || {
             let mut file = File::create(work.join(MANIFEST))?;
-            file.write_all(&text)?;
-            file.sync_all()
+            file.write_all(&manifest.to_file()?)?;
+            file.sync_all()?;
+            // The names of all its files too.
+            File::open(work)?.sync_all()
         };
         write().map_err(Error::io(MANIFEST))
     }
@@ -126,7 +159,7 @@ fn manifest(inputs: &Inputs, work: &Path) -> Result<Manifest, Error> {
         let path = work.join(part.file_name());
         let synced = File::open(&path).and_then(|file| file.sync_all());
         synced.map_err(Error::io(path.display()))?;
-        sha256.insert(part, hash_file(&path, &mut io::sink()).map_err(Error::io(path.display()))?);
+        sha256.insert(part, hash_file(&path).map_err(Error::io(path.display()))?);
     }
     Ok(Manifest {
         key: inputs.key(),
@@ -137,23 +170,15 @@ fn manifest(inputs: &Inputs, work: &Path) -> Result<Manifest, Error> {
     })
 }
 
-fn clear_partial(shelf: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(shelf)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(PARTIAL) {
-            fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 fn publish(work: tempfile::TempDir, dir: &Path) -> io::Result<()> {
-    let from = work.keep();
     // A folder without a manifest is no template: somebody removed a part of it.
     if dir.is_dir() {
         fs::remove_dir_all(dir)?;
     }
-    fs::rename(&from, dir)?;
+    fs::set_permissions(work.path(), fs::Permissions::from_mode(0o755))?;
+    fs::rename(work.path(), dir)?;
+    // Nothing is there any more to be removed at its drop.
+    let _ = work.keep();
     if let Some(shelf) = dir.parent() {
         // The folder too: ext4 may lose the new name in a power cut.
         File::open(shelf)?.sync_all()?;

@@ -15,13 +15,12 @@ use std::{
     time::Duration,
 };
 
-use sha2::{Digest, Sha256};
 use skep_channel::Guest;
 use skep_engine::{
     Descriptors, Engine, LaunchOrder, Purpose,
-    template::{Part, create_ram, hex},
+    template::{Part, create_ram},
 };
-use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree};
+use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits};
 use skep_network::{Network, Subnet};
 use tokio::io::AsyncReadExt;
 
@@ -29,6 +28,7 @@ use crate::{
     Error,
     inputs::{MEMORY_MB, VCPUS},
     layer::LAYER_MB,
+    place::{Place, jail_failed, network_failed},
 };
 
 /// A cold boot takes 5 s in an emulator; a machine under load needs many times that.
@@ -42,61 +42,20 @@ const VMM_MB: u64 = 512;
 const BAKE_UID: u32 = 0x7100_0000;
 
 /// Boots the guest and saves memory and device state beside the other files in `work`.
-pub(crate) fn to_rest(
-    engine: &dyn Engine,
-    binary: &Path,
-    image_dir: &Path,
-    work: &Path,
-) -> Result<(), Error> {
-    let name = format!("skep-bake-{}", &hex(&Sha256::digest(image_dir.as_os_str().as_encoded_bytes()))[..12]);
-    let place = Place::make(&name, work)?;
+pub(crate) fn to_rest(engine: &dyn Engine, binary: &Path, place: &Place, work: &Path) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Error::io("runtime of the bake"))?;
-    let outcome = runtime.block_on(boot(engine, binary, work, &place));
-    place.remove();
-    outcome
-}
-
-/// What the VMM of a bake lives in. Named after the image directory, so that the next bake clears away what a killed one
-/// left.
-struct Place {
-    name: String,
-    tree: Tree,
-    sockets: tempfile::TempDir,
-}
-
-impl Place {
-    fn make(name: &str, work: &Path) -> Result<Self, Error> {
-        let jail = |error: skep_jail::Error| Error::Jail(error.to_string());
-        let tree = Tree::create(name).map_err(jail)?;
-        // The tree of a bake that was killed has its VMM still in it.
-        tree.remove().map_err(jail)?;
-        let tree = Tree::create(name).map_err(jail)?;
-        Network::destroy(name).map_err(network_failed)?;
-        // A socket's path has 108 bytes at the most, and `work` may be long.
-        let sockets =
-            tempfile::Builder::new().prefix("skep-bake-").tempdir().map_err(Error::io(work.display()))?;
-        Ok(Self { name: name.to_owned(), tree, sockets })
-    }
-
-    fn remove(self) {
-        if let Err(error) = self.tree.remove() {
-            tracing::warn!(%error, "the cgroups of the bake stay");
-        }
-        if let Err(error) = Network::destroy(&self.name) {
-            tracing::warn!(%error, "the network namespace of the bake stays");
-        }
-    }
+    runtime.block_on(boot(engine, binary, work, place))
 }
 
 async fn boot(engine: &dyn Engine, binary: &Path, work: &Path, place: &Place) -> Result<(), Error> {
-    let network = Network::create(&place.name, Subnet::default()).await.map_err(network_failed)?;
+    let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
     let tap = network.add_tap().await.map_err(network_failed)?;
     let ram = create_ram(MEMORY_MB)?;
     let [monitor, agent, console] =
-        ["monitor", "agent", "console"].map(|name| Line::open(place.sockets.path().join(name)));
+        ["monitor", "agent", "console"].map(|name| Line::open(place.socket(name)));
     let (monitor, agent, console) = (monitor?, agent?, console?);
     let command = engine.command(LaunchOrder {
         vcpus: VCPUS,
@@ -108,21 +67,19 @@ async fn boot(engine: &dyn Engine, binary: &Path, work: &Path, place: &Place) ->
     let (program, descriptors) = (command.program, command.descriptors);
     let order = order(program, command.arguments, command.needs_kvm);
     let limits = CgroupLimits { memory_bytes: (MEMORY_MB + VMM_MB) << 20, pids: 64, cpu_weight: 100 };
-    let jail = |error: skep_jail::Error| Error::Jail(error.to_string());
-    let group = place.tree.group("vmm", &limits).map_err(jail)?;
-    let handles =
-        Handles { cgroup_doors: group.doors().map_err(jail)?, stderr: None, inherited: descriptors };
-    let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail)?;
+    let group = place.group("vmm", &limits)?;
+    let cgroup_doors = group.doors().map_err(jail_failed)?;
+    let handles = Handles { cgroup_doors, stderr: None, inherited: descriptors };
+    let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail_failed)?;
     let rest = rest(engine, monitor.stream, agent.stream, console.stream, work).await;
     let ended = wait_for_end(jailed, rest.is_ok());
     rest?;
     ended?;
+    // What lies in an image directory is root's.
+    let layer = File::open(work.join(Part::Layer.file_name()));
+    layer.and_then(|layer| fchown(&layer, Some(0), Some(0))).map_err(Error::io("layer"))?;
     let mut file = File::create(work.join(Part::Ram.file_name())).map_err(Error::io("ram"))?;
     copy_memory(ram, &mut file).map_err(Error::io("ram"))
-}
-
-fn network_failed(error: skep_network::Error) -> Error {
-    Error::Jail(error.to_string())
 }
 
 fn descriptors(
@@ -198,10 +155,9 @@ async fn rest(
 }
 
 fn wait_for_end(jailed: Jailed, expected: bool) -> Result<(), Error> {
-    let jail = |error: skep_jail::Error| Error::Jail(error.to_string());
-    if !expected || !jailed.wait(END_PATIENCE).map_err(jail)? {
-        jailed.kill().map_err(jail)?;
-        jailed.wait(END_PATIENCE).map_err(jail)?;
+    if !expected || !jailed.wait(END_PATIENCE).map_err(jail_failed)? {
+        jailed.kill().map_err(jail_failed)?;
+        jailed.wait(END_PATIENCE).map_err(jail_failed)?;
     }
     jailed.reap();
     Ok(())
@@ -248,12 +204,14 @@ impl Said {
     async fn follow(self, mut stream: tokio::net::UnixStream) {
         let mut block = vec![0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut block).await {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&block[..read]);
+            let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            said.extend_from_slice(&block[..read]);
+            let surplus = said.len().saturating_sub(CONSOLE_BYTES);
+            said.drain(..surplus);
         }
     }
 
     fn last(&self) -> String {
-        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&said[said.len().saturating_sub(CONSOLE_BYTES)..]).into_owned()
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 }

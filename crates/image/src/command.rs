@@ -3,9 +3,16 @@
 use std::{
     ffi::OsStr,
     io,
+    os::unix::process::CommandExt,
     path::Path,
     process::{Command, Output, Stdio},
 };
+
+use rustix::{
+    mount::{MountPropagationFlags, mount_change},
+    thread::{UnshareFlags, unshare_unsafe},
+};
+use skep_jail::Cgroup;
 
 use crate::Error;
 
@@ -19,22 +26,28 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Runs it in `dir` and gives its standard output.
+    /// Runs it in `dir` and gives its standard output. For what only asks something; what makes something runs in a
+    /// [`Pen`].
     pub(crate) fn run<A: AsRef<OsStr>>(&self, dir: &Path, arguments: &[A]) -> Result<String, Error> {
-        let output = Command::new(self.name)
-            .args(arguments)
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .env("LC_ALL", "C.UTF-8")
-            .output()
-            .map_err(|error| self.not_started(error))?;
+        self.outcome(self.command(dir, arguments), arguments)
+    }
+
+    fn command<A: AsRef<OsStr>>(&self, dir: &Path, arguments: &[A]) -> Command {
+        let mut command = Command::new(self.name);
+        command.args(arguments).current_dir(dir).stdin(Stdio::null()).env("LC_ALL", "C.UTF-8");
+        command
+    }
+
+    fn outcome<A: AsRef<OsStr>>(&self, mut command: Command, arguments: &[A]) -> Result<String, Error> {
+        let output = command.output().map_err(|error| self.not_started(error))?;
         if !output.status.success() {
             return Err(self.failed(arguments, &output));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    fn not_started(&self, error: io::Error) -> Error {
+    /// Why it did not start.
+    pub(crate) fn not_started(&self, error: io::Error) -> Error {
         if error.kind() == io::ErrorKind::NotFound {
             return Error::Missing { program: self.name.to_owned(), package: self.package };
         }
@@ -52,5 +65,45 @@ impl Program {
             status: output.status.to_string(),
             words: words[from..].to_owned(),
         }
+    }
+}
+
+/// What holds the programs of a bake: a control group, so that they can be ended after a bake that was killed, and a mount
+/// namespace for each, so that what it mounts goes with it.
+#[derive(Debug)]
+pub(crate) struct Pen(pub(crate) Cgroup);
+
+impl Pen {
+    /// Runs a program in `dir` and gives its standard output.
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        &self,
+        program: &Program,
+        dir: &Path,
+        arguments: &[A],
+    ) -> Result<String, Error> {
+        let mut command = program.command(dir, arguments);
+        self.admit(&mut command)?;
+        program.outcome(command, arguments)
+    }
+
+    /// Puts a program that is about to be started inside.
+    pub(crate) fn admit(&self, command: &mut Command) -> Result<(), Error> {
+        let doors = self.0.doors().map_err(|error| Error::Jail(error.to_string()))?;
+        let enter = move || {
+            for door in &doors {
+                // Zero is the writer itself.
+                rustix::io::write(door, b"0")?;
+            }
+            // SAFETY: no CLONE_FILES among the flags: the descriptor table stays the one that `OwnedFd` knows.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+            match mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC) {
+                // No mount point: we ourselves were started in a chroot.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        };
+        // SAFETY: between fork and exec it makes system calls only: no memory is allocated, no lock is taken.
+        unsafe { command.pre_exec(enter) };
+        Ok(())
     }
 }

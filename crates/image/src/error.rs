@@ -1,6 +1,9 @@
 //! What can go wrong with a bake.
 
-use std::io;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
@@ -49,6 +52,17 @@ pub enum Error {
         /// The end of its console.
         console: String,
     },
+    /// A bake is under way.
+    #[error("a bake is under way in {}; wait for its end", .0.display())]
+    Baking(PathBuf),
+    /// The disk is full.
+    #[error("no space left for a bake in {}: {cause}; it needs about 2 GB: free some, or name another place by --image-dir", .dir.display())]
+    DiskFull {
+        /// The image directory.
+        dir: PathBuf,
+        /// What did not fit.
+        cause: String,
+    },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] skep_engine::Error),
@@ -71,6 +85,17 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
+    /// The same, with the place where the bake worked if what went wrong is that this is full.
+    pub(crate) fn within(self, dir: &Path) -> Self {
+        let full = match &self {
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            // A program tells it in words, and we start each in a known language.
+            Self::Failed { words, .. } => words.contains("No space left on device"),
+            _ => false,
+        };
+        if full { Self::DiskFull { dir: dir.to_owned(), cause: self.to_string() } } else { self }
+    }
+
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -88,5 +113,22 @@ impl Error {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::new(error.code(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_named_whoever_found_it() {
+        let words = "tar: usr: Cannot write: No space left on device".to_owned();
+        let failed = Error::Failed { command: "tar".to_owned(), status: "2".to_owned(), words };
+        for error in [failed, Error::io("ram")(io::ErrorKind::StorageFull.into())] {
+            let said = error.within(Path::new("/images")).to_string();
+            assert!(said.starts_with("no space left") && said.contains("/images"), "{said}");
+        }
+        let other = Error::NoSources.within(Path::new("/images"));
+        assert!(matches!(other, Error::NoSources));
     }
 }

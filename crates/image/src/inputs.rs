@@ -1,6 +1,9 @@
 //! All that goes into a template. A change of any of them makes another key, and so a bake.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use sha2::{Digest, Sha256};
 use skep_api::swarm::EngineReport;
@@ -13,7 +16,7 @@ use crate::{
 };
 
 /// Changes whenever the bake itself does: devices, command line, what is warmed.
-const BAKE_RECIPE: &str = "1";
+const BAKE_RECIPE: &str = "3";
 /// Memory of a guest of the base template, in MiB.
 pub(crate) const MEMORY_MB: u64 = 128;
 /// Virtual processors of a guest of the base template.
@@ -46,7 +49,29 @@ impl Inputs {
             ("vcpus", VCPUS.to_string()),
             ("layer_mb", LAYER_MB.to_string()),
         ];
-        Ok(Self { named: named.map(|(name, value)| (name.to_owned(), value)).into(), kernel })
+        let mut named: BTreeMap<String, String> = named.map(|(name, value)| (name.to_owned(), value)).into();
+        // Only there a guest sees the machine's own processor, which a saved state must find again.
+        if engine.accel == "kvm" {
+            let path = "/proc/cpuinfo";
+            let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+            named.insert("processor".to_owned(), processor_in(&text));
+        }
+        Ok(Self { named, kernel })
+    }
+
+    /// In what these differ from those of a template, as the rest of a sentence about it. `None`: in nothing.
+    pub fn difference_from(&self, baked: &BTreeMap<String, String>) -> Option<String> {
+        let names: BTreeSet<&String> = self.named.keys().chain(baked.keys()).collect();
+        let changes: Vec<String> = names
+            .into_iter()
+            .filter(|name| self.named.get(*name) != baked.get(*name))
+            .map(|name| {
+                let value =
+                    |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or("none".to_owned());
+                change(name, &value(baked), &value(&self.named))
+            })
+            .collect();
+        (!changes.is_empty()).then(|| changes.join(", "))
     }
 
     /// The hash of them all.
@@ -56,5 +81,84 @@ impl Inputs {
             hasher.update(format!("{name}={}:{value}\n", value.len()));
         }
         hex(&hasher.finalize())[..KEY_DIGITS].to_owned()
+    }
+}
+
+fn change(name: &str, was: &str, is: &str) -> String {
+    match name {
+        // The name says it already.
+        "engine" => format!("for {was}, this machine has {is}"),
+        "kernel" | "processor" | "acceleration" => format!("for {name} {was}, this machine has {is}"),
+        // A hash says nothing to anybody.
+        "agent" => "with another guest agent".to_owned(),
+        _ => format!("with {name} {was}, this skep has {is}"),
+    }
+}
+
+/// The model of the first processor, and a hash of all that a guest can see of it.
+fn processor_in(text: &str) -> String {
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let fields: BTreeMap<&str, &str> = first
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.trim(), value.trim()))
+        .collect();
+    let of = |name: &str| fields.get(name).copied().unwrap_or_default();
+    let seen = ["vendor_id", "cpu family", "model", "model name", "stepping", "flags"].map(of).join("\n");
+    format!("{} ({})", of("model name"), &hex(&Sha256::digest(seen))[..KEY_DIGITS])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(pairs: &[(&str, &str)]) -> Inputs {
+        let named = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Inputs { named, kernel: String::new() }
+    }
+
+    #[test]
+    fn what_changed_is_named_with_both_values() {
+        let baked = inputs(&[("engine", "qemu 7.2"), ("kernel", "6.1.1"), ("agent", "aa"), ("vcpus", "1")]);
+        let now = inputs(&[("engine", "qemu 10.0"), ("kernel", "6.1.1"), ("agent", "bb"), ("vcpus", "1")]);
+        assert_eq!(
+            now.difference_from(&baked.named).unwrap(),
+            "with another guest agent, for qemu 7.2, this machine has qemu 10.0"
+        );
+        assert_eq!(now.difference_from(&now.named), None);
+    }
+
+    #[test]
+    fn an_input_that_is_new_or_gone_is_a_change() {
+        let baked = inputs(&[("vcpus", "1")]);
+        let now = inputs(&[("processor", "Model 5")]);
+        assert_eq!(
+            now.difference_from(&baked.named).unwrap(),
+            "for processor none, this machine has Model 5, with vcpus 1, this skep has none"
+        );
+    }
+
+    #[test]
+    fn each_input_is_in_the_key() {
+        let one = inputs(&[("engine", "a"), ("kernel", "b")]);
+        for other in
+            [&[("engine", "a"), ("kernel", "c")][..], &[("engine", "a")], &[("engine", "akernel=1:b")]]
+        {
+            assert_ne!(one.key(), inputs(other).key());
+        }
+        assert_eq!(one.key(), inputs(&[("kernel", "b"), ("engine", "a")]).key());
+    }
+
+    #[test]
+    fn a_processor_is_told_by_what_a_guest_sees_of_it() {
+        let text = |mhz: &str, flags: &str| {
+            format!(
+                "processor\t: 0\nmodel name\t: Model 5\ncpu MHz\t\t: {mhz}\nflags\t\t: {flags}\n\nprocessor\t: 1\n"
+            )
+        };
+        let one = processor_in(&text("2000", "sse avx"));
+        assert!(one.starts_with("Model 5 ("), "{one}");
+        assert_eq!(one, processor_in(&text("3000", "sse avx")));
+        assert_ne!(one, processor_in(&text("2000", "sse")));
     }
 }

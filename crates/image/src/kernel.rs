@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, apt, command::Program};
+use crate::{
+    Error, apt,
+    command::{Pen, Program},
+    shelf,
+};
 
 const DPKG_DEB: Program = Program { name: "dpkg-deb", package: "dpkg" };
 const XZ: Program = Program { name: "xz", package: "xz-utils" };
@@ -51,35 +55,39 @@ pub(crate) fn version(cache: &Path) -> Result<String, Error> {
     }
 }
 
+/// The version that was downloaded last: versions do not sort as text.
 fn cached_version(cache: &Path) -> Option<String> {
-    let names = fs::read_dir(cache).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names
-        .filter_map(|name| name.strip_prefix("kernel-").map(str::to_owned))
-        .filter(|name| !name.contains(".partial"))
-        .max()
+    let kernels = fs::read_dir(cache).ok()?.filter_map(Result::ok).filter_map(|entry| {
+        let version = entry.file_name().to_str()?.strip_prefix("kernel-")?.to_owned();
+        Some((entry.metadata().ok()?.modified().ok()?, version))
+    });
+    kernels.max().map(|(_, version)| version)
 }
 
 /// The kernel of a version, downloaded where the cache lacks it.
-pub(crate) fn ensure(cache: &Path, version: &str) -> Result<Kernel, Error> {
+pub(crate) fn ensure(cache: &Path, version: &str, pen: &Pen) -> Result<Kernel, Error> {
     let dir = cache.join(format!("kernel-{version}"));
     if !dir.is_dir() {
         let (package, _) = apt::kernel_package()?;
-        let work = tempfile::tempdir_in(cache).map_err(Error::io(cache.display()))?;
-        take_out(&package, version, work.path())?;
+        let work = shelf::partial(cache)?;
+        take_out(&package, version, work.path(), pen)?;
+        // Or a power cut might leave the name without the content, which no later bake would make again.
+        let synced = fs::File::open(work.path()).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
+        synced.map_err(Error::io(work.path().display()))?;
         fs::rename(work.path().join("kernel"), &dir).map_err(Error::io(dir.display()))?;
     }
     Ok(Kernel { dir })
 }
 
-fn take_out(package: &str, version: &str, work: &Path) -> Result<(), Error> {
-    apt::download(package, version, work)?;
+fn take_out(package: &str, version: &str, work: &Path, pen: &Pen) -> Result<(), Error> {
+    apt::download(package, version, work, pen)?;
     let archive = fs::read_dir(work)
         .map_err(Error::io(work.display()))?
         .filter_map(Result::ok)
         .map(|entry| entry.path())
         .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
         .ok_or_else(|| Error::Kernel { version: version.to_owned(), what: "package file".to_owned() })?;
-    DPKG_DEB.run(work, &[Path::new("-x"), &archive, Path::new("tree")])?;
+    pen.run(&DPKG_DEB, work, &[Path::new("-x"), &archive, Path::new("tree")])?;
     fs::create_dir(work.join("kernel")).map_err(Error::io("kernel"))?;
     let tree = work.join("tree");
     let lacks = |what: &str| Error::Kernel { version: version.to_owned(), what: what.to_owned() };
@@ -91,7 +99,7 @@ fn take_out(package: &str, version: &str, work: &Path) -> Result<(), Error> {
     };
     for name in MODULES.into_iter().chain([OVERLAY]) {
         match found(&tree, &format!("{name}.ko*"))? {
-            Some(path) => place_module(&path, &work.join("kernel").join(format!("{name}.ko")))?,
+            Some(path) => place_module(&path, &work.join("kernel").join(format!("{name}.ko")), pen)?,
             None if built_in.contains(&format!("/{name}.ko")) => {}
             None => return Err(lacks(&format!("module {name}"))),
         }
@@ -105,10 +113,29 @@ fn found(tree: &Path, pattern: &str) -> Result<Option<PathBuf>, Error> {
 }
 
 /// Newer releases of Debian compress their modules.
-fn place_module(from: &Path, to: &Path) -> Result<(), Error> {
+fn place_module(from: &Path, to: &Path, pen: &Pen) -> Result<(), Error> {
     if from.extension().is_some_and(|extension| extension == "xz") {
-        XZ.run(Path::new("/"), &[Path::new("-d"), from])?;
+        pen.run(&XZ, Path::new("/"), &[Path::new("-d"), from])?;
         return fs::rename(from.with_extension(""), to).map_err(Error::io(to.display()));
     }
     fs::rename(from, to).map_err(Error::io(to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn without_package_lists_the_kernel_that_came_last_is_used() {
+        let cache = tempfile::tempdir().unwrap();
+        for (age, name) in [(2, "kernel-6.1.9-1"), (1, "kernel-6.1.10-1"), (0, "packages-x-1.tar")] {
+            let path = cache.path().join(name);
+            fs::create_dir(&path).unwrap();
+            let time = SystemTime::now() - Duration::from_secs(age * 60);
+            fs::File::open(&path).unwrap().set_modified(time).unwrap();
+        }
+        assert_eq!(cached_version(cache.path()).as_deref(), Some("6.1.10-1"));
+    }
 }

@@ -2,14 +2,17 @@
 
 use std::{fs::File, path::Path};
 
-use crate::{Error, command::Program};
+use crate::{
+    Error,
+    command::{Pen, Program},
+};
 
 const MKE2FS: Program = Program { name: "mke2fs", package: "e2fsprogs" };
 /// Room for a VM's own files. Sparse: it takes what is written.
 pub(crate) const LAYER_MB: u64 = 2048;
 
 /// Makes the file. No journal: the layer dies with its VM, and a journal would be copied with each.
-pub(crate) fn write(to: &Path) -> Result<(), Error> {
+pub(crate) fn write(to: &Path, pen: &Pen) -> Result<(), Error> {
     let make = || File::create(to)?.set_len(LAYER_MB << 20);
     make().map_err(Error::io(to.display()))?;
     let options = [
@@ -27,5 +30,5 @@ pub(crate) fn write(to: &Path) -> Result<(), Error> {
     ];
     let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
     words.push(to.as_os_str());
-    MKE2FS.run(Path::new("/"), &words).map(drop)
+    pen.run(&MKE2FS, Path::new("/"), &words).map(drop)
 }

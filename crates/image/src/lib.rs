@@ -9,11 +9,14 @@ mod initrd;
 mod inputs;
 mod kernel;
 mod layer;
+mod place;
 mod root;
+mod shelf;
 
 pub use bake::{Bakery, Progress};
 pub use error::Error;
 pub use inputs::Inputs;
+pub use shelf::{OtherTemplate, clean};
 
 /// The guest agent's binary, where it was built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));

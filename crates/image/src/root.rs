@@ -7,7 +7,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{Error, apt, command::Program};
+use crate::{
+    Error, apt,
+    command::{Pen, Program},
+    shelf,
+};
 
 const MMDEBSTRAP: Program = Program { name: "mmdebstrap", package: "mmdebstrap" };
 const TAR: Program = Program { name: "tar", package: "tar" };
@@ -25,7 +29,7 @@ const AGENT_PATH: &str = "usr/lib/skep/agent";
 const POWER_NAMES: [&str; 4] = ["poweroff", "reboot", "halt", "shutdown"];
 
 /// The packages, unpacked and configured, as an archive in the cache.
-pub(crate) fn ensure_packages(cache: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn ensure_packages(cache: &Path, pen: &Pen) -> Result<PathBuf, Error> {
     let archives = apt::archives()?;
     let Some(release) = archives.first().map(|archive| archive.codename.clone()) else {
         return Err(Error::NoSources);
@@ -34,7 +38,7 @@ pub(crate) fn ensure_packages(cache: &Path) -> Result<PathBuf, Error> {
     if archive.is_file() {
         return Ok(archive);
     }
-    let work = tempfile::tempdir_in(cache).map_err(Error::io(cache.display()))?;
+    let work = shelf::partial(cache)?;
     let made = work.path().join("packages.tar");
     let mut command = Command::new(MMDEBSTRAP.name);
     command.args(["--mode=root", "--variant=minbase", "--format=tar"]);
@@ -42,7 +46,10 @@ pub(crate) fn ensure_packages(cache: &Path) -> Result<PathBuf, Error> {
     command.args(LEFT_OUT.map(|path| format!("--dpkgopt=path-exclude={path}")));
     command.args(apt::proxies()?.into_iter().map(|option| format!("--aptopt={option}")));
     command.arg(&release).arg(&made).args(archives.iter().map(apt::Archive::line));
+    pen.admit(&mut command)?;
     run_aloud(command, work.path())?;
+    // Or a power cut might leave the name without the content, which no later bake would make again.
+    fs::File::open(&made).and_then(|file| file.sync_all()).map_err(Error::io(made.display()))?;
     fs::rename(&made, &archive).map_err(Error::io(archive.display()))?;
     Ok(archive)
 }
@@ -50,33 +57,28 @@ pub(crate) fn ensure_packages(cache: &Path) -> Result<PathBuf, Error> {
 /// It takes about a minute and tells its steps itself.
 fn run_aloud(mut command: Command, work: &Path) -> Result<(), Error> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).env("TMPDIR", work).env("LC_ALL", "C.UTF-8");
-    let status = command.status().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            Error::Missing { program: MMDEBSTRAP.name.to_owned(), package: MMDEBSTRAP.package }
-        }
-        _ => Error::io(MMDEBSTRAP.name)(error),
-    })?;
+    let status = command.status().map_err(|error| MMDEBSTRAP.not_started(error))?;
     if status.success() {
         return Ok(());
     }
     Err(Error::Failed {
         command: MMDEBSTRAP.name.to_owned(),
         status: status.to_string(),
-        words: "its words are above".to_owned(),
+        words: format!("its words are above; it worked in {}", work.display()),
     })
 }
 
 /// Writes the erofs image: the packages, the agent, and what a guest's identity needs.
-pub(crate) fn write(to: &Path, packages: &Path, agent: &[u8], work: &Path) -> Result<(), Error> {
+pub(crate) fn write(to: &Path, packages: &Path, agent: &[u8], work: &Path, pen: &Pen) -> Result<(), Error> {
     let tree = work.join("root");
     fs::create_dir(&tree).map_err(Error::io(tree.display()))?;
-    TAR.run(&tree, &[Path::new("--numeric-owner"), Path::new("-xpf"), packages])?;
+    pen.run(&TAR, &tree, &[Path::new("--numeric-owner"), Path::new("-xpf"), packages])?;
     furnish(&tree, agent).map_err(Error::io(tree.display()))?;
     // A fixed time and uuid: the same inputs make the same image.
     let options = ["-T0", "-U", "5ce9ba5e-0000-4000-8000-000000000000", "--quiet"];
     let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
     words.extend([to.as_os_str(), tree.as_os_str()]);
-    MKFS_EROFS.run(work, &words)?;
+    pen.run(&MKFS_EROFS, work, &words)?;
     fs::remove_dir_all(&tree).map_err(Error::io(tree.display()))
 }
 

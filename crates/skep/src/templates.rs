@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use skep_api::{ErrorCode, Failure, swarm::BASE_TEMPLATE};
+use skep_api::{Failure, swarm::BASE_TEMPLATE};
 use skep_engine::template::{Part, Template};
 use skep_image::Bakery;
 use skep_keeper::{OpenTemplate, Templates};
@@ -11,11 +11,10 @@ use skep_keeper::{OpenTemplate, Templates};
 pub(crate) struct BaseTemplate(Template);
 
 impl BaseTemplate {
-    /// Bakes it where it is missing or was baked for something else, then checks and loads it. Blocks, for a minute or more
+    /// Bakes it where it is missing, damaged or was baked for something else, and loads it. Blocks, for a minute or more
     /// where it bakes.
     pub(crate) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
-        let dir = bakery.ensure()?;
-        Ok(Arc::new(Self(Template::load(&dir)?)))
+        Ok(Arc::new(Self(bakery.load()?)))
     }
 }
 
@@ -25,12 +24,12 @@ impl Templates for BaseTemplate {
             return Err(Failure::unknown_template(name));
         }
         let Self(template) = self;
-        let open = |part| template.open(part).map_err(damaged);
+        let open = |part| template.open(part).map_err(unusable);
         Ok(OpenTemplate {
             key: template.manifest.key.clone(),
             vcpus: template.manifest.vcpus,
             memory_mb: template.manifest.memory_mb,
-            ram: template.ram().map_err(damaged)?,
+            ram: template.ram().map_err(unusable)?,
             kernel: open(Part::Kernel)?,
             initrd: open(Part::Initrd)?,
             root: open(Part::Root)?,
@@ -40,9 +39,8 @@ impl Templates for BaseTemplate {
     }
 }
 
-/// A file that was there when the template was loaded: someone took it away.
-fn damaged(error: skep_engine::Error) -> Failure {
-    let message =
-        format!("the template `{BASE_TEMPLATE}` is damaged: {error}; restart the server to bake it again");
-    Failure::new(ErrorCode::TemplateDamaged, message)
+/// Its files are held open, so it is this machine that lacks something, such as descriptors.
+fn unusable(error: skep_engine::Error) -> Failure {
+    let message = format!("the template `{BASE_TEMPLATE}` cannot be used: {error}");
+    Failure::new(error.code(), message)
 }

@@ -32,10 +32,20 @@ impl Launcher for Qemu {
 }
 
 impl Qemu {
+    /// The rate of an emulated guest's time stamp counter, which is the machine's own. It cannot find it by itself on a
+    /// busy machine, and has no other clock: it would wait for ever for its first tick.
+    fn clock(&self) -> String {
+        self.tsc_khz.map(|khz| format!(" tsc_early_khz={khz}")).unwrap_or_default()
+    }
+
     fn machine(&self, purpose: &Purpose, vcpus: u32, memory_mb: u64, fds: &Numbered) -> Vec<String> {
-        let (accel, cpu, randomize) =
+        let (accel, cpu, emulated) =
             if self.kvm { ("kvm", "host", "") } else { ("tcg", "max", " norandmaps") };
-        let share = if *purpose == Purpose::Bake { "on" } else { "off" };
+        let (share, clock) = match purpose {
+            Purpose::Bake => ("on", self.clock()),
+            // It has long read its command line.
+            Purpose::Restore => ("off", String::new()),
+        };
         words(&[
             ("-nodefaults", ""),
             ("-no-user-config", ""),
@@ -59,7 +69,7 @@ impl Qemu {
             ),
             ("-kernel", &format!("/proc/self/fd/{}", fds.kernel)),
             ("-initrd", &format!("/proc/self/fd/{}", fds.initrd)),
-            ("-append", &format!("{KERNEL_COMMAND_LINE}{randomize}")),
+            ("-append", &format!("{KERNEL_COMMAND_LINE}{emulated}{clock}")),
         ])
     }
 }

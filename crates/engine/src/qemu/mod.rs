@@ -1,5 +1,6 @@
 //! QEMU from the distribution, its `microvm` machine. Versions 7.2 and 10.0 were tried.
 
+mod clock;
 mod drive;
 mod launch;
 mod monitor;
@@ -20,6 +21,8 @@ const PROGRAM: &str = "qemu-system-x86_64";
 pub struct Qemu {
     program: PathBuf,
     kvm: bool,
+    /// Where guests are emulated, and it could be measured.
+    tsc_khz: Option<u64>,
     report: EngineReport,
 }
 
@@ -42,6 +45,7 @@ impl Qemu {
         Ok(Self {
             program,
             kvm: acceleration.kvm,
+            tsc_khz: if acceleration.kvm { None } else { clock::tsc_khz() },
             report: EngineReport {
                 name: format!("qemu {version}"),
                 accel: acceleration.name().to_owned(),

@@ -9,7 +9,7 @@ use skep_image::{AGENT, Bakery, Progress};
 
 use crate::{output, settings::Settings};
 
-/// Bake the base template, unless it is baked for this machine's kernel, QEMU and packages.
+/// Bake the base template, unless it is baked for this machine's kernel, QEMU and packages, and whole.
 #[derive(Debug, Args)]
 pub(crate) struct Bake {
     #[command(flatten)]
@@ -22,9 +22,9 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
     }
     let settings = verb.settings.absolute()?;
     let bar = ProgressBar::new_spinner();
-    let done = bakery(&settings, progress(&bar))?.ensure();
+    let done = bakery(&settings, progress(&bar))?.load();
     bar.finish_and_clear();
-    output::line(&done?.display().to_string())?;
+    output::line(&done?.dir().display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
             "this binary was built without the guest agent; build it by `make run` or `make build`",
         )?,
         engine: skep_engine::select()?,
-        binary: std::env::current_exe().context("our own program cannot be found")?,
+        binary: "/proc/self/exe".into(),
         progress,
     })
 }

@@ -18,7 +18,8 @@ mod programs;
 pub(crate) struct Doctor {
     #[command(flatten)]
     settings: Settings,
-    /// Remove all that a crashed server left of this data directory outside of it, VMs too. Refused while one runs.
+    /// Remove all that a crashed server left of this data directory outside of it, VMs too, and what a killed bake left.
+    /// Refused while a server or a bake runs.
     #[arg(long)]
     clean: bool,
     /// Print the findings as JSON.
@@ -100,7 +101,12 @@ fn clean(settings: &Settings) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("what a server with VMs left belongs to root: run `sudo skep doctor --clean`");
     }
-    skep_keeper::clean(&settings.data_dir)?;
-    output::line(&format!("nothing is left of {} outside of it", settings.data_dir.display()))?;
+    let (data_dir, image_dir) = (&settings.data_dir, settings.image_dir());
+    if data_dir.is_dir() {
+        skep_keeper::clean(data_dir)?;
+    }
+    skep_image::clean(&image_dir)?;
+    output::line(&format!("nothing is left of {} outside of it", data_dir.display()))?;
+    output::line(&format!("nothing is left of a bake that was killed in {}", image_dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -56,7 +56,8 @@ fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
         listen: vec![settings.listen],
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
-        binary: env::current_exe().context("our own program cannot be found")?,
+        // Not its path: an upgrade replaces the file while an old keeper still runs.
+        binary: "/proc/self/exe".into(),
         server_arguments: vec!["server-process".to_owned()],
         server_environment: PASSED_ON
             .into_iter()

@@ -3,12 +3,23 @@
 use std::sync::Arc;
 
 use skep_api::swarm::Isolation;
+use skep_image::{Bakery, OtherTemplate};
 
 use super::{super::bake::bakery, Finding};
 use crate::settings::Settings;
 
+const TEMPLATE: &str = "template";
+
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
-    vec![engine(), template(settings)]
+    let mut findings = vec![engine()];
+    match bakery(settings, Arc::new(|_| {})) {
+        Ok(bakery) => {
+            findings.push(template(&bakery));
+            findings.extend(others(&bakery));
+        }
+        Err(error) => findings.push(not_known(&error)),
+    }
+    findings
 }
 
 fn engine() -> Finding {
@@ -32,19 +43,33 @@ fn engine() -> Finding {
     }
 }
 
-fn template(settings: &Settings) -> Finding {
-    const CHECK: &str = "template";
-    let image_dir = settings.image_dir();
-    let found = bakery(settings, Arc::new(|_| {})).and_then(|bakery| Ok(bakery.find()?));
-    match found {
-        Ok(Some(dir)) => Finding::ok(CHECK, format!("baked: {}", dir.display())),
+fn template(bakery: &Bakery) -> Finding {
+    match bakery.find() {
+        Ok(Some(dir)) => Finding::ok(TEMPLATE, format!("baked: {}", dir.display())),
         Ok(None) => Finding::warning(
-            CHECK,
-            format!("not baked for this kernel and QEMU in {}", image_dir.display()),
+            TEMPLATE,
+            format!("not baked for this kernel and QEMU in {}", bakery.image_dir.display()),
             "run `skep bake` (about a minute), or leave it to the next start",
         ),
-        Err(error) => {
-            Finding::missing(CHECK, crate::output::one_line(&error), "see the lines above and below")
-        }
+        Err(error) => not_known(&error.into()),
     }
+}
+
+fn not_known(error: &anyhow::Error) -> Finding {
+    Finding::missing(TEMPLATE, crate::output::one_line(error), "see the lines above and below")
+}
+
+/// Templates of other inputs: nobody deletes them unasked, for several servers may share the directory.
+fn others(bakery: &Bakery) -> Vec<Finding> {
+    // Where the directory cannot be read, the finding above says so.
+    let others = bakery.others().unwrap_or_default();
+    let finding = |other: OtherTemplate| {
+        let dir = other.dir.display();
+        let engine = other.manifest.and_then(|manifest| manifest.inputs.get("engine").cloned());
+        let baked_for =
+            engine.map_or("damaged".to_owned(), |engine| format!("baked for other inputs ({engine})"));
+        let detail = format!("{dir}: {baked_for}, {} MiB", other.disk_bytes >> 20);
+        Finding::warning("old template", detail, format!("rm -r {dir}, unless another server needs it"))
+    };
+    others.into_iter().map(finding).collect()
 }

@@ -1,0 +1,51 @@
+//! The rate of this machine's time stamp counter, which an emulated guest sees as its own.
+
+use std::{
+    arch::x86_64::_rdtsc,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Ten times longer halves no error that matters: a guest's clock is set anew at its restore.
+const SPAN: Duration = Duration::from_millis(20);
+/// Both clocks are read within nanoseconds, unless somebody else got the processor in between.
+const TRIES: u32 = 100;
+/// How far apart the two readings around a time may lie, in ticks: some microseconds.
+const APART: u64 = 20_000;
+
+/// Ticks in a millisecond. `None`: the machine was too busy to tell.
+pub(super) fn tsc_khz() -> Option<u64> {
+    let (begun, first) = reading()?;
+    sleep(SPAN);
+    let (ended, last) = reading()?;
+    let nanoseconds = ended.duration_since(begun).as_nanos();
+    let ticks = u128::from(last.checked_sub(first)?);
+    u64::try_from(ticks * 1_000_000 / nanoseconds.max(1)).ok().filter(|khz| *khz > 0)
+}
+
+/// A time and the counter at that time.
+fn reading() -> Option<(Instant, u64)> {
+    (0..TRIES).find_map(|_| {
+        let before = ticks();
+        let now = Instant::now();
+        let after = ticks();
+        let apart = after.checked_sub(before)?;
+        (apart < APART).then_some((now, before + apart / 2))
+    })
+}
+
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
+    unsafe { _rdtsc() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_measurements_agree() {
+        let (one, other) = (tsc_khz().unwrap(), tsc_khz().unwrap());
+        assert!(one.abs_diff(other) * 1000 < one, "{one} and {other} kHz");
+    }
+}

@@ -1,0 +1,217 @@
+use std::{fs::File, path::PathBuf};
+
+use skep_api::swarm::{EngineReport, Isolation};
+
+use super::*;
+use crate::launch::Descriptors;
+
+/// What a VMM is started with, a word a line, to the last one: a saved state loads only into the same devices.
+const PINNED: &str = "\
+-nodefaults
+-no-user-config
+-no-reboot
+-display
+none
+-sandbox
+on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
+-global
+migration.send-configuration=off
+-machine
+microvm,accel=<accel>,acpi=on,x-option-roms=off,isa-serial=on,memory-backend=ram
+-cpu
+<cpu>
+-smp
+2
+-m
+128M
+-object
+memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/7,share=<share>
+-kernel
+/proc/self/fd/8
+-initrd
+/proc/self/fd/9
+-append
+console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off<emulated>
+-chardev
+socket,id=console,fd=5,server=on,wait=off
+-serial
+chardev:console
+-chardev
+socket,id=monitor,fd=3,server=on,wait=off
+-mon
+chardev=monitor,mode=control
+-add-fd
+fd=10,set=1
+-add-fd
+fd=11,set=2
+-blockdev
+driver=raw,node-name=root,read-only=on,file.driver=file,file.filename=/dev/fdset/1,file.locking=off
+-blockdev
+driver=raw,node-name=layer,read-only=off,file.driver=file,file.filename=/dev/fdset/2,file.locking=off
+-device
+virtio-blk-device,drive=root,rerror=report,werror=report
+-device
+virtio-blk-device,drive=layer,rerror=report,werror=report
+-netdev
+tap,id=net,fd=6
+-device
+virtio-net-device,netdev=net,mac=02:00:0a:00:00:ff
+-chardev
+socket,id=agent,fd=4,server=on,wait=off
+-device
+virtio-serial-device,max_ports=2
+-device
+virtserialport,chardev=agent,name=skep.agent";
+
+/// The same with what differs between accelerations and purposes.
+fn pinned(accel: &str, cpu: &str, share: &str, emulated: &str) -> Vec<String> {
+    let values = [("<accel>", accel), ("<cpu>", cpu), ("<share>", share), ("<emulated>", emulated)];
+    let text = values.iter().fold(PINNED.to_owned(), |text, (name, value)| text.replace(name, value));
+    text.lines().map(str::to_owned).collect()
+}
+
+fn qemu(kvm: bool) -> Qemu {
+    let report = EngineReport {
+        name: "qemu 7.2".to_owned(),
+        accel: "of no matter here".to_owned(),
+        isolation: Isolation::Emulated,
+        reason: String::new(),
+    };
+    let tsc_khz = (!kvm).then_some(2_596_100);
+    Qemu { program: PathBuf::from("/usr/bin/qemu-system-x86_64"), kvm, tsc_khz, report }
+}
+
+fn command(kvm: bool, purpose: Purpose) -> VmmCommand {
+    let some = || OwnedFd::from(File::open("/dev/null").unwrap());
+    qemu(kvm).command(LaunchOrder {
+        vcpus: 2,
+        memory_mb: 128,
+        mac: [0x02, 0, 0x0a, 0, 0, 0xff],
+        purpose,
+        descriptors: Descriptors {
+            monitor: some(),
+            agent: some(),
+            console: some(),
+            tap: some(),
+            ram: some(),
+            kernel: some(),
+            initrd: some(),
+            root: some(),
+            layer: some(),
+        },
+    })
+}
+
+/// The values of an option, in order.
+fn values<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
+    let pairs = arguments.windows(2).filter(|pair| pair[0] == option);
+    pairs.map(|pair| pair[1].as_str()).collect()
+}
+
+const EVERY: [(bool, Purpose); 4] =
+    [(false, Purpose::Bake), (false, Purpose::Restore), (true, Purpose::Bake), (true, Purpose::Restore)];
+
+#[test]
+fn a_bake_has_exactly_these_arguments() {
+    assert_eq!(
+        command(false, Purpose::Bake).arguments,
+        pinned("tcg", "max", "on", " norandmaps tsc_early_khz=2596100")
+    );
+    assert_eq!(command(true, Purpose::Bake).arguments, pinned("kvm", "host", "on", ""));
+}
+
+#[test]
+fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
+    let waits = ["-incoming".to_owned(), "defer".to_owned()];
+    let wanted = |pinned: Vec<String>| [pinned.as_slice(), waits.as_slice()].concat();
+    let restore = |kvm| command(kvm, Purpose::Restore).arguments;
+    assert_eq!(restore(false), wanted(pinned("tcg", "max", "off", " norandmaps")));
+    assert_eq!(restore(true), wanted(pinned("kvm", "host", "off", "")));
+}
+
+#[test]
+fn a_guest_has_at_most_six_devices() {
+    for (kvm, purpose) in EVERY {
+        let arguments = command(kvm, purpose).arguments;
+        let mut devices: Vec<&str> = values(&arguments, "-device");
+        devices.extend(values(&arguments, "-serial"));
+        let kinds: Vec<&str> =
+            devices.iter().map(|device| device.split([',', ':']).next().unwrap()).collect();
+        let wanted = [
+            "virtio-blk-device",
+            "virtio-blk-device",
+            "virtio-net-device",
+            "virtio-serial-device",
+            "virtserialport",
+            "chardev",
+        ];
+        assert_eq!(kinds, wanted, "{purpose:?}");
+        // Nothing comes along unasked.
+        for switch in ["-nodefaults", "-no-user-config"] {
+            assert!(arguments.iter().any(|word| word == switch), "{switch}");
+        }
+    }
+}
+
+#[test]
+fn no_guest_reaches_a_network_through_the_vmm() {
+    for (kvm, purpose) in EVERY {
+        let arguments = command(kvm, purpose).arguments;
+        assert_eq!(values(&arguments, "-netdev"), ["tap,id=net,fd=6"], "{purpose:?}");
+        assert!(!arguments.iter().any(|word| word == "-nic" || word == "-net" || word.starts_with("user")));
+    }
+}
+
+#[test]
+fn the_sandbox_is_on_and_forks_can_be_loaded() {
+    for (kvm, purpose) in EVERY {
+        let arguments = command(kvm, purpose).arguments;
+        assert_eq!(values(&arguments, "-global"), ["migration.send-configuration=off"]);
+        let sandbox = values(&arguments, "-sandbox");
+        assert_eq!(sandbox.len(), 1);
+        for denied in ["obsolete", "elevateprivileges", "spawn", "resourcecontrol"] {
+            assert!(
+                sandbox[0].starts_with("on,") && sandbox[0].contains(&format!("{denied}=deny")),
+                "{sandbox:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_path_of_the_machine_but_descriptors_is_named() {
+    for (kvm, purpose) in EVERY {
+        let command = command(kvm, purpose);
+        for word in command.arguments.iter().filter(|word| word.contains('/')) {
+            assert!(word.contains("/proc/self/fd/") || word.contains("/dev/fdset/"), "{word}");
+        }
+        assert_eq!(command.descriptors.len(), 9);
+        assert_eq!(command.needs_kvm, kvm);
+    }
+}
+
+#[test]
+fn each_descriptor_has_the_number_that_the_arguments_name() {
+    use std::os::fd::AsRawFd;
+    let files: Vec<OwnedFd> = (0..9).map(|_| File::open("/dev/null").unwrap().into()).collect();
+    let numbers: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    let [monitor, agent, console, tap, ram, kernel, initrd, root, layer] =
+        <[OwnedFd; 9]>::try_from(files).unwrap();
+    let numbered =
+        Numbered::new(Descriptors { monitor, agent, console, tap, ram, kernel, initrd, root, layer });
+    let named = [
+        numbered.monitor,
+        numbered.agent,
+        numbered.console,
+        numbered.tap,
+        numbered.ram,
+        numbered.kernel,
+        numbered.initrd,
+        numbered.root,
+        numbered.layer,
+    ];
+    for (number, original) in named.into_iter().zip(numbers) {
+        let place = usize::try_from(number - FIRST_FD).unwrap();
+        assert_eq!(numbered.descriptors[place].as_raw_fd(), original);
+    }
+}
