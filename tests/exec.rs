@@ -128,6 +128,24 @@ async fn a_caller_that_goes_away_ends_its_command() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_that_go_away_at_once_do_not_cost_the_vm() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let path = format!("/api/swarm/vm/{pid}/exec");
+    let calls = (0..60).map(|_| {
+        let call = skep.request(Method::POST, &path).json(&json!({"command": "sleep 65432"}));
+        tokio::time::timeout(Duration::from_millis(300), call.send())
+    });
+    let answers = futures_util::future::join_all(calls).await;
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    assert_eq!(skep.output(pid, "echo alive").await, "alive");
+    eventually("the end of all commands", async || {
+        skep.exec(pid, "pgrep -f 'sleep 6543[2]'").await["stdout"] == ""
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn bad_requests_are_named() {
     let skep = Skep::start().await;

@@ -11,9 +11,13 @@ mod keys;
 mod service;
 
 #[cfg(feature = "root")]
+mod bake;
+#[cfg(feature = "root")]
 mod command;
 #[cfg(feature = "root")]
 mod confinement;
+#[cfg(feature = "root")]
+mod crash;
 #[cfg(feature = "root")]
 mod exec;
 #[cfg(feature = "root")]

@@ -10,14 +10,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::harness::{Skep, eventually};
 
-/// The server: the child of the keeper that is no VMM.
-fn server_of(keeper: u32) -> Option<u32> {
-    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
-    children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid: &u32| {
-        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("server-process"))
-    })
-}
-
 fn status_field(pid: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
@@ -27,7 +19,7 @@ fn status_field(pid: u32, name: &str) -> String {
 #[tokio::test]
 async fn the_server_is_an_ordinary_user_without_capabilities() {
     let skep = Skep::start().await;
-    let server = server_of(skep.pid()).unwrap();
+    let server = skep.server_pid().unwrap();
     let uids = status_field(server, "Uid");
     assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -39,7 +31,7 @@ async fn the_server_is_an_ordinary_user_without_capabilities() {
 #[tokio::test]
 async fn the_admin_key_is_roots_and_the_store_is_the_servers() {
     let skep = Skep::start().await;
-    let server = server_of(skep.pid()).unwrap();
+    let server = skep.server_pid().unwrap();
     let uid: u32 = status_field(server, "Uid").split_whitespace().next().unwrap().parse().unwrap();
     let owner = |path: &str| {
         let metadata = fs::metadata(skep.data_dir.path().join(path)).unwrap();
@@ -56,10 +48,10 @@ async fn the_admin_key_is_roots_and_the_store_is_the_servers() {
 async fn the_keeper_starts_the_server_again() {
     let skep = Skep::start().await;
     skep.boot_one().await;
-    let server = server_of(skep.pid()).unwrap();
+    let server = skep.server_pid().unwrap();
     let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
     pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
-    eventually("another server", async || server_of(skep.pid()).is_some_and(|pid| pid != server)).await;
+    eventually("another server", async || skep.server_pid().is_some_and(|pid| pid != server)).await;
     eventually("its service", async || {
         let status = skep.request(reqwest::Method::GET, "/api/swarm/status").send().await;
         matches!(status, Ok(answer) if answer.status() == 200)

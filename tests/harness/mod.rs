@@ -9,6 +9,10 @@ mod wire;
 
 pub(crate) use patience::eventually;
 #[cfg(feature = "root")]
+pub(crate) use remains::of as remains_of;
+#[cfg(feature = "root")]
+pub(crate) use remains::of_bake as left_of_bake;
+#[cfg(feature = "root")]
 pub(crate) use server::binary;
 pub(crate) use server::{Answer, Skep, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]

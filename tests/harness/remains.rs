@@ -34,6 +34,27 @@ pub(crate) fn of(data_dir: &Path) -> Vec<String> {
     left
 }
 
+/// Everything that a bake in an image directory made and that is no template.
+#[cfg(feature = "root")]
+pub(crate) fn of_bake(image_dir: &Path) -> Vec<String> {
+    let name = name_of(image_dir);
+    let mut left = processes(image_dir, &name);
+    // One without a command line has ended; whoever inherited it has still to take its status.
+    left.retain(|process| !process.ends_with(": "));
+    let namespace = PathBuf::from(format!("/run/netns/skep-bake-{name}"));
+    let sockets = PathBuf::from(format!("/run/skep/bake-{name}"));
+    left.extend(
+        [namespace, sockets].iter().filter(|path| path.exists()).map(|path| path.display().to_string()),
+    );
+    left.extend(cgroups(&name));
+    for folder in ["base", ".cache"] {
+        let entries = fs::read_dir(image_dir.join(folder)).into_iter().flatten().flatten();
+        let partial = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with('.'));
+        left.extend(partial.map(|entry| entry.path().display().to_string()));
+    }
+    left
+}
+
 fn processes(data_dir: &Path, name: &str) -> Vec<String> {
     let dir = data_dir.display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();

@@ -77,7 +77,7 @@ impl Skep {
 
     /// The same on a data directory that may have been used before, with more options.
     pub(crate) async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
-        Self::start_as(data_dir, |command| drop(command.args(options))).await
+        Self::start_as(data_dir, |command| _ = command.args(options)).await
     }
 
     /// The same with all that a process is started with.
@@ -139,6 +139,16 @@ impl Skep {
     /// Stops it as a service manager would, and gives its data directory back.
     pub(crate) fn stop(mut self) -> TempDir {
         self.end();
+        std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
+    }
+
+    /// Kills what was started, with no chance to clear anything away, and gives its data directory back.
+    #[cfg(feature = "root")]
+    pub(crate) fn crash(mut self) -> TempDir {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
         std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
     }
 
@@ -216,7 +226,8 @@ fn privileges(command: &mut Command, _data_dir: &Path) {
     let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") else {
         panic!("SKEP_TEST_IMAGES is not set: run `make test`");
     };
-    command.arg("--image-dir").arg(images);
+    // A flag wins over it.
+    command.env("SKEP_IMAGE_DIR", images);
 }
 
 /// Without root there is no swarm, so a server under test gives root up first.

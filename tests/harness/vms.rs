@@ -1,7 +1,7 @@
 //! What tests do with VMs.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     net::{SocketAddr, TcpStream},
     time::Duration,
@@ -41,6 +41,17 @@ impl Skep {
         let answer = self.exec(pid, command).await;
         assert_eq!(answer["exit_code"], 0, "{command}: {answer}");
         answer["stdout"].as_str().unwrap().trim_end().to_owned()
+    }
+
+    /// The server: the keeper's child that is no VMM.
+    pub(crate) fn server_pid(&self) -> Option<u32> {
+        let keeper = self.pid();
+        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
+        let is_server = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            line.is_ok_and(|line| line.contains("server-process"))
+        };
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_server)
     }
 
     /// The VMs that live.

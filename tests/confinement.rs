@@ -1,0 +1,255 @@
+//! What holds the server and the VMMs, seen from outside, and what a key that is bound to a VM may do.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Skep, binary, eventually, send};
+
+/// What the descriptors of a process lead to.
+fn descriptors(pid: u32) -> Vec<String> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let target = |path: PathBuf| fs::read_link(path).ok().map(|target| target.display().to_string());
+    folder.filter_map(|entry| target(entry.path())).collect()
+}
+
+fn pid_of(vm: &Value) -> u32 {
+    u32::try_from(vm["pid"].as_u64().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn with_the_rules_of_an_older_kernel_a_swarm_does_the_same() {
+    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let skep = Skep::start_as(dir, |command| {
+        command.env("SKEP_LANDLOCK_ABI", "2");
+    })
+    .await;
+    let health = skep.get("/api/health").await.ok(200);
+    assert_eq!(health["status"], "ok", "{health}");
+    let vms = skep.boot(2).await;
+    for vm in &vms {
+        let pid = vm["pid"].as_u64().unwrap();
+        assert_eq!(skep.output(pid, "echo 'in it' | tr a-z A-Z").await, "IN IT");
+        assert!(skep.get(&format!("/api/swarm/vm/{pid}/console")).await.ok(200)["console"].is_string());
+    }
+    skep.post("/api/keys", &json!({"name": "x", "role": "agent"})).await.ok(201);
+    skep.delete(&format!("/api/swarm/vm/{}", vms[0]["pid"])).await.ok(200);
+    assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
+}
+
+#[tokio::test]
+async fn the_server_is_confined_as_far_as_the_kernel_goes() {
+    let doctor = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
+    let findings: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let findings = findings["findings"].as_array().unwrap();
+    let landlock = findings.iter().find(|finding| finding["check"] == "landlock").unwrap();
+    let has_it = landlock["detail"].as_str().unwrap().starts_with("Landlock ABI");
+    for abi in ["newest", "2"] {
+        let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+        let skep = Skep::start_as(dir, |command| {
+            command.env("SKEP_LANDLOCK_ABI", abi).args(["--log-level", "skep=debug"]);
+        })
+        .await;
+        assert_eq!(skep.log().contains("confined by Landlock"), has_it, "{landlock}: {}", skep.log());
+    }
+}
+
+#[tokio::test]
+async fn the_server_cannot_be_looked_into_by_its_own_user() {
+    let skep = Skep::start().await;
+    let server = skep.server_pid().unwrap();
+    // Memory, environment and descriptors of a process that is not dumpable belong to root.
+    for file in ["environ", "mem", "fd", "maps"] {
+        assert_eq!(fs::metadata(format!("/proc/{server}/{file}")).unwrap().uid(), 0, "{file}");
+    }
+    // The control: the process itself is not root's.
+    let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    assert!(!status.lines().any(|line| line.starts_with("Uid:\t0")), "{status}");
+}
+
+#[tokio::test]
+async fn the_server_holds_nothing_that_is_the_keepers() {
+    let skep = Skep::start().await;
+    skep.boot_one().await;
+    let open = descriptors(skep.server_pid().unwrap());
+    let data_dir = fs::canonicalize(skep.data_dir.path()).unwrap();
+    let own = data_dir.join("server");
+    assert!(open.iter().any(|path| Path::new(path).starts_with(&own)), "the control: its store: {open:?}");
+    for path in open.iter().filter(|path| path.starts_with('/')) {
+        let of_others = Path::new(path).starts_with(&data_dir) && !Path::new(path).starts_with(&own);
+        let device = path.starts_with("/dev/") && path != "/dev/null";
+        let kernel = path.starts_with("/sys/") || path.starts_with("/run/");
+        // Its words go to this file, which was open before it was confined.
+        let log = path.ends_with("test.log");
+        assert!(log || !(of_others || device || kernel), "{path} is open: {open:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_server_knows_nothing_of_the_environment_but_what_it_needs() {
+    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let skep = Skep::start_as(dir, |command| {
+        command
+            .env("SKEP_API_KEY", "a secret")
+            .env("AWS_SECRET_ACCESS_KEY", "another")
+            .env("LANG", "C.UTF-8");
+    })
+    .await;
+    let environment = fs::read_to_string(format!("/proc/{}/environ", skep.server_pid().unwrap())).unwrap();
+    let names: Vec<&str> = environment.split('\0').filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"LANG"), "{names:?}");
+    let expected = ["PATH", "LANG", "TZ", "NOTIFY_SOCKET", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI"];
+    assert!(names.iter().all(|name| expected.contains(name)), "{names:?}");
+    // Nor does a VMM.
+    let vmm = skep.boot_one().await;
+    assert_eq!(fs::read_to_string(format!("/proc/{vmm}/environ")).unwrap(), "");
+}
+
+#[tokio::test]
+async fn a_vmm_holds_its_own_files_and_no_others() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let folder = fs::canonicalize(skep.data_dir.path()).unwrap().join("keeper/layers");
+    let layers: Vec<(u64, u64)> = vms.iter().flat_map(|vm| layers_of(pid_of(vm))).collect();
+    assert_eq!(layers.len(), 2, "one private layer each: {layers:?}");
+    assert_ne!(layers[0], layers[1]);
+    for vm in &vms {
+        let open = descriptors(pid_of(vm));
+        let of_template = ["kernel", "initrd", "root.erofs"];
+        for path in &open {
+            let template = path.starts_with('/') && of_template.iter().any(|name| path.ends_with(name));
+            let known = template
+                || path.starts_with("socket:")
+                || path.starts_with("pipe:")
+                || path.starts_with("anon_inode:")
+                || path.starts_with("/memfd:")
+                || ["/dev/null", "/dev/net/tun", "/dev/kvm"].contains(&path.as_str())
+                || (path.ends_with(" (deleted)") && Path::new(path).starts_with(&folder));
+            assert!(known, "{path} is open: {open:?}");
+        }
+        // The template is shared: nobody may write to it.
+        for (path, flags) in flags(pid_of(vm)) {
+            let writable = flags & 0o3 != 0;
+            let template = of_template.iter().any(|name| path.ends_with(name));
+            assert!(!(template && writable), "{path} is writable");
+        }
+    }
+}
+
+/// Device and inode of the files without a name that a process may write to: its disk layer.
+fn layers_of(pid: u32) -> Vec<(u64, u64)> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let unnamed = |path: &Path| {
+        let target = fs::read_link(path).unwrap_or_default().display().to_string();
+        target.ends_with(" (deleted)") && !target.starts_with("/memfd:")
+    };
+    let mut found: Vec<(u64, u64)> = folder
+        .filter(|entry| unnamed(&entry.path()))
+        .map(|entry| fs::metadata(entry.path()).unwrap())
+        .map(|file| (file.dev(), file.ino()))
+        .collect();
+    // QEMU keeps a copy of a descriptor that it was handed.
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Each descriptor's target and the flags that it was opened with.
+fn flags(pid: u32) -> Vec<(String, u32)> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let read = |number: &str| {
+        let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?.display().to_string();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim();
+        Some((target, u32::from_str_radix(flags, 8).unwrap()))
+    };
+    folder.filter_map(|entry| read(entry.file_name().to_str()?)).collect()
+}
+
+async fn as_key(skep: &Skep, key: &Value, method: Method, path: &str, body: &Value) -> Answer {
+    send(skep.bare(method, path).bearer_auth(key.as_str().unwrap()).json(body)).await
+}
+
+#[tokio::test]
+async fn a_key_of_a_vm_reaches_that_vm_alone_and_ends_with_it() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let [own, other] = [0, 1].map(|at| vms[at]["pid"].as_u64().unwrap());
+    let made = skep.post("/api/keys", &json!({"name": "of-vm", "role": "vm", "vm": own})).await.ok(201);
+    assert_eq!(made["vm"], vms[0]["id"]);
+    let key = &made["key"];
+    let exec = |vm: String| format!("/api/swarm/vm/{vm}/exec");
+    let hostname = json!({"command": "hostname"});
+    for name in [own.to_string(), vms[0]["id"].as_str().unwrap().to_owned()] {
+        let ran = as_key(&skep, key, Method::POST, &exec(name), &hostname).await.ok(200);
+        assert_eq!(ran["stdout"].as_str().unwrap().trim_end(), skep.output(own, "hostname").await);
+    }
+    let none = as_key(&skep, key, Method::POST, &exec("4194303".to_owned()), &hostname).await;
+    for name in [other.to_string(), vms[1]["id"].as_str().unwrap().to_owned()] {
+        let refused = as_key(&skep, key, Method::POST, &exec(name.clone()), &hostname).await;
+        let message = refused.refused(404, "unknown_vm");
+        // In the words of what does not exist.
+        let expected = none.refused(404, "unknown_vm").replace("4194303", &name);
+        assert_eq!(message, expected);
+    }
+    let body = json!({"vm": other, "command": "id"});
+    as_key(&skep, key, Method::POST, "/api/exec", &body).await.refused(404, "unknown_vm");
+    for (method, path) in [
+        (Method::GET, "/api/swarm/status".to_owned()),
+        (Method::DELETE, format!("/api/swarm/vm/{own}")),
+        (Method::POST, "/api/swarm/boot".to_owned()),
+        (Method::GET, "/api/keys".to_owned()),
+    ] {
+        as_key(&skep, key, method, &path, &json!({})).await.refused(403, "scope_missing");
+    }
+    let me = as_key(&skep, key, Method::GET, "/api/whoami", &json!({})).await.ok(200);
+    assert_eq!(me["vm"], vms[0]["id"]);
+
+    skep.delete(&format!("/api/swarm/vm/{own}")).await.ok(200);
+    let refused = as_key(&skep, key, Method::GET, "/api/whoami", &json!({})).await;
+    assert_eq!(refused.refused(403, "token_expired"), "Token expired");
+}
+
+#[tokio::test]
+async fn a_key_of_a_vm_ends_with_a_vm_that_ends_by_itself() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let made = skep.post("/api/keys", &json!({"name": "of-vm", "role": "vm", "vm": pid})).await.ok(201);
+    skep.post(&format!("/api/swarm/vm/{pid}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
+    eventually("the key's end", async || {
+        let me = as_key(&skep, &made["key"], Method::GET, "/api/whoami", &json!({})).await;
+        me.status == 403 && me.body["message"] == "Token expired"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_revoked_key_ends_even_a_stream_that_floods() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let made = skep.post("/api/keys", &json!({"name": "flood", "role": "agent"})).await.ok(201);
+    let flood = skep
+        .bare(Method::POST, &format!("/api/swarm/vm/{pid}/exec"))
+        .bearer_auth(made["key"].as_str().unwrap())
+        .json(&json!({"command": "yes", "timeout": 600_000, "stream": true}));
+    let mut flood = flood.send().await.unwrap();
+    assert!(flood.chunk().await.unwrap().is_some());
+    skep.delete(&format!("/api/keys/{}", made["id"].as_str().unwrap())).await.ok(200);
+    let mut last = Vec::new();
+    let read = async {
+        while let Some(chunk) = flood.chunk().await.unwrap() {
+            last = [&last[last.len().saturating_sub(1000)..], &chunk].concat();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), read).await.unwrap();
+    let last = String::from_utf8_lossy(&last);
+    assert!(last.contains("event: error") && last.contains("Token expired"), "{last}");
+    eventually("the command's end", async || skep.exec(pid, "pgrep -x yes").await["exit_code"] == 1).await;
+}

@@ -1,0 +1,75 @@
+//! HTTP by hand, for what no client of good manners sends.
+
+use std::time::Duration;
+
+use reqwest::{
+    StatusCode,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{Answer, Skep};
+
+/// How long an answer may stay away.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to a server.
+pub(crate) struct Wire(TcpStream);
+
+impl Skep {
+    /// A new connection.
+    pub(crate) async fn wire(&self) -> Wire {
+        Wire(TcpStream::connect(self.url.trim_start_matches("http://")).await.unwrap())
+    }
+
+    /// Sends bytes on a connection of their own and reads the answer.
+    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> Answer {
+        let mut wire = self.wire().await;
+        wire.send(bytes).await;
+        wire.answer().await
+    }
+
+    /// The head of a request with the admin key that is the connection's last. More headers end with `\r\n` each.
+    pub(crate) fn head(&self, first_line: &str, headers: &str) -> String {
+        let key = &self.key;
+        format!(
+            "{first_line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n{headers}\r\n"
+        )
+    }
+}
+
+impl Wire {
+    /// Sends bytes. A server may answer, and close, before it has read all of them.
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.0.write_all(bytes.as_ref()).await.is_ok()
+    }
+
+    /// Waits until the server has said exactly this.
+    pub(crate) async fn expect(&mut self, words: &str) {
+        let mut said = vec![0; words.len()];
+        timeout(PATIENCE, self.0.read_exact(&mut said)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said), words);
+    }
+
+    /// What comes up to the end of the connection.
+    pub(crate) async fn answer(mut self) -> Answer {
+        let mut bytes = Vec::new();
+        let read = timeout(PATIENCE, self.0.read_to_end(&mut bytes)).await.unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { panic!("no answer: {read:?}, {text:?}") };
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse::<StatusCode>().unwrap();
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':').unwrap();
+            (name.parse::<HeaderName>().unwrap(), value.trim().parse::<HeaderValue>().unwrap())
+        };
+        let headers = lines.map(header).collect::<HeaderMap>();
+        let body = serde_json::from_str(body).unwrap_or(Value::String(body.to_owned()));
+        Answer { status, headers, body }
+    }
+}

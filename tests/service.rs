@@ -1,0 +1,186 @@
+//! The service: its settings, its start, its log, its end.
+
+use std::{
+    fs::{self, File},
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
+    process::Output,
+    time::{Duration, Instant},
+};
+
+use reqwest::Method;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{Skep, ended, eventually, send, serve, serve_anywhere};
+
+fn data_dir() -> TempDir {
+    tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
+}
+
+/// What a server says that is not to start, with this file of settings, these variables and these flags.
+fn refusal(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String) {
+    let dir = data_dir();
+    let config = dir.path().join("skep.toml");
+    fs::write(&config, file).unwrap();
+    let mut command = serve_anywhere(dir.path());
+    command.env("SKEP_CONFIG", &config).envs(variables.iter().copied()).args(flags);
+    let Output { status, stderr, .. } = ended(&mut command);
+    (status.code().unwrap(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[test]
+fn a_flag_wins_over_the_variable_and_that_over_the_file() {
+    // An address that is refused is named, so it is seen which one counted.
+    let file = "listen = \"192.0.2.1:1\"";
+    let variable: &[(&str, &str)] = &[("SKEP_LISTEN", "192.0.2.2:2")];
+    let flag: &[&str] = &["--listen", "192.0.2.3:3"];
+    for (variables, flags, counts) in
+        [(&[][..], &[][..], "192.0.2.1:1"), (variable, &[], "192.0.2.2:2"), (variable, flag, "192.0.2.3:3")]
+    {
+        let (code, said) = refusal(file, variables, flags);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(counts), "{counts} should count: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_starts_by_its_file_alone() {
+    let dir = data_dir();
+    let config = dir.path().join("skep.toml");
+    fs::write(&config, "log-format = \"json\"\nlog_level = \"debug\"").unwrap();
+    let skep = Skep::start_as(dir, |command| _ = command.env("SKEP_CONFIG", &config)).await;
+    skep.get("/api/whoami").await.ok(200);
+    assert!(skep.log().contains(r#""level":"#), "{}", skep.log());
+}
+
+#[test]
+fn a_setting_that_cannot_be_is_refused_by_name() {
+    for (file, named) in [
+        ("lisen = \"127.0.0.1:0\"", "`lisen`"),
+        ("listen = \"localhost\"", "localhost"),
+        ("max_vms = 0", "--max-vms"),
+        ("max_vms = \"many\"", "many"),
+        ("log_format = \"xml\"", "xml"),
+        ("root = [[\"/a\"]]", "`root`"),
+        ("log_level = ", "log_level"),
+    ] {
+        let (code, said) = refusal(file, &[], &[]);
+        assert_eq!(code, 1, "{file}: {said}");
+        assert!(said.contains(named) && said.contains("skep.toml"), "{file}: {said}");
+    }
+    for (variables, flags, named) in [
+        (&[("SKEP_MAX_VMS", "none")][..], &[][..], "none"),
+        (&[("SKEP_LOG_LEVEL", "loud")], &[], "loud"),
+        (&[], &["--log-level", "info,skep_server=loud"], "skep_server=loud"),
+        (&[], &["--memory-mb", "-1"], "-1"),
+        (&[], &["--lisen", "127.0.0.1:0"], "--lisen"),
+        (&[], &["--config", "/nowhere/skep.toml"], "/nowhere/skep.toml"),
+    ] {
+        let (code, said) = refusal("listen = \"127.0.0.1:0\"", variables, flags);
+        assert_ne!(code, 0, "{variables:?} {flags:?}: {said}");
+        assert!(said.contains(named), "{variables:?} {flags:?}: {said}");
+    }
+}
+
+#[test]
+fn an_address_that_others_reach_is_refused_with_the_way_out() {
+    for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7700"] {
+        let (code, said) = refusal("", &[], &["--listen", address]);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(address) && said.contains("127.0.0.1"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_in_json_is_an_object_a_line_with_the_requests_id() {
+    let dir = data_dir();
+    let path = dir.path().join("log.json");
+    let file = File::options().create(true).append(true).open(&path).unwrap();
+    let skep = Skep::start_as(dir, |command| _ = command.args(["--log-format", "json"]).stderr(file)).await;
+    send(skep.bare(Method::GET, "/api/nothing").header("x-request-id", "of-this-test")).await;
+    let lines = || {
+        let text = fs::read_to_string(&path).unwrap();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole).to_owned();
+        whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>()
+    };
+    eventually("the request's line", async || {
+        lines().iter().any(|line| line["request_id"] == "of-this-test")
+    })
+    .await;
+    let _dir = skep.stop();
+    let of_request: Vec<Value> =
+        lines().into_iter().filter(|line| line["request_id"] == "of-this-test").collect();
+    assert_eq!(of_request.len(), 1, "{of_request:?}");
+    assert_eq!(of_request[0]["status"], 401);
+    for line in lines() {
+        assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_finished_before_the_server_ends() {
+    let mut skep = Skep::start().await;
+    let body = r#"{"name": "late", "scopes": ["swarm:read"]}"#;
+    let headers = format!(
+        "content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n",
+        body.len()
+    );
+    let head = skep.head("POST /api/keys", &headers);
+    let mut wire = skep.wire().await;
+    wire.send(head).await;
+    // It says so when it begins to read the body: now the request is under way.
+    wire.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
+    let (first, rest) = body.split_at(10);
+    wire.send(first).await;
+    skep.ask_to_stop();
+    eventually("the shutdown", async || skep.log().contains("shutting down")).await;
+    wire.send(rest).await;
+    let made = wire.answer().await.ok(201);
+    let skep = Skep::start_on(skep.stop(), &[]).await;
+    skep.get(&format!("/api/keys/{}", made["id"].as_str().unwrap())).await.ok(200);
+}
+
+#[tokio::test]
+async fn connections_that_ask_for_nothing_hold_no_server_up() {
+    let skep = Skep::start().await;
+    let silent = skep.wire().await;
+    let mut kept = skep.wire().await;
+    kept.send("GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    kept.expect("HTTP/1.1 200 OK\r\n").await;
+    let begun = Instant::now();
+    skep.stop();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    drop((silent, kept));
+}
+
+#[tokio::test]
+async fn a_service_manager_is_told_of_readiness_and_of_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    // The server is another user than the tests.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut bytes = [0; 1024];
+        let length = socket.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut skep = Skep::start_as(data_dir(), |command| _ = command.env("NOTIFY_SOCKET", &path)).await;
+    assert!(told().lines().any(|line| line == "READY=1"));
+    skep.get("/api/whoami").await.ok(200);
+    skep.ask_to_stop();
+    assert!(told().lines().any(|line| line == "STOPPING=1"));
+}
+
+#[tokio::test]
+async fn a_second_server_on_the_data_directory_names_the_first() {
+    let skep = Skep::start().await;
+    let Output { status, stderr, .. } = ended(&mut serve(skep.data_dir.path(), &[]));
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains(&skep.pid().to_string()), "{said}");
+    assert!(said.contains(skep.url.trim_start_matches("http://")), "{said}");
+    skep.get("/api/whoami").await.ok(200);
+}
