@@ -27,12 +27,16 @@ use tokio::io::AsyncReadExt;
 use crate::{
     Error,
     inputs::{MEMORY_MB, VCPUS},
-    layer::LAYER_MB,
+    layer::{self, LAYER_MB},
     place::{Place, jail_failed, network_failed},
 };
 
-/// A cold boot takes 5 s in an emulator; a machine under load needs many times that.
-const BOOT_PATIENCE: Duration = Duration::from_secs(300);
+/// A cold boot takes 2 to 5 s in an emulator, on a machine under load many times that. An emulated guest may also stand
+/// still for ever, where its kernel lost its clock's first ticks: then only another boot helps.
+const BOOT_PATIENCE: [Duration; 3] =
+    [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300)];
+/// What a guest did not do that never reached its channel.
+const BOOT: &str = "boot";
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How much of the console an error repeats.
 const CONSOLE_BYTES: usize = 8000;
@@ -47,10 +51,29 @@ pub(crate) fn to_rest(engine: &dyn Engine, binary: &Path, place: &Place, work: &
         .enable_all()
         .build()
         .map_err(Error::io("runtime of the bake"))?;
-    runtime.block_on(boot(engine, binary, work, place))
+    let mut outcome = Ok(());
+    for patience in BOOT_PATIENCE {
+        outcome = runtime.block_on(boot(engine, binary, work, place, patience));
+        match &outcome {
+            Err(Error::Guest { what: BOOT, cause, .. }) => {
+                tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
+                place.clear_for_another_boot()?;
+                // The guest may have mounted it.
+                layer::write(&work.join(Part::Layer.file_name()), &place.pen)?;
+            }
+            _ => return outcome,
+        }
+    }
+    outcome
 }
 
-async fn boot(engine: &dyn Engine, binary: &Path, work: &Path, place: &Place) -> Result<(), Error> {
+async fn boot(
+    engine: &dyn Engine,
+    binary: &Path,
+    work: &Path,
+    place: &Place,
+    patience: Duration,
+) -> Result<(), Error> {
     let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
     let tap = network.add_tap().await.map_err(network_failed)?;
     let ram = create_ram(MEMORY_MB)?;
@@ -71,10 +94,11 @@ async fn boot(engine: &dyn Engine, binary: &Path, work: &Path, place: &Place) ->
     let cgroup_doors = group.doors().map_err(jail_failed)?;
     let handles = Handles { cgroup_doors, stderr: None, inherited: descriptors };
     let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail_failed)?;
-    let rest = rest(engine, monitor.stream, agent.stream, console.stream, work).await;
+    let rest = rest(engine, [monitor.stream, agent.stream, console.stream], work, patience).await;
     let ended = wait_for_end(jailed, rest.is_ok());
+    let removed = group.remove().map_err(jail_failed);
     rest?;
-    ended?;
+    ended.and(removed)?;
     // What lies in an image directory is root's.
     let layer = File::open(work.join(Part::Layer.file_name()));
     layer.and_then(|layer| fchown(&layer, Some(0), Some(0))).map_err(Error::io("layer"))?;
@@ -127,10 +151,9 @@ fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> Order {
 /// Lets the guest settle and saves it. The VMM ends by itself then.
 async fn rest(
     engine: &dyn Engine,
-    monitor: UnixStream,
-    agent: UnixStream,
-    console: UnixStream,
+    [monitor, agent, console]: [UnixStream; 3],
     work: &Path,
+    patience: Duration,
 ) -> Result<(), Error> {
     let stream = |stream: UnixStream| {
         stream
@@ -143,8 +166,7 @@ async fn rest(
     let machine = engine.attach(stream(monitor)?).await?;
     let agent = stream(agent)?;
     let settled = async {
-        let guest =
-            Guest::connect(agent, BOOT_PATIENCE).await.map_err(|error| ("boot", error.to_string()))?;
+        let guest = Guest::connect(agent, patience).await.map_err(|error| (BOOT, error.to_string()))?;
         guest.settle().await.map_err(|error| ("settle", error.to_string()))
     };
     if let Err((what, cause)) = settled.await {

@@ -107,6 +107,20 @@ impl Place {
         self.site.folder.join(name)
     }
 
+    /// Takes away what a boot made here, whose VMM has ended: network, sockets, its group.
+    pub(crate) fn clear_for_another_boot(&self) -> Result<(), Error> {
+        Network::destroy(self.name()).map_err(network_failed)?;
+        for path in ["monitor", "agent", "console"].map(|name| self.socket(name)) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io(path.display())(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// A group for a VMM.
     pub(crate) fn group(&self, name: &str, limits: &CgroupLimits) -> Result<Cgroup, Error> {
         self.tree.group(name, limits).map_err(jail_failed)

@@ -66,8 +66,9 @@ fn others(bakery: &Bakery) -> Vec<Finding> {
     let finding = |other: OtherTemplate| {
         let dir = other.dir.display();
         let engine = other.manifest.and_then(|manifest| manifest.inputs.get("engine").cloned());
-        let baked_for =
-            engine.map_or("damaged".to_owned(), |engine| format!("baked for other inputs ({engine})"));
+        let baked_for = engine.map_or("its manifest means nothing to this skep".to_owned(), |engine| {
+            format!("baked for other inputs ({engine})")
+        });
         let detail = format!("{dir}: {baked_for}, {} MiB", other.disk_bytes >> 20);
         Finding::warning("old template", detail, format!("rm -r {dir}, unless another server needs it"))
     };
