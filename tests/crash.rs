@@ -64,6 +64,7 @@ async fn the_next_start_clears_what_a_killed_keeper_left() {
     }
     let pid = skep.boot_one().await;
     assert_eq!(skep.output(pid, "echo alive").await, "alive");
+    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
     // The store knows of their end: it is not told twice.
     let skep = Skep::start_on(skep.stop(), &[]).await;
     assert!(!skep.log().contains(LOST), "{}", skep.log());

@@ -65,6 +65,11 @@ fn processes(data_dir: &Path, name: &str) -> Vec<String> {
             fs::read(path.join(file)).map(|text| String::from_utf8_lossy(&text).replace('\0', " "))
         };
         let (command, groups) = (read("cmdline").ok()?, read("cgroup").unwrap_or_default());
+        let status = read("status").ok()?;
+        // An orphan that has ended is init's to reap, whenever that gets to it.
+        if status.contains("State:\tZ") && status.contains("PPid:\t1\n") {
+            return None;
+        }
         (command.contains(&dir) || groups.contains(name))
             .then(|| format!("process {}: {command}", path.display()))
     };
