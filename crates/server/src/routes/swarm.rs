@@ -70,7 +70,8 @@ async fn status(
         (status = 404, description = "No such template", body = ErrorBody),
         (status = 409, description = "More than is left of the account's quota", body = ErrorBody),
         (status = 422, description = "The template is damaged", body = ErrorBody),
-        (status = 503, description = "More than the machine can hold, or it runs no VMs", body = ErrorBody),
+        (status = 503, description = "More than the machine can hold, a VM that did not come up, or no swarm at all", body = ErrorBody),
+        (status = 504, description = "A guest did not answer in time", body = ErrorBody),
     )
 )]
 async fn boot(
