@@ -8,6 +8,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::harness::{Skep, binary, ended, eventually, left_of_bake};
@@ -114,6 +115,22 @@ async fn a_killed_bake_leaves_no_template_and_the_next_clears_its_remains_away()
     let again = bake(images);
     assert!(again.status.success() && again.stderr.is_empty(), "{}", said(&again));
     assert_eq!(again.stdout, baked.stdout);
+}
+
+#[tokio::test]
+async fn a_bake_that_is_told_to_stop_leaves_nothing() {
+    let images = images_with(&[Path::new(".cache")]);
+    let images = images.path();
+    for (step, signal) in [("root file system", Signal::TERM), ("boot of the guest", Signal::INT)] {
+        let child = bake_until(step, images);
+        eventually("a process of the bake", async || !left_of_bake(images).is_empty()).await;
+        kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), signal).unwrap();
+        let code = child.wait_with_output().unwrap().status.code();
+        assert_eq!(code, Some(128 + signal.as_raw()), "{step}");
+        assert_eq!(left_of_bake(images), Vec::<String>::new(), "{step}");
+        assert_eq!(templates(images), Vec::<PathBuf>::new(), "{step}");
+        assert_eq!(fs::read_dir(images.join("base")).unwrap().count(), 0, "{step}");
+    }
 }
 
 #[tokio::test]

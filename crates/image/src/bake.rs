@@ -18,6 +18,7 @@ use skep_engine::{
 use crate::{
     CACHE, Error, Inputs, OtherTemplate, boot, initrd,
     inputs::{MEMORY_MB, VCPUS},
+    interrupt::Watch,
     kernel, layer,
     place::{Place, Site},
     root, shelf,
@@ -118,7 +119,10 @@ impl Bakery {
         let place = Place::make(Site::of(&self.image_dir))?;
         shelf::clear_partial(&self.image_dir)?;
         let work = shelf::partial(&shelf)?;
-        self.bake(inputs, work.path(), &place)?;
+        let watch = Watch::begin(Site::of(&self.image_dir))?;
+        let baked = self.bake(inputs, work.path(), &place);
+        // What a signal ended failed for no reason of its own.
+        watch.verdict().and(baked)?;
         publish(work, &dir).map_err(Error::io(dir.display()))?;
         Ok(dir)
     }

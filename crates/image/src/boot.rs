@@ -20,7 +20,7 @@ use skep_engine::{
     Descriptors, Engine, LaunchOrder, Purpose,
     template::{Part, create_ram},
 };
-use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits};
+use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Words};
 use skep_network::{Network, Subnet};
 use tokio::io::AsyncReadExt;
 
@@ -92,12 +92,14 @@ async fn boot(
     let limits = CgroupLimits { memory_bytes: (MEMORY_MB + VMM_MB) << 20, pids: 64, cpu_weight: 100 };
     let group = place.group("vmm", &limits)?;
     let cgroup_doors = group.doors().map_err(jail_failed)?;
-    let handles = Handles { cgroup_doors, stderr: None, inherited: descriptors };
+    let (words, stderr) = Words::pipe().map_err(jail_failed)?;
+    let handles = Handles { cgroup_doors, stderr: Some(stderr), inherited: descriptors };
     let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail_failed)?;
     let rest = rest(engine, [monitor.stream, agent.stream, console.stream], work, patience).await;
     let ended = wait_for_end(jailed, rest.is_ok());
     let removed = group.remove().map_err(jail_failed);
-    rest?;
+    // The group is empty, so nobody writes any more.
+    rest.map_err(|error| error.with_words(&words.read(CONSOLE_BYTES as u64)))?;
     ended.and(removed)?;
     // What lies in an image directory is root's.
     let layer = File::open(work.join(Part::Layer.file_name()));

@@ -52,6 +52,9 @@ pub enum Error {
         /// The end of its console.
         console: String,
     },
+    /// It was told to stop, by this signal.
+    #[error("the bake was stopped by signal {0}; nothing of it is left")]
+    Interrupted(i32),
     /// A bake is under way.
     #[error("a bake is under way in {}; wait for its end", .0.display())]
     Baking(PathBuf),
@@ -66,6 +69,14 @@ pub enum Error {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] skep_engine::Error),
+    /// The VMM of the bake failed, and said why.
+    #[error("{source}; the VMM said: {words}")]
+    Vmm {
+        /// What failed.
+        source: skep_engine::Error,
+        /// Its last words.
+        words: String,
+    },
     /// The jail failed.
     #[error("the jail of the bake: {0}")]
     Jail(String),
@@ -96,10 +107,18 @@ impl Error {
         if full { Self::DiskFull { dir: dir.to_owned(), cause: self.to_string() } } else { self }
     }
 
+    /// The same, with what the VMM said where the engine tells less than that.
+    pub(crate) fn with_words(self, words: &str) -> Self {
+        match self {
+            Self::Engine(source) if !words.is_empty() => Self::Vmm { source, words: words.to_owned() },
+            other => other,
+        }
+    }
+
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Engine(error) => error.code(),
+            Self::Engine(error) | Self::Vmm { source: error, .. } => error.code(),
             _ => ErrorCode::SwarmUnavailable,
         }
     }

@@ -7,6 +7,7 @@ mod command;
 mod error;
 mod initrd;
 mod inputs;
+mod interrupt;
 mod kernel;
 mod layer;
 mod place;

@@ -41,14 +41,8 @@ impl Site {
 
     /// Ends and removes whatever is there. The caller holds the image directory's lock.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        let record = self.folder.join(CGROUP_RECORD);
         // First the processes: what they hold cannot go before them.
-        for line in fs::read_to_string(&record).unwrap_or_default().lines() {
-            let path = Path::new(line);
-            if path.file_name().is_some_and(|name| *name == *self.name) {
-                skep_jail::cgroup::remove_tree(path).map_err(jail_failed)?;
-            }
-        }
+        self.end_processes()?;
         Network::destroy(&self.name).map_err(network_failed)?;
         match fs::remove_dir_all(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -56,6 +50,18 @@ impl Site {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Ends the processes that are there, and removes their control groups.
+    pub(crate) fn end_processes(&self) -> Result<(), Error> {
+        let record = self.folder.join(CGROUP_RECORD);
+        for line in fs::read_to_string(&record).unwrap_or_default().lines() {
+            let path = Path::new(line);
+            if path.file_name().is_some_and(|name| *name == *self.name) {
+                skep_jail::cgroup::remove_tree(path).map_err(jail_failed)?;
+            }
+        }
+        Ok(())
     }
 }
 

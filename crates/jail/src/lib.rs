@@ -10,9 +10,11 @@ mod seccomp;
 mod spawn;
 pub mod stage;
 pub mod uids;
+mod words;
 
 pub use cgroup::{Cgroup, CgroupLimits, Tree};
 pub use error::Error;
 pub use order::{Confinement, Jail, Order, ResourceLimits};
 pub use spawn::{Handles, Jailed, spawn};
 pub use uids::{UidPool, UidRange};
+pub use words::Words;

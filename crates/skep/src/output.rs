@@ -23,6 +23,11 @@ pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Tells people something, beside what is printed. That nobody reads it, as on a terminal that was closed, is no error.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Prints an answer of the API as it came.
 pub(crate) fn json(text: &[u8]) -> io::Result<()> {
     bytes(text)?;
@@ -67,8 +72,14 @@ pub(crate) fn time(time: Option<Timestamp>) -> String {
 
 /// Says what went wrong.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    eprintln!("skep: {}", one_line(error));
-    ExitCode::FAILURE
+    say(&format!("skep: {}", one_line(error)));
+    match error.downcast_ref() {
+        // As a shell tells a command that a signal ended.
+        Some(skep_image::Error::Interrupted(signal)) => {
+            ExitCode::from(128 + u8::try_from(*signal).unwrap_or(0))
+        }
+        _ => ExitCode::FAILURE,
+    }
 }
 
 /// An error and its causes, in one line.

@@ -53,9 +53,10 @@ impl Qemu {
             ("-display", "none"),
             ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
             ("-global", "migration.send-configuration=off"),
+            // The description of a saved state is for people, and with the configuration left out QEMU 10.0 fails at it.
             (
                 "-machine",
-                &format!("microvm,accel={accel},acpi=on,x-option-roms=off,isa-serial=on,memory-backend=ram"),
+                &format!("microvm,accel={accel},acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram"),
             ),
             ("-cpu", cpu),
             ("-smp", &vcpus.to_string()),

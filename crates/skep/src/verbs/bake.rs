@@ -44,7 +44,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
 /// A line for each step, and on a terminal the sign that it goes on.
 fn progress(bar: &ProgressBar) -> Progress {
     if !rustix::termios::isatty(io::stderr()) {
-        return Arc::new(|step| eprintln!("bake: {step}"));
+        return Arc::new(|step| output::say(&format!("bake: {step}")));
     }
     bar.set_style(ProgressStyle::default_spinner());
     bar.enable_steady_tick(Duration::from_millis(120));

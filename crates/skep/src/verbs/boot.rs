@@ -41,7 +41,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         output::json(&booted.text)?;
     } else {
         show(&booted.vms)?;
-        eprintln!("{} booted in {:.0} ms", booted.vms.len(), booted.elapsed_ms);
+        output::say(&format!("{} booted in {:.0} ms", booted.vms.len(), booted.elapsed_ms));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -86,7 +86,7 @@ pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
 
 fn ended(exit: &ExecExit) -> ExitCode {
     if exit.timed_out {
-        eprintln!("skep: the timeout ended the command after {} ms", exit.duration_ms);
+        output::say(&format!("skep: the timeout ended the command after {} ms", exit.duration_ms));
     }
     code(exit.exit_code, exit.signal.as_deref(), exit.timed_out)
 }

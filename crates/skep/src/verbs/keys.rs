@@ -136,7 +136,7 @@ async fn create(store: &dyn Store, account: &Account, verb: Create) -> anyhow::R
         output::value(&created)?;
     } else {
         output::line(&created.key)?;
-        eprintln!("{}: keep it, it is not shown again", created.record.id);
+        output::say(&format!("{}: keep it, it is not shown again", created.record.id));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
 -global
 migration.send-configuration=off
 -machine
-microvm,accel=<accel>,acpi=on,x-option-roms=off,isa-serial=on,memory-backend=ram
+microvm,accel=<accel>,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram
 -cpu
 <cpu>
 -smp
