@@ -16,6 +16,9 @@ pub(crate) enum Error {
     /// A command before there is an identity.
     #[error("this VM has no identity yet; give it one before it runs anything")]
     Nobody,
+    /// A command before the VM is somebody's.
+    #[error("this VM waits for an owner; hand it out before it runs anything")]
+    Waiting,
     /// A program that every image has does not run.
     #[error("the shell does not work in this image: {0}")]
     NoShell(String),
@@ -31,7 +34,7 @@ impl Error {
         match self {
             Self::Step { .. } => ErrorCode::Internal,
             Self::Malformed { .. } => ErrorCode::InvalidValue,
-            Self::Nobody | Self::NoShell(_) => ErrorCode::ExecFailed,
+            Self::Nobody | Self::Waiting | Self::NoShell(_) => ErrorCode::ExecFailed,
         }
     }
 }

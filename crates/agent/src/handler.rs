@@ -8,7 +8,7 @@ use std::{
 
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    Identity, IdentityReport,
+    HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Output, Place, run_by_name};
@@ -26,9 +26,20 @@ const MAX_REQUEST_BYTES: usize = 64 << 20;
 pub(crate) struct Agent {
     /// The guest without an identity.
     bare: Place,
-    /// The VM that it is, once it is one.
-    vm: Arc<RwLock<Option<Place>>>,
+    owner: Arc<RwLock<Owner>>,
     request_limit: usize,
+}
+
+/// Whose VM it is.
+#[derive(Debug, Clone, Default)]
+enum Owner {
+    /// A snapshot has no identity.
+    #[default]
+    Nobody,
+    /// It has its identity and waits for who will have it.
+    Awaited,
+    /// Its commands run here.
+    Somebody(Place),
 }
 
 impl Agent {
@@ -43,16 +54,28 @@ impl Agent {
         ];
         let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let bare = Place::new("/", HOME, env, CGROUP_PARENT);
-        Self { bare, vm: Arc::default(), request_limit: request_limit() }
+        Self { bare, owner: Arc::default(), request_limit: request_limit() }
     }
 
     pub(crate) fn commands(&self) -> Commands {
         self.bare.commands().clone()
     }
 
+    fn owner(&self) -> Owner {
+        self.owner.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn belong_to(&self, owner: Owner) {
+        *self.owner.write().unwrap_or_else(PoisonError::into_inner) = owner;
+    }
+
     /// Where commands run. Nothing of a user runs in a VM that is nobody yet.
     fn place(&self) -> Result<Place, Error> {
-        self.vm.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Nobody)
+        match self.owner() {
+            Owner::Nobody => Err(Error::Nobody),
+            Owner::Awaited => Err(Error::Waiting),
+            Owner::Somebody(place) => Ok(place),
+        }
     }
 }
 
@@ -63,8 +86,18 @@ impl Handler for Agent {
 
     async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
         let report = identity::take(&identity)?;
-        let place = self.bare.with_env(&identity.env);
-        *self.vm.write().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        let owner = identity.env.map(|env| Owner::Somebody(self.bare.with_env(&env)));
+        self.belong_to(owner.unwrap_or(Owner::Awaited));
+        Ok(report)
+    }
+
+    async fn hand_out(&self, hand_out: HandOut) -> Result<HandOutReport, Failure> {
+        if matches!(self.owner(), Owner::Nobody) {
+            return Err(Error::Nobody.into());
+        }
+        let report = identity::live_at(&hand_out.moment)?;
+        self.bare.commands().forget_ended();
+        self.belong_to(Owner::Somebody(self.bare.with_env(&hand_out.env)));
         Ok(report)
     }
 

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Moment;
+
 /// What a VM is given after each restore, before anything of a user runs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -19,22 +21,21 @@ pub struct Identity {
     pub prefix_len: u8,
     /// Where everything else is reached; `None` where nothing else is.
     pub gateway: Option<Ipv4Addr>,
-    /// The time of day, in nanoseconds since 1970, as late as possible before sending.
-    pub unix_time_ns: u64,
-    /// Fresh randomness for the guest's kernel: 64 bytes as hexadecimal digits.
-    pub seed: String,
+    /// The time of day, and fresh randomness.
+    pub moment: Moment,
     /// The machine's id: 32 hexadecimal digits.
     pub machine_id: String,
     /// The boot's id, a UUID as text.
     pub boot_id: String,
-    /// Variables that every command of this VM sees.
-    pub env: BTreeMap<String, String>,
+    /// Variables that every command of this VM sees. `None`: it is nobody's yet and takes no command before a
+    /// [`HandOut`](crate::HandOut).
+    pub env: Option<BTreeMap<String, String>>,
 }
 
 /// Neither the seed nor the values of variables may come into a log.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let env: Vec<&String> = self.env.keys().collect();
+        let env: Option<Vec<&String>> = self.env.as_ref().map(|env| env.keys().collect());
         f.debug_struct("Identity")
             .field("vm", &self.vm)
             .field("hostname", &self.hostname)
@@ -81,15 +82,28 @@ pub struct Mismatch {
     pub found: String,
 }
 
+impl Mismatch {
+    /// Nothing, or what differs.
+    pub(crate) fn between(part: &'static str, wanted: String, found: String) -> Result<(), Self> {
+        if wanted == found { Ok(()) } else { Err(Self { part, wanted, found }) }
+    }
+
+    /// Nothing, or that the guest's randomness or its clock is not what it should be.
+    pub(crate) fn of_moment(reseeded: bool, clock_step_ms: f64) -> Result<(), Self> {
+        let found = if reseeded { "fresh" } else { "old" };
+        Self::between("randomness", "fresh".to_owned(), found.to_owned())?;
+        let step = if clock_step_ms.is_finite() { "a number".to_owned() } else { clock_step_ms.to_string() };
+        Self::between("clock step", "a number".to_owned(), step)
+    }
+}
+
 impl IdentityReport {
     /// Whether the guest is what it was told to be, in every part.
     ///
     /// # Errors
     /// The first part that differs. Such a VM must not be handed out.
     pub fn proves(&self, identity: &Identity) -> Result<(), Mismatch> {
-        let same = |part, wanted: String, found: String| {
-            if wanted == found { Ok(()) } else { Err(Mismatch { part, wanted, found }) }
-        };
+        let same = Mismatch::between;
         same("generation", identity.vm.clone(), self.vm.clone())?;
         same("host name", identity.hostname.clone(), self.hostname.clone())?;
         same("MAC", mac_text(identity.mac), mac_text(self.mac))?;
@@ -97,17 +111,12 @@ impl IdentityReport {
         same("prefix length", identity.prefix_len.to_string(), self.prefix_len.to_string())?;
         same("machine id", identity.machine_id.clone(), self.machine_id.clone())?;
         same("boot id", identity.boot_id.clone(), self.boot_id.clone())?;
-        same("randomness", "fresh".to_owned(), if self.reseeded { "fresh" } else { "old" }.to_owned())?;
-        same("clock step", "a number".to_owned(), finite(self.clock_step_ms))
+        Mismatch::of_moment(self.reseeded, self.clock_step_ms)
     }
 }
 
 fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-fn finite(number: f64) -> String {
-    if number.is_finite() { "a number".to_owned() } else { number.to_string() }
 }
 
 #[cfg(test)]
@@ -122,11 +131,10 @@ mod tests {
             ip: Ipv4Addr::new(10, 0, 0, 2),
             prefix_len: 16,
             gateway: None,
-            unix_time_ns: 0,
-            seed: "5eed".repeat(32),
+            moment: Moment { unix_time_ns: 0, seed: "5eed".repeat(32) },
             machine_id: "a".repeat(32),
             boot_id: "b".to_owned(),
-            env: BTreeMap::from([("TOKEN".to_owned(), "secret".to_owned())]),
+            env: Some(BTreeMap::from([("TOKEN".to_owned(), "secret".to_owned())])),
         }
     }
 

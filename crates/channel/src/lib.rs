@@ -7,6 +7,7 @@
 //! | request | body | answer |
 //! |---|---|---|
 //! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
+//! | `POST /hand-out` | [`HandOut`] | [`HandOutReport`] |
 //! | `POST /settle` | | `{}` |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |
 //! | `PUT /commands/<id>` | `RunCommand` | its events, as [`wire`] frames |
@@ -17,12 +18,14 @@
 
 #[cfg(feature = "guest")]
 pub mod guest;
+mod hand_out;
 #[cfg(feature = "host")]
 mod host;
 mod identity;
 pub mod marker;
 pub mod wire;
 
+pub use hand_out::{HandOut, HandOutReport, Moment};
 #[cfg(feature = "host")]
 pub use host::{Error, ExecStream, Guest};
 pub use identity::{Identity, IdentityReport, Mismatch};

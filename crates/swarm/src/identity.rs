@@ -1,22 +1,14 @@
 //! What makes a VM another one than its siblings.
 
-use std::{
-    collections::BTreeMap,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
 use rand::RngCore;
-use skep_channel::Identity;
+use skep_channel::{Identity, Moment};
 use skep_keeper_protocol::Launched;
-
-/// Bytes of randomness for the guest's kernel: twice its pool's 32.
-const SEED_BYTES: usize = 64;
 
 /// A new identity for a VM that was just restored.
 pub(crate) fn new(launched: &Launched, env: &BTreeMap<String, String>) -> Identity {
     let mut random = rand::rng();
-    let mut seed = [0; SEED_BYTES];
-    random.fill_bytes(&mut seed);
     Identity {
         vm: launched.vm.to_string(),
         // A name of at most 63 letters, digits and hyphens (RFC 1123, 2.1).
@@ -25,11 +17,10 @@ pub(crate) fn new(launched: &Launched, env: &BTreeMap<String, String>) -> Identi
         ip: launched.ip,
         prefix_len: launched.prefix_len,
         gateway: Some(launched.gateway),
-        unix_time_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64,
-        seed: hex(&seed),
         machine_id: hex(&random_bytes(&mut random)),
         boot_id: uuid(random_bytes(&mut random)),
-        env: env.clone(),
+        env: Some(env.clone()),
+        moment: Moment::now(),
     }
 }
 

@@ -301,6 +301,23 @@ async fn commands_are_listed_while_they_run_and_their_groups_vanish() {
 }
 
 #[tokio::test]
+async fn what_ended_can_be_forgotten_and_what_runs_cannot() {
+    let ground = Ground::new();
+    read_all(ground.start("ended", "echo before")).await;
+    let output = ground.start("running", "sleep 1000");
+    let commands = ground.place.commands();
+    assert!(commands.find("ended").is_ok());
+    commands.forget_ended();
+    assert_eq!(commands.find("ended").expect_err("a refusal").code(), ErrorCode::UnknownExec);
+    assert!(commands.find("running").is_ok());
+    output.running().cancel();
+    assert_eq!(read_all(output).await.2.signal.as_deref(), Some("SIGKILL"));
+    // The id is free again, and who had it before does not take it along.
+    assert_eq!(read_all(ground.start("ended", "echo after")).await.0, b"after\n");
+    assert!(commands.find("ended").is_ok());
+}
+
+#[tokio::test]
 async fn an_operation_is_found_by_its_name() {
     let ground = Ground::new();
     let body = serde_json::to_vec(&request("echo named")).expect("JSON");

@@ -14,7 +14,7 @@ use skep_api::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{Identity, IdentityReport};
+use crate::{HandOut, HandOutReport, Identity, IdentityReport};
 use link::{Link, Session};
 
 /// The events of a command, each with the offset of its first byte in its stream.
@@ -29,6 +29,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
         &self,
         identity: Identity,
     ) -> impl Future<Output = Result<IdentityReport, Failure>> + Send;
+    /// Becomes somebody's. Refused where there is no identity.
+    fn hand_out(&self, hand_out: HandOut) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
     /// Comes to rest before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Does the operation of this name, and tells its answer as JSON. `call` is this call's id.

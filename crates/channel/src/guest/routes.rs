@@ -38,6 +38,10 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
             let identity = parse(&read(body, limit).await?)?;
             json(&handler.take_identity(identity).await?)
         }
+        (&Method::POST, ["hand-out"]) => {
+            let hand_out = parse(&read(body, limit).await?)?;
+            json(&handler.hand_out(hand_out).await?)
+        }
         (&Method::POST, ["settle"]) => {
             handler.settle().await?;
             json(&serde_json::Map::new())

@@ -19,7 +19,7 @@ use tokio::{io::AsyncReadExt, net::UnixStream, runtime::Handle, sync::watch, tim
 use ulid::Ulid;
 
 use super::{Error, ExecStream, cancel::CancelOnDrop, resync::resync};
-use crate::{Identity, IdentityReport};
+use crate::{HandOut, HandOutReport, Identity, IdentityReport};
 
 /// The longest JSON answer, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -82,6 +82,15 @@ impl Guest {
     /// The guest's own words, its end, or its silence.
     pub async fn take_identity(&self, identity: &Identity) -> Result<IdentityReport, Error> {
         let request = request(Method::POST, "/identity", tell(identity)?)?;
+        within(CONTROL_LIMIT, self.ask(request)).await
+    }
+
+    /// Makes a guest that has its identity somebody's. Look at [`HandOutReport::proves`].
+    ///
+    /// # Errors
+    /// The guest's own words (it has no identity yet), its end, or its silence.
+    pub async fn hand_out(&self, hand_out: &HandOut) -> Result<HandOutReport, Error> {
+        let request = request(Method::POST, "/hand-out", tell(hand_out)?)?;
         within(CONTROL_LIMIT, self.ask(request)).await
     }
 

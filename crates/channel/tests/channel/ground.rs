@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -14,7 +14,7 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, exec::RunCommand};
 use skep_channel::{
-    Guest, Identity, IdentityReport,
+    Guest, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
 use skep_workspace::{Output, Place, run_by_name};
@@ -31,7 +31,10 @@ pub(crate) struct Ground {
 }
 
 #[derive(Clone)]
-struct Agent(Place);
+struct Agent {
+    place: Place,
+    has_identity: Arc<AtomicBool>,
+}
 
 /// The events of an [`Output`]. Only one future at a time borrows it, so it is kept with it.
 fn events(output: Output) -> Events {
@@ -47,6 +50,7 @@ impl Handler for Agent {
     }
 
     async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
+        self.has_identity.store(true, Ordering::Relaxed);
         Ok(IdentityReport {
             vm: identity.vm,
             hostname: identity.hostname,
@@ -60,26 +64,33 @@ impl Handler for Agent {
         })
     }
 
+    async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        if !self.has_identity.load(Ordering::Relaxed) {
+            return Err(Failure::new(ErrorCode::ExecFailed, "nobody yet"));
+        }
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
     async fn settle(&self) -> Result<(), Failure> {
         Err(Failure::new(ErrorCode::ExecFailed, "never at rest"))
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        run_by_name(name, &request, &self.0.for_call(call)).await.map_err(Failure::from)
+        run_by_name(name, &request, &self.place.for_call(call)).await.map_err(Failure::from)
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
-        let running = self.0.commands().start(id, &command, &self.0).map_err(Failure::from)?;
+        let running = self.place.commands().start(id, &command, &self.place).map_err(Failure::from)?;
         Ok(events(running.attach(0, 0)))
     }
 
     fn attach(&self, id: &str, stdout: u64, stderr: u64) -> Result<Events, Failure> {
-        let running = self.0.commands().find(id).map_err(Failure::from)?;
+        let running = self.place.commands().find(id).map_err(Failure::from)?;
         Ok(events(running.attach(stdout, stderr)))
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        self.0.commands().find(id).map_err(Failure::from)?.cancel();
+        self.place.commands().find(id).map_err(Failure::from)?.cancel();
         Ok(())
     }
 }
@@ -95,7 +106,7 @@ impl Ground {
         let env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
         let place = Place::new("/", dir.path(), env, &group);
         let (host, guest) = UnixStream::pair().expect("a pair");
-        tokio::spawn(serve(guest, Agent(place)));
+        tokio::spawn(serve(guest, Agent { place, has_identity: Arc::default() }));
         Self { group, host: Arc::new(host), relay: Mutex::default(), dir }
     }
 

@@ -9,7 +9,7 @@ use skep_api::{
     exec::{ExecEvent, RunCommand},
 };
 use skep_channel::{
-    Error, Guest, Identity, IdentityReport,
+    Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
 use tokio::{
@@ -64,6 +64,10 @@ impl Handler for Liar {
     }
 
     async fn take_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
+        std::future::pending().await
+    }
+
+    async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
         std::future::pending().await
     }
 

@@ -16,7 +16,7 @@ use skep_api::{
     ErrorCode,
     exec::{ExecEvent, ExecExit, RunCommand},
 };
-use skep_channel::{ExecStream, Guest, Identity};
+use skep_channel::{ExecStream, Guest, HandOut, Identity, Moment};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -36,11 +36,10 @@ fn identity() -> Identity {
         ip: Ipv4Addr::new(10, 77, 0, 2),
         prefix_len: 16,
         gateway: None,
-        unix_time_ns: 1_800_000_000_000_000_000,
-        seed: "00".repeat(64),
+        moment: Moment { unix_time_ns: 1_800_000_000_000_000_000, seed: "00".repeat(64) },
         machine_id: "0".repeat(32),
         boot_id: "boot".to_owned(),
-        env: BTreeMap::new(),
+        env: Some(BTreeMap::new()),
     }
 }
 
@@ -72,8 +71,13 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
     assert_eq!(guest.settle().await.expect_err("a refusal").code(), ErrorCode::ExecFailed);
     assert_eq!(guest.attach("none", 0, 0).await.expect_err("a refusal").code(), ErrorCode::UnknownExec);
 
+    let hand_out = HandOut { moment: Moment::now(), env: BTreeMap::new() };
+    let nobody = guest.hand_out(&hand_out).await.expect_err("a refusal");
+    assert_eq!(nobody.code(), ErrorCode::ExecFailed);
     let report = guest.take_identity(&identity()).await.expect("a report");
     assert_eq!(report.proves(&identity()), Ok(()));
+    let report = guest.hand_out(&hand_out).await.expect("a report");
+    assert_eq!(report.proves(), Ok(()));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use skep_api::{
     swarm::{BootAnswer, EngineReport, Isolation},
 };
 use skep_channel::{
-    Identity, IdentityReport,
+    HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
 use skep_engine::{Driver, Machine, VmmEnd};
@@ -235,6 +235,10 @@ impl Handler for Mirror {
             reseeded: true,
             clock_step_ms: 0.0,
         })
+    }
+
+    async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
     }
 
     async fn settle(&self) -> Result<(), Failure> {

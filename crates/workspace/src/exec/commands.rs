@@ -121,6 +121,13 @@ impl Commands {
         self.shelf().by_id.get(id).cloned().ok_or_else(|| Error::UnknownCommand { id: id.to_owned() })
     }
 
+    /// Forgets all that ended: who asks from now on is somebody else.
+    pub fn forget_ended(&self) {
+        let mut shelf = self.shelf();
+        shelf.by_id.retain(|_, running| running.remains().is_none());
+        shelf.ended.clear();
+    }
+
     /// Whether this process is a shell that is awaited here, which nobody else may reap.
     pub fn owns(&self, pid: u32) -> bool {
         self.owned().contains(&pid)
@@ -145,7 +152,10 @@ impl Shelf {
         if !running.remove_group() {
             self.lingering.push(Arc::clone(&running));
         }
-        self.ended.push_back(running);
+        // It may have been forgotten since it ended.
+        if self.by_id.get(running.id()).is_some_and(|kept| Arc::ptr_eq(kept, &running)) {
+            self.ended.push_back(running);
+        }
         self.tidy();
     }
 
