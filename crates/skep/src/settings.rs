@@ -1,7 +1,7 @@
 //! Settings: one field is a flag, a variable `SKEP_...` and a key in `skep.toml`. The flag wins over the variable, and that
 //! over the file.
 
-use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,12 @@ pub(crate) struct Settings {
     /// Memory for VMs, in MiB [default: most of what is free at the start].
     #[arg(long, env = "SKEP_MEMORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) memory_mb: Option<u64>,
+    /// VMs that are kept ready for whoever boots [default: 4 for each processor, a quarter of the most VMs at the most].
+    #[arg(long, env = "SKEP_POOL_SIZE", value_name = "NUMBER")]
+    pub(crate) pool_size: Option<u32>,
+    /// How long a VM lives whose boot names no `ttl_ms`, such as `30m` or `8h` [default: until it is ended].
+    #[arg(long, env = "SKEP_DEFAULT_TTL", value_name = "TIME", value_parser = lifetime)]
+    pub(crate) default_ttl: Option<Duration>,
     /// How log lines look.
     #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
@@ -101,6 +107,13 @@ pub(crate) fn default_data_dir() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     state.unwrap_or_else(|| PathBuf::from(".")).join("skep")
+}
+
+/// A time as people write it: `90s`, `1h 30m`.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let given: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
+    let given = Duration::try_from(given).map_err(|_| "it lies in the past".to_owned())?;
+    if given < Duration::from_millis(1) { Err("it must be at least 1ms".to_owned()) } else { Ok(given) }
 }
 
 /// Why a file of settings cannot be used.
@@ -264,6 +277,14 @@ mod tests {
         ] {
             let error = read(file, &[]).unwrap_err().to_string();
             assert!(error.contains(named), "{file}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_lifetime_is_a_time_to_come() {
+        assert_eq!(lifetime("1h 30m"), Ok(Duration::from_secs(5400)));
+        for wrong in ["", "soon", "-5s", "0s", "5"] {
+            lifetime(wrong).unwrap_err();
         }
     }
 

@@ -1,5 +1,5 @@
 //! What the machine can hold, and who holds how much of it. A boot reserves before it begins, so that many boots at
-//! once cannot promise the same memory twice.
+//! once cannot promise the same memory twice. What is parked counts for nobody: it gives way to whoever boots.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,13 @@ const VMM_OVERHEAD_MB: u64 = 64;
 pub(crate) struct Budget {
     max_vms: u32,
     memory_mb: u64,
-    used: Mutex<HashMap<AccountId, Used>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    accounts: HashMap<AccountId, Used>,
+    parked: Used,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -35,9 +41,41 @@ pub(crate) struct Reservation {
     guest_mb: u64,
 }
 
+/// Room for one parked VM. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct ParkingSpace {
+    budget: Arc<Budget>,
+    memory_mb: u64,
+}
+
 impl Budget {
     pub(crate) fn new(max_vms: u32, memory_mb: u64) -> Self {
-        Self { max_vms, memory_mb, used: Mutex::default() }
+        Self { max_vms, memory_mb, held: Mutex::default() }
+    }
+
+    /// Room for a parked VM, if the machine has some left.
+    pub(crate) fn parking_space(self: &Arc<Self>, guest_mb: u64) -> Option<ParkingSpace> {
+        let memory_mb = guest_mb + VMM_OVERHEAD_MB;
+        let mut held = self.lock();
+        let total = sum(&held.accounts);
+        if total.vms + held.parked.vms >= self.max_vms
+            || total.memory_mb + held.parked.memory_mb + memory_mb > self.memory_mb
+        {
+            return None;
+        }
+        held.parked.vms += 1;
+        held.parked.memory_mb += memory_mb;
+        drop(held);
+        Some(ParkingSpace { budget: self.clone(), memory_mb })
+    }
+
+    /// Whether accounts were promised what parked VMs have.
+    pub(crate) fn is_overcommitted(&self) -> bool {
+        let held = self.lock();
+        let total = sum(&held.accounts);
+        held.parked.vms > 0
+            && (total.vms + held.parked.vms > self.max_vms
+                || total.memory_mb + held.parked.memory_mb > self.memory_mb)
     }
 
     /// Reserves room for `vms` guests of `guest_mb` each.
@@ -48,25 +86,25 @@ impl Budget {
         vms: u32,
         guest_mb: u64,
     ) -> Result<Reservation, Failure> {
-        let mut used = self.lock();
-        let own = used.get(&account).copied().unwrap_or_default();
-        let total = sum(&used);
+        let mut held = self.lock();
+        let own = held.accounts.get(&account).copied().unwrap_or_default();
+        let total = sum(&held.accounts);
         check_quota(limits, own, vms, guest_mb)?;
         let asked_mb = u64::from(vms) * (guest_mb + VMM_OVERHEAD_MB);
         if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.memory_mb {
             return Err(self.no_capacity(total, vms, asked_mb));
         }
-        let own = used.entry(account).or_default();
+        let own = held.accounts.entry(account).or_default();
         own.vms += vms;
         own.memory_mb += asked_mb;
         own.guests_mb += u64::from(vms) * guest_mb;
-        drop(used);
+        drop(held);
         Ok(Reservation { budget: self.clone(), account, vms, guest_mb })
     }
 
     /// What stands in the status.
     pub(crate) fn capacity(&self) -> Capacity {
-        let total = sum(&self.lock());
+        let total = sum(&self.lock().accounts);
         Capacity { max_vms: self.max_vms, memory_mb: self.memory_mb, memory_used_mb: total.memory_mb }
     }
 
@@ -81,8 +119,8 @@ impl Budget {
         )
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<AccountId, Used>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,13 +167,21 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut used = self.budget.lock();
-        if let Some(own) = used.get_mut(&self.account) {
+        let mut held = self.budget.lock();
+        if let Some(own) = held.accounts.get_mut(&self.account) {
             own.vms -= self.vms;
             own.memory_mb -= u64::from(self.vms) * (self.guest_mb + VMM_OVERHEAD_MB);
             own.guests_mb -= u64::from(self.vms) * self.guest_mb;
         }
-        used.retain(|_, own| own.vms > 0);
+        held.accounts.retain(|_, own| own.vms > 0);
+    }
+}
+
+impl Drop for ParkingSpace {
+    fn drop(&mut self) {
+        let mut held = self.budget.lock();
+        held.parked.vms -= 1;
+        held.parked.memory_mb -= self.memory_mb;
     }
 }
 
@@ -167,6 +213,21 @@ mod tests {
         let refused = budget.reserve(AccountId::generate(), &FREE, 3, 128).unwrap_err();
         assert_eq!(refused.code, ErrorCode::NoCapacity);
         budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap();
+    }
+
+    #[test]
+    fn what_is_parked_gives_way() {
+        let budget = Arc::new(Budget::new(3, 10_000));
+        let account = AccountId::generate();
+        let _one = budget.reserve(account, &FREE, 1, 128).unwrap();
+        let spaces = [budget.parking_space(128).unwrap(), budget.parking_space(128).unwrap()];
+        assert!(budget.parking_space(128).is_none());
+        assert!(!budget.is_overcommitted());
+        assert_eq!(budget.capacity().memory_used_mb, 192, "nobody uses what is parked");
+        let _two = budget.reserve(account, &FREE, 2, 128).unwrap();
+        assert!(budget.is_overcommitted());
+        drop(spaces);
+        assert!(!budget.is_overcommitted());
     }
 
     #[test]

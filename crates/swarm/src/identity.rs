@@ -6,8 +6,8 @@ use rand::RngCore;
 use skep_channel::{Identity, Moment};
 use skep_keeper_protocol::Launched;
 
-/// A new identity for a VM that was just restored.
-pub(crate) fn new(launched: &Launched, env: &BTreeMap<String, String>) -> Identity {
+/// A new identity for a VM that was just restored; without `env` it is nobody's yet.
+pub(crate) fn new(launched: &Launched, env: Option<&BTreeMap<String, String>>) -> Identity {
     let mut random = rand::rng();
     Identity {
         vm: launched.vm.to_string(),
@@ -19,7 +19,7 @@ pub(crate) fn new(launched: &Launched, env: &BTreeMap<String, String>) -> Identi
         gateway: Some(launched.gateway),
         machine_id: hex(&random_bytes(&mut random)),
         boot_id: uuid(random_bytes(&mut random)),
-        env: Some(env.clone()),
+        env: env.cloned(),
         moment: Moment::now(),
     }
 }

@@ -6,10 +6,15 @@
 mod boot;
 mod budget;
 mod console;
+mod demand;
 mod error;
 mod identity;
 mod order;
+mod park;
+mod pool;
+mod refill;
 mod registry;
+mod restore;
 mod swarm;
 mod vm;
 
@@ -18,3 +23,8 @@ pub use order::BootOrder;
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
 pub use swarm::{Parts, Swarm};
+
+/// Milliseconds to a microsecond: more digits would be noise.
+fn round_ms(time: std::time::Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,6 +1,6 @@
 //! What the server asks of the swarm.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{sync::Arc, thread::available_parallelism};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -19,12 +19,20 @@ use crate::{
     BootOrder, Error,
     boot::Booter,
     budget::Budget,
+    pool::Pool,
+    refill,
     registry::Registry,
+    restore::Restorer,
+    round_ms,
     vm::{self, BootedVm, Surroundings, VmHandle},
 };
 
 /// Memory of a guest of the base template, in MiB, for the reservation ahead of the launch.
-const GUEST_MB: u64 = 128;
+pub(crate) const GUEST_MB: u64 = 128;
+/// Parked VMs for each processor: enough for the bursts that it serves before others are ready.
+const PARKED_PER_CORE: u32 = 4;
+/// The most that are parked unasked.
+const MOST_PARKED: u32 = 32;
 
 /// What a swarm is made of.
 pub struct Parts {
@@ -40,6 +48,8 @@ pub struct Parts {
     pub max_vms: u32,
     /// Memory for VMs, in MiB.
     pub memory_mb: u64,
+    /// VMs that are kept ready. `None`: as many as this machine keeps without feeling it.
+    pub pool_size: Option<u32>,
 }
 
 /// All VMs of this server. Cheap to clone.
@@ -72,12 +82,12 @@ impl Swarm {
             store: parts.store,
             registry: Arc::new(Registry::default()),
         };
-        Ok(Self(Arc::new(Inner {
-            booter: Booter { keeper: parts.keeper, driver: parts.driver },
-            surroundings,
-            budget: Arc::new(Budget::new(parts.max_vms, parts.memory_mb)),
-            engine: parts.engine,
-        })))
+        let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb));
+        let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
+        let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
+        let pool = Pool::new(restorer, budget.clone(), size);
+        tokio::spawn(refill::keep_full(pool.clone()));
+        Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, budget, engine: parts.engine })))
     }
 
     /// The account's VMs, and what the machine can hold.
@@ -86,7 +96,7 @@ impl Swarm {
         Ok(SwarmStatus {
             count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
             vms,
-            pool: BTreeMap::new(),
+            pool: self.0.booter.pool.state(),
             capacity: self.0.budget.capacity(),
             engine: Some(self.0.engine.clone()),
         })
@@ -214,6 +224,12 @@ impl Swarm {
         for vm in booted {
             vm::settle_in(vm, self.0.surroundings.clone());
         }
-        Ok(BootAnswer { vms, elapsed_ms: (order.arrived.elapsed().as_secs_f64() * 1e6).round() / 1e3 })
+        Ok(BootAnswer { vms, elapsed_ms: round_ms(order.arrived.elapsed()) })
     }
+}
+
+/// A quarter of what the machine holds at the most: memory that lies idle is memory that the page cache lacks.
+fn default_pool_size(max_vms: u32) -> u32 {
+    let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
+    (cores * PARKED_PER_CORE).min(max_vms / 4).min(MOST_PARKED)
 }

@@ -99,7 +99,7 @@ async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
         anyhow::anyhow!("the keeper sent {} listening sockets, not one", listeners.len())
     })?;
     let store = service::open_store(&settings, admin_key).await?;
-    let swarm = start_swarm(&keeper, Arc::clone(&store), swarm).await?;
+    let swarm = start_swarm(&keeper, Arc::clone(&store), swarm, settings.pool_size).await?;
     // A server without its keeper could not end what it boots.
     let gone = async move { keeper.closed().await };
     service::serve(&settings, TcpListener::from(listener), store, swarm, gone).await
@@ -109,6 +109,7 @@ async fn start_swarm(
     keeper: &ServerEnd,
     store: Arc<dyn Store>,
     ability: SwarmAbility,
+    pool_size: Option<u32>,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (report, max_vms, memory_mb) = match ability {
         SwarmAbility::Unable { reason } => return Ok(Err(reason)),
@@ -116,6 +117,6 @@ async fn start_swarm(
     };
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
-    let parts = Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb };
+    let parts = Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb, pool_size };
     Ok(Ok(Swarm::start(parts).await?))
 }

@@ -92,6 +92,7 @@ impl Ground {
             engine,
             max_vms: 100,
             memory_mb: 100_000,
+            pool_size: Some(0),
         };
         let swarm = Swarm::start(parts).await.unwrap();
         Self { swarm, account: AccountId::generate(), store, keeper }

@@ -1,0 +1,96 @@
+//! Which template how many parked VMs are worth: as many as were asked of it lately.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// After this time a boot counts half.
+const HALF_LIFE: Duration = Duration::from_secs(300);
+
+/// What was booted lately, by template.
+#[derive(Debug, Default)]
+pub(crate) struct Demand(BTreeMap<String, Booted>);
+
+#[derive(Debug, Clone, Copy)]
+struct Booted {
+    weight: f64,
+    at: Instant,
+}
+
+impl Booted {
+    fn weight(&self, now: Instant) -> f64 {
+        let halvings = now.saturating_duration_since(self.at).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        self.weight * (-halvings).exp2()
+    }
+}
+
+impl Demand {
+    /// Notes that VMs were asked for.
+    pub(crate) fn note(&mut self, template: &str, vms: u32, now: Instant) {
+        let booted = self.0.entry(template.to_owned()).or_insert(Booted { weight: 0.0, at: now });
+        *booted = Booted { weight: booted.weight(now) + f64::from(vms), at: now };
+    }
+
+    /// How many of `size` VMs each template is worth. `first` is there before anybody asked, and keeps one.
+    pub(crate) fn shares(&self, size: u32, first: &str, now: Instant) -> BTreeMap<String, u32> {
+        let mut weights: BTreeMap<&str, f64> =
+            self.0.iter().map(|(name, booted)| (name.as_str(), booted.weight(now))).collect();
+        // As much as one boot just now: the less the more others are asked for.
+        *weights.entry(first).or_default() += 1.0;
+        let total: f64 = weights.values().sum();
+        let mut left = size;
+        let mut shares: BTreeMap<String, u32> = weights
+            .iter()
+            .map(|(name, weight)| {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to size")]
+                let share = ((f64::from(size) * weight / total).floor() as u32).min(left);
+                left -= share;
+                ((*name).to_owned(), share)
+            })
+            .collect();
+        // What rounding left belongs to those with the most.
+        let mut names: Vec<(&str, f64)> = weights.into_iter().collect();
+        names.sort_by(|one, other| other.1.total_cmp(&one.1));
+        for (name, _) in names.iter().cycle().take(if names.is_empty() { 0 } else { left as usize }) {
+            *shares.entry((*name).to_owned()).or_default() += 1;
+        }
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn all_is_for_the_first_until_somebody_asks_for_another() {
+        let now = Instant::now();
+        let mut demand = Demand::default();
+        assert_eq!(demand.shares(8, "base", now), BTreeMap::from([("base".to_owned(), 8)]));
+        demand.note("mine", 7, now);
+        let shares = demand.shares(8, "base", now);
+        assert_eq!((shares["base"], shares["mine"]), (1, 7));
+        // Long after, it is as if nobody had.
+        let later = now + HALF_LIFE * 20;
+        assert_eq!(demand.shares(8, "base", later)["base"], 8);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_are_the_whole_size(
+            size in 0_u32..100,
+            asked in prop::collection::vec(("[a-c]", 1_u32..50, 0_u64..2000), 0..12),
+        ) {
+            let begin = Instant::now();
+            let mut demand = Demand::default();
+            for (name, vms, second) in &asked {
+                demand.note(name, *vms, begin + Duration::from_secs(*second));
+            }
+            let shares = demand.shares(size, "base", begin + Duration::from_secs(2000));
+            prop_assert_eq!(shares.values().sum::<u32>(), size);
+        }
+    }
+}

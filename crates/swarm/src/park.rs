@@ -1,0 +1,85 @@
+//! A VM that waits for somebody: restored, warm, stopped.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use skep_api::{
+    VmId,
+    exec::RunCommand,
+    swarm::{BootReceipt, BootSource},
+};
+use skep_channel::{HandOut, HandOutReport, Moment};
+
+use crate::{
+    Error,
+    budget::ParkingSpace,
+    restore::{Restored, Restorer},
+    round_ms,
+};
+
+/// How long a shell may take that does nothing, in a guest that runs it for the first time.
+const REHEARSAL_MS: u64 = 30_000;
+
+/// A VM that waits for somebody. Nobody ever used it.
+pub(crate) struct Parked {
+    pub(crate) vm: Restored,
+    /// Its part of what the machine holds, until it is somebody's.
+    _space: ParkingSpace,
+}
+
+impl Parked {
+    /// Restores a VM and parks it. Nothing is left where that fails.
+    pub(crate) async fn make(restorer: &Restorer, template: &str, space: ParkingSpace) -> Result<Self, Error> {
+        let id = VmId::generate();
+        let vm = restorer.restore(id, template, None).await?;
+        match rehearse(&vm).await {
+            Ok(()) => Ok(Self { vm, _space: space }),
+            Err(error) => {
+                tracing::warn!(vm = %id, %error, "VM {id} could not be parked");
+                restorer.clear_away(id).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> VmId {
+        self.vm.launched.vm
+    }
+
+    /// Lets it run on as somebody's. It has that person's variables then, so it is handed out or ended, never parked again.
+    pub(crate) async fn hand_out(
+        &self,
+        env: &BTreeMap<String, String>,
+        arrived: Instant,
+    ) -> Result<BootReceipt, Error> {
+        let order = HandOut { moment: Moment::now(), env: env.clone() };
+        // At once: what was sent to a stopped VM is there when it runs.
+        let (resumed, report) = tokio::join!(self.vm.machine.resume(), self.vm.guest.hand_out(&order));
+        resumed?;
+        let report: HandOutReport = report?;
+        report.proves()?;
+        Ok(BootReceipt {
+            source: BootSource::Pool,
+            restore_ms: round_ms(self.vm.restore),
+            identity_ms: round_ms(self.vm.identity),
+            ready_ms: round_ms(arrived.elapsed()),
+            reseeded: report.reseeded && self.vm.report.reseeded,
+            clock_step_ms: report.clock_step_ms,
+        })
+    }
+}
+
+/// Walks the way of a hand-out and of a first command, so that an emulator has translated it, and stops the processors.
+async fn rehearse(vm: &Restored) -> Result<(), Error> {
+    let order = HandOut { moment: Moment::now(), env: BTreeMap::new() };
+    vm.guest.hand_out(&order).await?.proves()?;
+    let command = RunCommand {
+        command: "true".to_owned(),
+        cwd: None,
+        env: BTreeMap::new(),
+        stdin: None,
+        timeout_ms: REHEARSAL_MS,
+    };
+    vm.guest.call(&command).await?;
+    Ok(vm.machine.pause().await?)
+}

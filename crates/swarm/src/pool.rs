@@ -1,0 +1,176 @@
+//! VMs that wait for somebody: who takes them, and who restores the next ones.
+//!
+//! ```text
+//! refill ── Parked::make ──► shelves ── take ──► boot
+//!    ▲                          │
+//!    └───── changed ────────────┘   (taken, died, given up)
+//! ```
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use skep_api::{
+    VmId,
+    swarm::{BASE_TEMPLATE, PoolState},
+};
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    budget::Budget,
+    demand::Demand,
+    park::Parked,
+    restore::Restorer,
+};
+
+/// The pool.
+pub(crate) struct Pool {
+    pub(crate) restorer: Arc<Restorer>,
+    pub(crate) budget: Arc<Budget>,
+    size: u32,
+    shelves: Mutex<Shelves>,
+    /// Rings when something was taken, came or went.
+    pub(crate) changed: Notify,
+    /// Boots that somebody waits for.
+    pub(crate) boots: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct Shelves {
+    /// The longest waiting first.
+    ready: BTreeMap<String, VecDeque<Parked>>,
+    /// Being restored.
+    coming: BTreeMap<String, u32>,
+    demand: Demand,
+}
+
+impl Shelves {
+    fn ready(&self, template: &str) -> u32 {
+        self.ready.get(template).map_or(0, |shelf| u32::try_from(shelf.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// While it exists, somebody waits for a boot.
+pub(crate) struct BootUnderWay<'a>(&'a watch::Sender<usize>);
+
+impl Drop for BootUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|boots| *boots -= 1);
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(restorer: Arc<Restorer>, budget: Arc<Budget>, size: u32) -> Arc<Self> {
+        Arc::new(Self {
+            restorer,
+            budget,
+            size,
+            shelves: Mutex::default(),
+            changed: Notify::new(),
+            boots: watch::Sender::new(0),
+        })
+    }
+
+    /// Keeps refills back while somebody waits for a boot.
+    pub(crate) fn boot_under_way(&self) -> BootUnderWay<'_> {
+        self.boots.send_modify(|boots| *boots += 1);
+        BootUnderWay(&self.boots)
+    }
+
+    /// Takes up to `count` VMs of a template, the longest waiting first.
+    pub(crate) fn take(&self, template: &str, count: u32) -> Vec<Parked> {
+        let mut shelves = self.shelves();
+        shelves.demand.note(template, count, Instant::now());
+        let shelf = shelves.ready.entry(template.to_owned()).or_default();
+        let taken = shelf.len().min(count as usize);
+        let taken: Vec<Parked> = shelf.drain(..taken).collect();
+        drop(shelves);
+        self.changed.notify_waiters();
+        taken
+    }
+
+    /// Gives up parked VMs until what accounts have, with what is parked, is no more than the machine holds.
+    pub(crate) async fn make_room(&self) {
+        loop {
+            // Before the look: what comes between is not missed.
+            let changed = self.changed.notified();
+            if !self.budget.is_overcommitted() {
+                return;
+            }
+            match self.pop_any() {
+                Some(parked) => self.restorer.clear_away(parked.id()).await,
+                None => changed.await,
+            }
+        }
+    }
+
+    /// What stands in the status.
+    pub(crate) fn state(&self) -> BTreeMap<String, PoolState> {
+        let shelves = self.shelves();
+        let shares = shelves.demand.shares(self.size, BASE_TEMPLATE, Instant::now());
+        shares
+            .into_iter()
+            .map(|(name, target)| {
+                let ready = shelves.ready(&name);
+                (name, PoolState { ready, target })
+            })
+            .filter(|(_, state)| state.ready > 0 || state.target > 0)
+            .collect()
+    }
+
+    /// A template that lacks VMs, which is counted as coming from now on.
+    pub(super) fn next_wanted(&self) -> Option<String> {
+        let mut shelves = self.shelves();
+        let shares = shelves.demand.shares(self.size, BASE_TEMPLATE, Instant::now());
+        let (name, _) = shares.into_iter().find(|(name, target)| {
+            shelves.ready(name) + shelves.coming.get(name).copied().unwrap_or(0) < *target
+        })?;
+        *shelves.coming.entry(name.clone()).or_default() += 1;
+        Some(name)
+    }
+
+    /// Takes in a VM that was coming, or notes that it does not come.
+    pub(super) fn arrived(self: &Arc<Self>, template: &str, parked: Option<Parked>) {
+        let mut shelves = self.shelves();
+        if let Some(coming) = shelves.coming.get_mut(template) {
+            *coming -= 1;
+        }
+        if let Some(parked) = parked {
+            let (pool, guest, id) = (Arc::clone(self), parked.vm.guest.clone(), parked.id());
+            let template = template.to_owned();
+            shelves.ready.entry(template.clone()).or_default().push_back(parked);
+            tokio::spawn(async move {
+                guest.closed().await;
+                pool.died(&template, id).await;
+            });
+        }
+        drop(shelves);
+        self.changed.notify_waiters();
+    }
+
+    /// A parked VM ended. One that was taken meanwhile is not ours any more.
+    async fn died(&self, template: &str, id: VmId) {
+        let dead = {
+            let mut shelves = self.shelves();
+            let shelf = shelves.ready.entry(template.to_owned()).or_default();
+            let at = shelf.iter().position(|parked| parked.id() == id);
+            at.and_then(|at| shelf.remove(at))
+        };
+        if dead.is_some() {
+            tracing::warn!(vm = %id, "VM {id} of the pool ended by itself");
+            self.restorer.clear_away(id).await;
+            drop(dead);
+            self.changed.notify_waiters();
+        }
+    }
+
+    fn pop_any(&self) -> Option<Parked> {
+        self.shelves().ready.values_mut().find_map(VecDeque::pop_front)
+    }
+
+    fn shelves(&self) -> MutexGuard<'_, Shelves> {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
