@@ -3,16 +3,9 @@
 use std::{path::Path, process::Command};
 
 use reqwest::Method;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, send};
-
-fn kill(pid: u64) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-    pidfd_send_signal(pidfd, Signal::KILL).unwrap();
-}
+use crate::harness::{Skep, eventually, kill, send};
 
 #[tokio::test]
 async fn the_agent_cannot_be_killed_from_inside() {

@@ -27,6 +27,8 @@ mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
+mod pool;
+#[cfg(feature = "root")]
 mod processes;
 #[cfg(feature = "root")]
 mod swarm;

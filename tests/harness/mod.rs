@@ -16,4 +16,4 @@ pub(crate) use remains::of_bake as left_of_bake;
 pub(crate) use server::binary;
 pub(crate) use server::{Answer, Skep, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
-pub(crate) use vms::connect_in_namespace;
+pub(crate) use vms::{connect_in_namespace, kill};

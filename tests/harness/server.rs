@@ -226,8 +226,8 @@ fn privileges(command: &mut Command, _data_dir: &Path) {
     let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") else {
         panic!("SKEP_TEST_IMAGES is not set: run `make test`");
     };
-    // A flag wins over it.
-    command.env("SKEP_IMAGE_DIR", images);
+    // A flag wins over these. A pool costs every server some seconds of work that only some tests are about.
+    command.env("SKEP_IMAGE_DIR", images).env("SKEP_POOL_SIZE", "0");
 }
 
 /// Without root there is no swarm, so a server under test gives root up first.

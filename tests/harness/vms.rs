@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
@@ -54,6 +55,18 @@ impl Skep {
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_server)
     }
 
+    /// The VMMs that run, parked ones too: the keeper's children that are no server.
+    pub(crate) fn vmms(&self) -> Vec<u64> {
+        let keeper = self.pid();
+        let children =
+            fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap_or_default();
+        let is_vmm = |pid: &u64| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            line.is_ok_and(|line| line.contains("qemu-system"))
+        };
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_vmm).collect()
+    }
+
     /// The VMs that live.
     pub(crate) async fn count(&self) -> u64 {
         self.get("/api/swarm/status").await.ok(200)["count"].as_u64().unwrap()
@@ -69,6 +82,13 @@ impl Skep {
         let path = format!("/api/swarm/vm/{pid}");
         eventually("the VM's end", async || self.get(&path).await.status == 404).await;
     }
+}
+
+/// Kills a VMM.
+pub(crate) fn kill(pid: u64) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    pidfd_send_signal(pidfd, Signal::KILL).unwrap();
 }
 
 /// Connects from inside a network namespace.

@@ -28,6 +28,7 @@ use crate::{
     request::observe,
     routes::{
         Routes,
+        boot::BootDefaults,
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
@@ -47,8 +48,8 @@ pub struct Parts {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes; health looks at its disk.
     pub data_dir: PathBuf,
-    /// VMs of an account that has no `max_vms` of its own.
-    pub max_vms: u32,
+    /// What a boot gets that names nothing else.
+    pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
 }
@@ -58,7 +59,7 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, max_vms, uses } = parts;
+    let Parts { store, swarm, data_dir, boot, uses } = parts;
     let vms = Vms::new(swarm);
     let text = document::Document::new(OnceLock::new());
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
@@ -66,7 +67,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let guarded = [
         whoami::routes(),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
-        swarm::routes(SwarmDesk { vms: vms.clone(), max_vms }),
+        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store) }),
     ];
     let gate = Gate::new(store, uses);

@@ -16,6 +16,7 @@ use skep_store::Store;
 use skep_swarm::Swarm;
 
 use crate::{
+    BootDefaults,
     app::{Parts, router},
     key_uses::KeyUses,
     listener::OurWords,
@@ -36,8 +37,8 @@ pub struct ServerOrder {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes.
     pub data_dir: PathBuf,
-    /// VMs of an account that has no `max_vms` of its own.
-    pub max_vms: u32,
+    /// What a boot gets that names nothing else.
+    pub boot: BootDefaults,
 }
 
 /// Why a server could not run, or stopped.
@@ -94,11 +95,11 @@ pub fn check_address(address: SocketAddr) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, store, swarm, data_dir, max_vms } = order;
+    let ServerOrder { listener, store, swarm, data_dir, boot } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let uses = KeyUses::default();
-    let parts = Parts { store: Arc::clone(&store), swarm, data_dir, max_vms, uses: uses.clone() };
+    let parts = Parts { store: Arc::clone(&store), swarm, data_dir, boot, uses: uses.clone() };
     let router = router(parts).map_err(Error::Internal)?;
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(listener)

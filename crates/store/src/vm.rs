@@ -63,6 +63,17 @@ pub struct RecordBoots {
     pub request_id: Option<String>,
 }
 
+/// Changes what may change of a VM that lives. What is `None` stays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChangeVm {
+    /// Which VM.
+    pub vm: VmId,
+    /// What the caller writes on it now, in place of all that stood there.
+    pub metadata: Option<Map<String, Value>>,
+    /// When it ends by itself now; the inner `None` is never.
+    pub expires_at: Option<Option<Timestamp>>,
+}
+
 /// Records that a VM ended, and revokes the keys bound to it. Events `vm.ended` and `key.revoked`, the first time.
 #[derive(Debug, Clone)]
 pub struct RecordEnd {

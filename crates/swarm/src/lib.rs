@@ -19,7 +19,7 @@ mod swarm;
 mod vm;
 
 pub use error::Error;
-pub use order::BootOrder;
+pub use order::{BootOrder, VmChange};
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
 pub use swarm::{Parts, Swarm};

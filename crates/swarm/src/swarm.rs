@@ -16,7 +16,7 @@ use skep_keeper_protocol::ServerEnd;
 use skep_store::{EndAllAlive, RecordBoots, Store};
 
 use crate::{
-    BootOrder, Error,
+    BootOrder, Error, VmChange,
     boot::Booter,
     budget::Budget,
     pool::Pool,
@@ -148,6 +148,14 @@ impl Swarm {
     /// Unknown VM.
     pub async fn vm(&self, account: &AccountId, vm: VmRef) -> Result<Vm, Error> {
         Ok(self.registry().find(*account, vm)?.record())
+    }
+
+    /// Changes what may change of a VM, and answers its record.
+    ///
+    /// # Errors
+    /// Unknown VM, or the store refused.
+    pub async fn change(&self, account: &AccountId, vm: VmRef, change: VmChange) -> Result<Vm, Error> {
+        self.registry().find(*account, vm)?.change(change).await
     }
 
     /// Ends one VM, and answers what it was.

@@ -117,6 +117,7 @@ async fn start_swarm(
     };
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
-    let parts = Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb, pool_size };
+    let parts =
+        Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb, pool_size };
     Ok(Ok(Swarm::start(parts).await?))
 }

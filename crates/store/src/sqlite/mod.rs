@@ -22,8 +22,8 @@ use skep_api::{AccountId, KeyId};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
-    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
+    Account, Cause, ChangeVm, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
     SetAccountRoots, Store, VmRecord,
 };
 
@@ -125,6 +125,10 @@ impl Store for SqliteStore {
 
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
         self.writer.run(move |c| vms::record_boots(c, &command)).await
+    }
+
+    async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
+        self.writer.run(move |c| vms::change_vm(c, &command)).await
     }
 
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {

@@ -11,7 +11,9 @@ use super::{
     fault::Fault,
     keys,
 };
-use crate::{EndAllAlive, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+use crate::{
+    ChangeVm, EndAllAlive, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord,
+};
 
 /// Records VMs that were booted together.
 pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Result<(), Fault> {
@@ -49,6 +51,25 @@ fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
             ":boot": columns::json(&vm.boot)?,
         },
     )
+}
+
+/// Changes what may change of a VM that lives.
+pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
+    let metadata = command.metadata.as_ref().map(columns::json).transpose()?;
+    let changed = change(
+        connection,
+        "UPDATE vms SET metadata = coalesce(:metadata, metadata),
+                        expires_at = CASE WHEN :expires THEN :expires_at ELSE expires_at END
+         WHERE id = :id AND ended_at IS NULL",
+        named_params! {
+            ":id": command.vm.to_string(),
+            ":metadata": metadata,
+            ":expires": command.expires_at.is_some(),
+            ":expires_at": command.expires_at.flatten().map(millis),
+        },
+    )?;
+    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    found.filter(|_| changed == 1).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
 }
 
 /// Records a VM's end, if it lives.

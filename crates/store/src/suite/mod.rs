@@ -47,6 +47,7 @@ macro_rules! store_suite {
             keys::a_new_admin_key_takes_the_name,
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
+            vms::what_may_change_of_a_vm_changes_while_it_lives,
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_all_that_live,

@@ -6,7 +6,7 @@ use serde_json::json;
 use skep_api::{ErrorCode, VmId, swarm::EndReason};
 
 use super::{all_events, boot, booted, counts, default_account, end, events_of, moment, new_key};
-use crate::{EndAllAlive, EventKind, Store, VmEnd, VmRecord};
+use crate::{ChangeVm, EndAllAlive, EventKind, Store, VmEnd, VmRecord};
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -32,6 +32,25 @@ pub async fn boots_are_all_or_none(store: Arc<dyn Store>) {
     store.record_boots(boot(vec![booted(account, 3), twice.clone(), twice])).await.unwrap_err();
     assert!(store.alive_vms().await.unwrap().is_empty());
     assert!(all_events(&*store).await.is_empty());
+}
+
+pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, other) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
+    let nothing = ChangeVm { vm: vm.id, metadata: None, expires_at: None };
+    assert_eq!(store.change_vm(nothing.clone()).await.unwrap().vm, vm);
+    let later = ChangeVm { expires_at: Some(Some(moment(900))), ..nothing.clone() };
+    assert_eq!(store.change_vm(later).await.unwrap().vm.expires_at, Some(moment(900)));
+    let metadata = serde_json::Map::from_iter([("job".to_owned(), json!(7))]);
+    let written = ChangeVm { metadata: Some(metadata.clone()), ..nothing.clone() };
+    let changed = store.change_vm(written).await.unwrap().vm;
+    assert_eq!((changed.expires_at, changed.metadata), (Some(moment(900)), metadata));
+    let never = ChangeVm { expires_at: Some(None), ..nothing.clone() };
+    assert_eq!(store.change_vm(never).await.unwrap().vm.expires_at, None);
+    assert_eq!(store.alive_vms().await.unwrap()[1].vm, other, "no other VM changes");
+    store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
+    assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
 }
 
 pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {

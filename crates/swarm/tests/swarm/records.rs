@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
 use skep_store::{
-    Account, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    Store, VmBooted, VmEnd, VmRecord,
+    Account, ChangeVm, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
+    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
+    SetAccountRoots, Store, VmBooted, VmEnd, VmRecord,
 };
 
 #[derive(Default)]
@@ -56,6 +56,10 @@ impl Store for Records {
             record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, end },
             first: true,
         })
+    }
+
+    async fn change_vm(&self, _: ChangeVm) -> Result<VmRecord> {
+        unreachable!()
     }
 
     async fn end_all_alive(&self, _: EndAllAlive) -> Result<Vec<VmRecord>> {
