@@ -70,7 +70,7 @@ fn several(fields: &[&str]) -> Option<(u32, u32)> {
 }
 
 /// The ids of a range that are in use. An id is given again as late as possible.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct UidPool {
     range: UidRange,
     next: u32,

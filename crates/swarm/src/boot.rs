@@ -151,7 +151,8 @@ impl Booter {
         Ok(Restored { machine, guest, report, restore, identity: begun.elapsed() })
     }
 
-    async fn clear_away(&self, id: VmId) {
+    /// Ends a VM, if there is one.
+    pub(crate) async fn clear_away(&self, id: VmId) {
         if let Err(error) = self.keeper.end(id).await
             && error.code() != ErrorCode::UnknownVm
         {

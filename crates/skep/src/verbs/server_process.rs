@@ -111,7 +111,10 @@ async fn start_swarm(
     ability: SwarmAbility,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (report, max_vms, memory_mb) = match ability {
-        SwarmAbility::Unable { reason } => return Ok(Err(reason)),
+        SwarmAbility::Unable { reason } => {
+            skep_swarm::lose_all(&*store).await?;
+            return Ok(Err(reason));
+        }
         SwarmAbility::Able { engine, max_vms, memory_mb } => (engine, max_vms, memory_mb),
     };
     // What the keeper measured: /dev/kvm is out of our reach.
