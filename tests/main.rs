@@ -30,3 +30,5 @@ mod isolation;
 mod processes;
 #[cfg(feature = "root")]
 mod swarm;
+#[cfg(feature = "root")]
+mod takeover;
