@@ -79,6 +79,18 @@ async fn vms_that_end_while_nobody_is_there_are_lost_and_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_cannot_run_vms_ends_those_of_before_and_says_so() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let vmms = Watched::vmms(&vms);
+    let skep = skep.crash().start_with(&["--image-dir", "/dev/null/images"]).await;
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    assert_eq!((&status["engine"], &status["count"]), (&Value::Null, &json!(0)));
+    assert!(!vmms.iter().any(Watched::lives));
+    assert_eq!(skep.log().matches(LOST).count(), 2, "{}", skep.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_server_does_not_outlive_its_keeper_for_a_request_under_way() {
     let skep = Skep::start().await;
     let pid = skep.boot_one().await;

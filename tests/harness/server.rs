@@ -216,8 +216,13 @@ impl Wreck {
     }
 
     /// Starts a server on it.
-    pub(crate) async fn start(mut self) -> Skep {
-        Skep::start_on(self.0.take().unwrap(), &[]).await
+    pub(crate) async fn start(self) -> Skep {
+        self.start_with(&[]).await
+    }
+
+    /// The same with more options.
+    pub(crate) async fn start_with(mut self, options: &[&str]) -> Skep {
+        Skep::start_on(self.0.take().unwrap(), options).await
     }
 }
 

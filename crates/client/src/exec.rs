@@ -28,9 +28,12 @@ pub enum ExecEvent {
     Exit(ExecExit),
 }
 
+/// An event, and where its stream goes on.
+type Placed = Result<(ExecEvent, u64)>;
+
 /// The events of a running command. Dropping them ends the command.
 pub struct ExecEvents {
-    events: Pin<Box<dyn Stream<Item = Result<(ExecEvent, u64)>> + Send>>,
+    events: Pin<Box<dyn Stream<Item = Placed> + Send>>,
     id: Option<String>,
     stdout_offset: u64,
     stderr_offset: u64,
@@ -124,10 +127,7 @@ impl Client {
         Ok(ExecEvents { events: Box::pin(events), id, stdout_offset, stderr_offset })
     }
 
-    fn read_event(
-        &self,
-        event: std::result::Result<Event, EventStreamError<reqwest::Error>>,
-    ) -> Result<(ExecEvent, u64)> {
+    fn read_event(&self, event: std::result::Result<Event, EventStreamError<reqwest::Error>>) -> Placed {
         let event = event.map_err(|error| match error {
             EventStreamError::Transport(source) => self.unreachable(source),
             other => self.strange(other.to_string()),

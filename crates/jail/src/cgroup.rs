@@ -60,7 +60,7 @@ impl Tree {
         }
         let _ = tree.remove();
         Err(Error::NoCgroup(format!(
-            "no controller for {} may be used; as a systemd unit skep needs `Delegate=yes`",
+            "no controller for {} may be used; it must stand in cgroup.controllers where skep makes its groups",
             missing.join(" and ")
         )))
     }

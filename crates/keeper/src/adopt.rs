@@ -4,7 +4,7 @@
 //! *and* start, in this VM's own control group, with its port and its sockets. Whatever is not borne out is cleared away
 //! by what is known to be the VM's, its control group first, and never by the number alone.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fs};
 
 use skep_api::VmId;
 use skep_jail::{Jailed, Tree, UidPool};
@@ -101,6 +101,9 @@ fn take_in(
     if !group.holds(jailed.pid) {
         return Err("the process on record is not in its control group");
     }
+    if owner(jailed.pid) != Some(record.uid) {
+        return Err("the process on record is another user's");
+    }
     let path = data_dir.sockets().join(record.vm.to_string());
     let sockets = SocketDir::find(path).ok_or("it has no sockets")?;
     let at = ports.iter().position(|port| port.ip == record.ip).ok_or("it has no tap at its address")?;
@@ -110,9 +113,15 @@ fn take_in(
     Ok(Belongings::adopted(record, &vmm, jailed, group, sockets, ports.swap_remove(at)))
 }
 
+/// The process's real user id. Not the owner of its folder, which is root where it cannot be dumped.
+fn owner(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
 fn remove_sockets(data_dir: &DataDir, kept: impl Fn(&str) -> bool) -> Result<(), Error> {
     let folder = data_dir.sockets();
-    let entries = std::fs::read_dir(&folder).map_err(Error::io(folder.display().to_string()))?;
+    let entries = fs::read_dir(&folder).map_err(Error::io(folder.display().to_string()))?;
     for entry in entries.flatten().filter(|entry| !entry.file_name().to_str().is_some_and(&kept)) {
         remove(&entry.path())?;
     }

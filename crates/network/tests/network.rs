@@ -112,7 +112,7 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
 
     let wanted = vec![kept.port.ip, gone_ip, elsewhere];
     let (network, ports) = Network::adopt(&fixture.name, subnet, wanted).await.unwrap();
-    assert_eq!(ports, [kept.port.clone()]);
+    assert_eq!(ports, std::slice::from_ref(&kept.port));
     let link = fixture.text(&format!("ip -d link show {}", kept.port.name));
     assert!(link.contains("master skep0") && link.contains("isolated on"), "{link}");
     assert!(!fixture.run(&format!("ip link show {}", stray.port.name)).status.success());

@@ -213,8 +213,9 @@ fn alter(fixture: &Fixture, vm: &fixture::Vm, change: impl FnOnce(&mut Value)) {
 fn what_is_not_borne_out_is_cleared_away() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let vms: Vec<_> = (0..8).map(|_| keeper.launch_for_good()).collect();
-    let [kept, other_boot, other_version, half_made, dead, no_sockets, no_tap, other_uid] = &vms[..] else {
+    let vms: Vec<_> = (0..9).map(|_| keeper.launch_for_good()).collect();
+    let [kept, other_boot, other_version, half_made, dead, no_sockets, no_tap, other_uid, later] = &vms[..]
+    else {
         panic!()
     };
     keeper.crash();
@@ -224,7 +225,11 @@ fn what_is_not_borne_out_is_cleared_away() {
     kill_process(Pid::from_raw(dead.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
     fs::remove_dir_all(fixture.sockets().join(&no_sockets.id)).unwrap();
     alter(&fixture, no_tap, |record| record["ip"] = json!("10.98.0.200"));
-    alter(&fixture, other_uid, |record| record["uid"] = json!(0));
+    alter(&fixture, other_uid, |record| record["uid"] = json!(record["uid"].as_u64().unwrap() + 100));
+    alter(&fixture, later, |record| {
+        let start = record["vmm"]["process"]["start_time"].as_u64().unwrap();
+        record["vmm"]["process"]["start_time"] = json!(start + 1);
+    });
     fs::create_dir(fixture.sockets().join("stray")).unwrap();
 
     let keeper = fixture.keeper();

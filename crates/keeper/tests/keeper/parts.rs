@@ -229,28 +229,26 @@ impl Played {
                 let usage = self.end.usage(vm()).await?;
                 Ok(json!({"memory_bytes": usage.memory_bytes, "disk_bytes": usage.disk_bytes}))
             }
-            "say" => {
-                let mut vms = self.vms.lock().await;
-                let launched = vms.get_mut(&vm()).unwrap();
-                launched
-                    .monitor
-                    .write_all(details["word"].as_str().unwrap().as_bytes())
-                    .await
-                    .map_err(Error::Io)?;
-                if details["wait"] == false {
-                    return Ok(json!({}));
-                }
-                let mut said = [0; 100];
-                let length = launched.monitor.read(&mut said).await.map_err(Error::Io)?;
-                let mut state = String::new();
-                if let Some(file) = &mut launched.state {
-                    file.read_to_string(&mut state).map_err(Error::Io)?;
-                }
-                Ok(json!({"said": String::from_utf8_lossy(&said[..length]), "state": state}))
-            }
+            "say" => self.say(vm(), details).await,
             "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
             other => panic!("{other}"),
         }
+    }
+
+    async fn say(&self, vm: VmId, details: &Value) -> Result<Value, Error> {
+        let mut vms = self.vms.lock().await;
+        let driven = vms.get_mut(&vm).unwrap();
+        driven.monitor.write_all(details["word"].as_str().unwrap().as_bytes()).await.map_err(Error::Io)?;
+        if details["wait"] == false {
+            return Ok(json!({}));
+        }
+        let mut said = [0; 100];
+        let length = driven.monitor.read(&mut said).await.map_err(Error::Io)?;
+        let mut state = String::new();
+        if let Some(file) = &mut driven.state {
+            file.read_to_string(&mut state).map_err(Error::Io)?;
+        }
+        Ok(json!({"said": String::from_utf8_lossy(&said[..length]), "state": state}))
     }
 
     fn whoami(&self, data_dir: &str) -> Value {
