@@ -38,7 +38,7 @@ async fn a_vmm_killed_during_a_command_ends_the_call_and_the_vm() {
         !skep.exec(pid, "pgrep -x sleep").await["stdout"].as_str().unwrap().is_empty()
     })
     .await;
-    kill(pid);
+    kill(u32::try_from(pid).unwrap());
     call.await.unwrap().refused(409, "vm_ended");
     skep.wait_for_end_of(pid).await;
     eventually("the reason", async || skep.log().contains("crashed")).await;
@@ -54,7 +54,7 @@ async fn a_vmm_killed_during_a_boot_leaves_no_vm_of_that_boot() {
         vmm.is_some()
     })
     .await;
-    kill(vmm.unwrap());
+    kill(u32::try_from(vmm.unwrap()).unwrap());
     let answer = boot.await.unwrap();
     let message = answer.refused(503, "boot_failed");
     assert!(message.contains("none of this boot is left"), "{message}");

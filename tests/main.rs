@@ -32,3 +32,5 @@ mod pool;
 mod processes;
 #[cfg(feature = "root")]
 mod swarm;
+#[cfg(feature = "root")]
+mod takeover;

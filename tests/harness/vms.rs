@@ -7,8 +7,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use reqwest::Method;
+use rustix::{
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use serde_json::{Value, json};
 
 use super::{Skep, eventually, remains};
@@ -56,15 +59,25 @@ impl Skep {
     }
 
     /// The VMMs that run, parked ones too: the keeper's children that are no server.
-    pub(crate) fn vmms(&self) -> Vec<u64> {
+    pub(crate) fn vmms(&self) -> Vec<u32> {
         let keeper = self.pid();
         let children =
             fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap_or_default();
-        let is_vmm = |pid: &u64| {
+        let is_vmm = |pid: &u32| {
             let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
             line.is_ok_and(|line| line.contains("qemu-system"))
         };
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_vmm).collect()
+    }
+
+    /// Waits until another server than this one serves.
+    pub(crate) async fn wait_for_server_after(&self, before: u32) {
+        eventually("another server", async || self.server_pid().is_some_and(|pid| pid != before)).await;
+        eventually("its service", async || {
+            let asked = self.request(Method::GET, "/api/swarm/status").send().await;
+            matches!(asked, Ok(answer) if answer.status() == 200)
+        })
+        .await;
     }
 
     /// The VMs that live.
@@ -84,11 +97,10 @@ impl Skep {
     }
 }
 
-/// Kills a VMM.
-pub(crate) fn kill(pid: u64) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-    pidfd_send_signal(pidfd, Signal::KILL).unwrap();
+/// Kills a process.
+pub(crate) fn kill(pid: u32) {
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
 }
 
 /// Connects from inside a network namespace.

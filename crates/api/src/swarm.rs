@@ -226,7 +226,7 @@ pub struct DeleteAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Console {
-    /// The serial log, its last part.
+    /// The serial log, its last part; after a restart of the server, what came from then on.
     pub console: String,
     /// Whether an earlier part was left out.
     pub truncated: bool,

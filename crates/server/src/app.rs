@@ -16,6 +16,7 @@ use axum::{
 use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
 use skep_swarm::Swarm;
+use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -52,6 +53,8 @@ pub struct Parts {
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// True when those who are still there are about to be cut off.
+    pub closing: watch::Receiver<bool>,
 }
 
 /// The whole service as one router, which needs the caller's address as `ConnectInfo<SocketAddr>`.
@@ -59,7 +62,7 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, boot, uses } = parts;
+    let Parts { store, swarm, data_dir, boot, uses, closing } = parts;
     let vms = Vms::new(swarm);
     let text = document::Document::new(OnceLock::new());
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
@@ -68,7 +71,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         whoami::routes(),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
-        exec::routes(ExecDesk { vms, store: Arc::clone(&store) }),
+        exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Gate::new(store, uses);
     let guarded = described(guarded).layer(from_fn_with_state(gate.clone(), guard));

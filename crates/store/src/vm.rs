@@ -96,9 +96,12 @@ pub struct Ended {
     pub first: bool,
 }
 
-/// Records the end of every VM that lives, as a start does with those that it does not find. Events as for [`RecordEnd`].
-#[derive(Debug, Clone, Copy)]
-pub struct EndAllAlive {
+/// Records the end of those of these VMs that live, as a start does with VMs that it cannot take over. Events as for
+/// [`RecordEnd`].
+#[derive(Debug, Clone)]
+pub struct EndVms {
+    /// Which VMs.
+    pub vms: Vec<VmId>,
     /// Why.
     pub reason: EndReason,
     /// Now.

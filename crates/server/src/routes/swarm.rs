@@ -191,7 +191,7 @@ async fn end(
 
 /// Read a VM's console
 ///
-/// The last part of its serial log.
+/// The last part of its serial log. After a restart of the server it begins anew, with what comes from then on.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/console", tag = "swarm", operation_id = "console",
     security(("bearer" = ["swarm:read"])),

@@ -22,8 +22,8 @@ use skep_api::{AccountId, KeyId};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, ChangeVm, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
-    KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
+    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
+    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
     SetAccountRoots, Store, VmRecord,
 };
 
@@ -135,8 +135,8 @@ impl Store for SqliteStore {
         self.writer.run(move |c| vms::record_end(c, &command)).await
     }
 
-    async fn end_all_alive(&self, command: EndAllAlive) -> Result<Vec<VmRecord>> {
-        self.writer.run(move |c| vms::end_all_alive(c, command)).await
+    async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
+        self.writer.run(move |c| vms::end_vms(c, &command)).await
     }
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {

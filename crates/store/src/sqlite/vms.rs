@@ -11,9 +11,7 @@ use super::{
     fault::Fault,
     keys,
 };
-use crate::{
-    ChangeVm, EndAllAlive, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord,
-};
+use crate::{ChangeVm, EndVms, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
 
 /// Records VMs that were booted together.
 pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Result<(), Fault> {
@@ -95,14 +93,17 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
     Ok(Ended { record, first: ended == 1 })
 }
 
-/// Records the end of every VM that lives.
-pub(super) fn end_all_alive(connection: &Connection, command: EndAllAlive) -> Result<Vec<VmRecord>, Fault> {
-    let EndAllAlive { reason, at } = command;
-    let ended = alive(connection)?.into_iter().map(|record| {
-        let end = RecordEnd { vm: record.vm.id, reason, at, request_id: None };
-        record_end(connection, &end).map(|ended| ended.record)
-    });
-    ended.collect()
+/// Records the end of those of these VMs that live.
+pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<Vec<VmRecord>, Fault> {
+    let mut ended = Vec::new();
+    for vm in &command.vms {
+        let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
+        if one(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
+            let end = RecordEnd { vm: *vm, reason: command.reason, at: command.at, request_id: None };
+            ended.push(record_end(connection, &end)?.record);
+        }
+    }
+    Ok(ended)
 }
 
 /// The VMs that live, oldest first.

@@ -50,7 +50,7 @@ macro_rules! store_suite {
             vms::what_may_change_of_a_vm_changes_while_it_lives,
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
-            vms::a_start_ends_all_that_live,
+            vms::a_start_ends_those_that_it_lost,
             events::events_are_read_in_order_page_by_page,
             events::events_hold_no_secret,
             concurrency::writers_at_once_are_all_durable,
