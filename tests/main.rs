@@ -19,6 +19,8 @@ mod confinement;
 #[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
+mod escape;
+#[cfg(feature = "root")]
 mod exec;
 #[cfg(feature = "root")]
 mod faults;
