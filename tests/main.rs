@@ -13,6 +13,8 @@ mod service;
 #[cfg(feature = "root")]
 mod bake;
 #[cfg(feature = "root")]
+mod clones;
+#[cfg(feature = "root")]
 mod command;
 #[cfg(feature = "root")]
 mod confinement;
@@ -25,10 +27,14 @@ mod exec;
 #[cfg(feature = "root")]
 mod faults;
 #[cfg(feature = "root")]
+mod hogs;
+#[cfg(feature = "root")]
 mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
 mod processes;
+#[cfg(feature = "root")]
+mod spoofing;
 #[cfg(feature = "root")]
 mod swarm;
