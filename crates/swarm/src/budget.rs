@@ -104,12 +104,12 @@ impl Budget {
 
     /// Counts a guest that runs already, whatever the limits are by now.
     pub(crate) fn hold(self: &Arc<Self>, account: AccountId, guest_mb: u64) -> Reservation {
-        let mut used = self.lock();
-        let own = used.entry(account).or_default();
+        let mut held = self.lock();
+        let own = held.accounts.entry(account).or_default();
         own.vms += 1;
         own.memory_mb += guest_mb + VMM_OVERHEAD_MB;
         own.guests_mb += guest_mb;
-        drop(used);
+        drop(held);
         Reservation { budget: self.clone(), account, vms: 1, guest_mb }
     }
 
