@@ -304,6 +304,10 @@ impl Handler for Mirror {
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
     }
 
+    async fn rest(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     async fn settle(&self) -> Result<(), Failure> {
         Ok(())
     }
