@@ -168,6 +168,10 @@ impl Handler for Polite {
         self.cancel("").map(|()| unreachable!())
     }
 
+    async fn rest(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     async fn settle(&self) -> Result<(), Failure> {
         Ok(())
     }
