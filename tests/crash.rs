@@ -11,7 +11,7 @@ use std::{
 use reqwest::Method;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open},
 };
 use serde_json::{Value, json};
 
@@ -142,4 +142,17 @@ async fn a_terminal_that_is_closed_is_a_stop() {
     // Its drop sees to the rest.
     kill_process(Pid::from_raw(skep.pid().cast_signed()).unwrap(), Signal::HUP).unwrap();
     eventually("the end", async || skep.server_pid().is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminals_signal_to_both_processes_ends_vms() {
+    for signal in [Signal::INT, Signal::HUP] {
+        let skep = Skep::start().await;
+        let vmms = Watched::vmms(&skep.boot(2).await);
+        // The server may be gone before the keeper is told.
+        kill_process_group(Pid::from_raw(skep.pid().cast_signed()).unwrap(), signal).unwrap();
+        eventually("the end", async || !vmms.iter().any(Watched::lives)).await;
+        let dir = skep.stop();
+        assert_eq!(remains_of(dir.path()), Vec::<String>::new(), "{signal:?}");
+    }
 }
