@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build run test check audit soak clean
+.PHONY: help setup agent build run test check audit fuzz soak clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -55,6 +55,12 @@ check: build ## format, lints and the tests that need neither root nor VMs
 audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny)
 	@command -v cargo-deny >/dev/null || { echo "make audit: cargo-deny is missing; install it: cargo install --locked cargo-deny" >&2; exit 1; }
 	@cargo deny --all-features check
+
+FUZZ_SECONDS ?= 60
+fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long (cargo-fuzz, a nightly compiler)
+	@command -v cargo-fuzz >/dev/null || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
+	@rustup run nightly rustc --version >/dev/null 2>&1 || { echo "make fuzz: a nightly compiler is missing; install it: rustup toolchain install nightly" >&2; exit 1; }
+	@cargo +nightly fuzz run host_end -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60
 
 clean: ## remove what was built
 	@cargo clean

@@ -1,4 +1,4 @@
-//! The keeper killed, with no chance to clear anything away.
+//! The keeper killed, with no chance to clear anything away: what then ends. What lives on is in `takeover`.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use std::{
 use reqwest::Method;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open},
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, ended, eventually, remains_of};
+use crate::harness::{Skep, binary, ended, eventually, kill, remains_of};
 
-/// What the server says of a VM that an earlier start left.
-const LOST: &str = "was lost: an earlier start left it";
+/// What the server says of a VM that it did not find again.
+const LOST: &str = "of an earlier start is lost";
 
 /// A process that is told from a later one with its number.
 struct Watched(OwnedFd);
@@ -48,26 +48,46 @@ fn clean(data_dir: &Path) -> Output {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_start_clears_what_a_killed_keeper_left() {
+async fn vms_that_end_while_nobody_is_there_are_lost_and_told_once() {
     let skep = Skep::start().await;
-    let vms = skep.boot(2).await;
+    let vms = skep.boot(3).await;
     let (vmms, server) = (Watched::vmms(&vms), Watched::pid(skep.server_pid().unwrap()));
-    let dir = skep.crash();
-    assert!(vmms.iter().all(Watched::lives), "a VMM ended with the keeper: nothing is left to be cleared");
+    let id = |at: usize| vms[at]["id"].as_str().unwrap();
+    let wreck = skep.crash();
+    assert!(vmms.iter().all(Watched::lives), "a VMM ended with the keeper: nothing is there to be lost");
+    kill(u32::try_from(vms[0]["pid"].as_u64().unwrap()).unwrap());
+    let path = wreck.path().join(format!("keeper/vms/{}.json", id(1)));
+    let record = fs::read_to_string(&path).unwrap();
+    let mut record: Value = serde_json::from_str(&record).unwrap();
+    record["boot_id"] = json!("an earlier one");
+    fs::write(&path, record.to_string()).unwrap();
 
-    let skep = Skep::start_on(dir, &[]).await;
-    assert!(!server.lives() && !vmms.iter().any(Watched::lives));
-    assert_eq!(skep.count().await, 0);
-    for vm in &vms {
-        let line = skep.log().lines().filter(|line| line.contains(vm["id"].as_str().unwrap())).count();
+    let skep = wreck.start().await;
+    assert!(!server.lives() && !vmms[0].lives() && !vmms[1].lives() && vmms[2].lives());
+    assert_eq!(skep.count().await, 1);
+    for at in [0, 1] {
+        let line = skep.log().lines().filter(|line| line.contains(id(at)) && line.contains(LOST)).count();
         assert_eq!((line, skep.log().matches(LOST).count()), (1, 2), "{}", skep.log());
+        skep.get(&format!("/api/swarm/vm/{}", id(at))).await.refused(404, "unknown_vm");
     }
     let pid = skep.boot_one().await;
     assert_eq!(skep.output(pid, "echo alive").await, "alive");
-    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
     // The store knows of their end: it is not told twice.
-    let skep = Skep::start_on(skep.stop(), &[]).await;
+    let skep = skep.stop_and_leave_vms().start().await;
     assert!(!skep.log().contains(LOST), "{}", skep.log());
+    assert_eq!(skep.count().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_cannot_run_vms_ends_those_of_before_and_says_so() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let vmms = Watched::vmms(&vms);
+    let skep = skep.crash().start_with(&["--image-dir", "/dev/null/images"]).await;
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    assert_eq!((&status["engine"], &status["count"]), (&Value::Null, &json!(0)));
+    assert!(!vmms.iter().any(Watched::lives));
+    assert_eq!(skep.log().matches(LOST).count(), 2, "{}", skep.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,12 +100,12 @@ async fn the_server_does_not_outlive_its_keeper_for_a_request_under_way() {
     eventually("the command", async || skep.exec(pid, "pgrep -x sleep").await["exit_code"] == 0).await;
     let server = Watched::pid(skep.server_pid().unwrap());
     let begun = Instant::now();
-    let dir = skep.crash();
+    let wreck = skep.crash();
     eventually("the server's end", async || !server.lives()).await;
     // It gives requests under way 30 seconds when it is asked to end.
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert!(call.await.unwrap().is_err());
-    assert_eq!(clean(dir.path()).status.code(), Some(0));
+    assert_eq!(clean(wreck.path()).status.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,17 +120,17 @@ async fn doctor_clears_a_wreck_and_leaves_a_server_that_runs_alone() {
     assert_eq!(skep.count().await, 2);
     assert!(vmms.iter().all(Watched::lives));
 
-    let dir = skep.crash();
-    assert!(!remains_of(dir.path()).is_empty(), "nothing is left to be cleared");
-    let cleaned = clean(dir.path());
+    let wreck = skep.crash();
+    assert!(!remains_of(wreck.path()).is_empty(), "nothing is left to be cleared");
+    let cleaned = clean(wreck.path());
     assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
     assert!(!vmms.iter().any(Watched::lives));
-    let left = remains_of(dir.path());
+    let left = remains_of(wreck.path());
     assert!(left.is_empty(), "left behind: {left:#?}");
     // Once more: what is gone is no error. The data stays.
-    assert_eq!(clean(dir.path()).status.code(), Some(0));
-    let key = fs::read_to_string(dir.path().join("admin.key")).unwrap();
-    let skep = Skep::start_on(dir, &[]).await;
+    assert_eq!(clean(wreck.path()).status.code(), Some(0));
+    let key = fs::read_to_string(wreck.path().join("admin.key")).unwrap();
+    let skep = wreck.start().await;
     assert_eq!(skep.key, key.trim());
     skep.boot_one().await;
 }
@@ -122,4 +142,17 @@ async fn a_terminal_that_is_closed_is_a_stop() {
     // Its drop sees to the rest.
     kill_process(Pid::from_raw(skep.pid().cast_signed()).unwrap(), Signal::HUP).unwrap();
     eventually("the end", async || skep.server_pid().is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminals_signal_to_both_processes_ends_vms() {
+    for signal in [Signal::INT, Signal::HUP] {
+        let skep = Skep::start().await;
+        let vmms = Watched::vmms(&skep.boot(2).await);
+        // The server may be gone before the keeper is told.
+        kill_process_group(Pid::from_raw(skep.pid().cast_signed()).unwrap(), signal).unwrap();
+        eventually("the end", async || !vmms.iter().any(Watched::lives)).await;
+        let dir = skep.stop();
+        assert_eq!(remains_of(dir.path()), Vec::<String>::new(), "{signal:?}");
+    }
 }

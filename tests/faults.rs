@@ -3,16 +3,9 @@
 use std::{path::Path, process::Command};
 
 use reqwest::Method;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, send};
-
-fn kill(pid: u64) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-    pidfd_send_signal(pidfd, Signal::KILL).unwrap();
-}
+use crate::harness::{Skep, eventually, kill, send};
 
 #[tokio::test]
 async fn the_agent_cannot_be_killed_from_inside() {
@@ -45,7 +38,7 @@ async fn a_vmm_killed_during_a_command_ends_the_call_and_the_vm() {
         !skep.exec(pid, "pgrep -x sleep").await["stdout"].as_str().unwrap().is_empty()
     })
     .await;
-    kill(pid);
+    kill(u32::try_from(pid).unwrap());
     call.await.unwrap().refused(409, "vm_ended");
     skep.wait_for_end_of(pid).await;
     eventually("the reason", async || skep.log().contains("crashed")).await;
@@ -61,7 +54,7 @@ async fn a_vmm_killed_during_a_boot_leaves_no_vm_of_that_boot() {
         vmm.is_some()
     })
     .await;
-    kill(vmm.unwrap());
+    kill(u32::try_from(vmm.unwrap()).unwrap());
     let answer = boot.await.unwrap();
     let message = answer.refused(503, "boot_failed");
     assert!(message.contains("none of this boot is left"), "{message}");

@@ -17,7 +17,7 @@ while True:
     peer.close()
 ' >/dev/null 2>&1 </dev/null & ";
 
-fn connect(to: &str) -> String {
+pub(crate) fn connect(to: &str) -> String {
     format!("timeout 5 bash -c 'exec 3<>/dev/tcp/{to} && cat <&3'; echo \" code $?\"")
 }
 
@@ -66,7 +66,7 @@ async fn the_host_cannot_be_reached_from_inside() {
     assert_eq!(skep.output(pid, "ip -6 addr 2>/dev/null | wc -l").await, "0");
 }
 
-async fn listener_in_namespace(namespace: &str, address: &str) -> SocketAddr {
+pub(crate) async fn listener_in_namespace(namespace: &str, address: &str) -> SocketAddr {
     let namespace = std::fs::File::open(format!("/run/netns/{namespace}")).unwrap();
     let address: SocketAddr = format!("{address}:0").parse().unwrap();
     let listen = move || {

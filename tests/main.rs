@@ -13,20 +13,32 @@ mod service;
 #[cfg(feature = "root")]
 mod bake;
 #[cfg(feature = "root")]
+mod clones;
+#[cfg(feature = "root")]
 mod command;
 #[cfg(feature = "root")]
 mod confinement;
 #[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
+mod escape;
+#[cfg(feature = "root")]
 mod exec;
 #[cfg(feature = "root")]
 mod faults;
+#[cfg(feature = "root")]
+mod hogs;
 #[cfg(feature = "root")]
 mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
+mod pool;
+#[cfg(feature = "root")]
 mod processes;
 #[cfg(feature = "root")]
+mod spoofing;
+#[cfg(feature = "root")]
 mod swarm;
+#[cfg(feature = "root")]
+mod takeover;

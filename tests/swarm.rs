@@ -80,6 +80,48 @@ async fn a_vm_ends_when_its_time_is_over() {
 }
 
 #[tokio::test]
+async fn a_vm_that_names_no_time_gets_the_default() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let skep = Skep::start_on(data_dir, &["--default-ttl", "1h 30m"]).await;
+    let lifetime = |vm: &Value| {
+        let time = |field: &str| vm[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        time("expires_at").duration_since(time("started_at")).as_secs()
+    };
+    assert_eq!(lifetime(&skep.boot(1).await[0]), 5400);
+    let own = skep.post("/api/swarm/boot", &json!({"ttl_ms": 60_000})).await.ok(201);
+    assert_eq!(lifetime(&own["vms"][0]), 60);
+}
+
+#[tokio::test]
+async fn time_and_metadata_of_a_vm_can_be_changed() {
+    let skep = Skep::start().await;
+    let request = json!({"ttl_ms": 3_600_000, "metadata": {"a": 1, "b": 2}});
+    let vm = skep.post("/api/swarm/boot", &request).await.ok(201)["vms"][0].clone();
+    let path = format!("/api/swarm/vm/{}", vm["pid"]);
+    let change = async |body: &Value| send(skep.request(Method::PATCH, &path).json(body)).await;
+    let changed = change(&json!({"metadata": {"c": 3}})).await.ok(200);
+    assert_eq!((&changed["metadata"], &changed["expires_at"]), (&json!({"c": 3}), &vm["expires_at"]));
+    let changed = change(&json!({"ttl_ms": null})).await.ok(200);
+    assert_eq!((&changed["metadata"], &changed["expires_at"]), (&json!({"c": 3}), &Value::Null));
+    assert_eq!(change(&json!({})).await.ok(200)["metadata"], json!({"c": 3}));
+    for (wrong, code, named) in [
+        (json!({"ttl_ms": 0}), "invalid_value", "ttl_ms"),
+        (json!({"ttl_ms": -5}), "invalid_value", "ttl_ms"),
+        (json!({"ttl_ms": "1h"}), "invalid_value", "ttl_ms"),
+        (json!({"metadata": []}), "invalid_value", "metadata"),
+        (json!({"metadata": {"x": "y".repeat(70_000)}}), "invalid_value", "64 KiB"),
+        (json!({"count": 2}), "unknown_field", "count"),
+    ] {
+        let answer = change(&wrong).await;
+        assert!(answer.refused(400, code).contains(named), "{wrong}: {answer:?}");
+    }
+    assert_eq!(skep.get(&path).await.ok(200)["metadata"], json!({"c": 3}), "a refusal changes nothing");
+    change(&json!({"ttl_ms": 500})).await.ok(200);
+    skep.wait_for_end_of(vm["pid"].as_u64().unwrap()).await;
+    change(&json!({})).await.refused(404, "unknown_vm");
+}
+
+#[tokio::test]
 async fn what_is_no_vm_of_the_account_is_not_found_and_not_touched() {
     let skep = Skep::start().await;
     let own = std::process::id();

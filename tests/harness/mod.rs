@@ -13,7 +13,9 @@ pub(crate) use remains::of as remains_of;
 #[cfg(feature = "root")]
 pub(crate) use remains::of_bake as left_of_bake;
 #[cfg(feature = "root")]
-pub(crate) use server::binary;
+pub(crate) use remains::of_vms as remains_of_vms;
 pub(crate) use server::{Answer, Skep, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
-pub(crate) use vms::connect_in_namespace;
+pub(crate) use server::{Wreck, binary};
+#[cfg(feature = "root")]
+pub(crate) use vms::{connect_in_namespace, kill};

@@ -1,5 +1,7 @@
 //! What a server left: processes, taps (with their namespace), cgroups, mounts, sockets.
 
+#[cfg(feature = "root")]
+use std::collections::BTreeSet;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -27,11 +29,34 @@ pub(crate) fn of(data_dir: &Path) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     left.extend(mounts.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")));
     left.extend(cgroups(&name));
-    let layers = data_dir.join("keeper/layers");
-    left.extend(
-        fs::read_dir(layers).into_iter().flatten().flatten().map(|entry| entry.path().display().to_string()),
-    );
+    for folder in ["keeper/layers", "keeper/vms"] {
+        let entries = fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
+        left.extend(entries.map(|entry| entry.path().display().to_string()));
+    }
     left
+}
+
+/// The VMs of which anything is there, each kind of thing by itself: records, sockets, control groups, processes.
+#[cfg(feature = "root")]
+pub(crate) fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
+    let name = name_of(data_dir);
+    let names =
+        |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let stems = |paths: &mut dyn Iterator<Item = PathBuf>| -> BTreeSet<String> {
+        paths.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect()
+    };
+    let trees = cgroups(&name);
+    let mut groups = trees.iter().flat_map(|tree| names(tree.into())).filter(|path| path.is_dir());
+    let procs = trees.iter().flat_map(|tree| names(tree.into())).filter(|group| {
+        fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| !procs.trim().is_empty())
+    });
+    let processes = stems(&mut procs.into_iter());
+    [
+        ("records", stems(&mut names(data_dir.join("keeper/vms")))),
+        ("sockets", stems(&mut names(format!("/run/skep/{name}").into()))),
+        ("control groups", stems(&mut groups)),
+        ("processes", processes),
+    ]
 }
 
 /// Everything that a bake in an image directory made and that is no template.

@@ -89,7 +89,10 @@ impl Skep {
         let mut child = command.spawn().unwrap();
         let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
             let _ = child.kill();
-            panic!("the server did not start; it said:\n{}", log(data_dir.path()));
+            let said = log(data_dir.path());
+            #[cfg(feature = "root")]
+            drop(Wreck(Some(data_dir)));
+            panic!("the server did not start; it said:\n{said}");
         };
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
         Self { data_dir, url, key, child: Some(child), asked_to_stop: false, client: reqwest::Client::new() }
@@ -129,32 +132,57 @@ impl Skep {
 
     /// Asks it to stop as a service manager would. Whether it does is seen when it is dropped.
     pub(crate) fn ask_to_stop(&mut self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&mut self, signal: Signal) {
         if let Some(child) = self.child.as_ref().filter(|_| !self.asked_to_stop) {
-            kill_process(Pid::from_child(child), Signal::TERM).unwrap();
+            kill_process(Pid::from_child(child), signal).unwrap();
         }
         // A second signal would mean: at once.
         self.asked_to_stop = true;
     }
 
-    /// Stops it as a service manager would, and gives its data directory back.
+    /// Stops it as Ctrl-C does, VMs and all, and gives its data directory back.
     pub(crate) fn stop(mut self) -> TempDir {
         self.end();
         std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
     }
 
-    /// Kills what was started, with no chance to clear anything away, and gives its data directory back.
+    /// Stops it as a service manager would: its VMs live on.
     #[cfg(feature = "root")]
-    pub(crate) fn crash(mut self) -> TempDir {
+    pub(crate) fn stop_and_leave_vms(mut self) -> Wreck {
+        self.ask_to_stop();
+        self.wait_for_end();
+        self.wreck()
+    }
+
+    /// Kills what was started, with no chance to clear anything away.
+    #[cfg(feature = "root")]
+    pub(crate) fn crash(mut self) -> Wreck {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
+        self.wreck()
+    }
+
+    #[cfg(feature = "root")]
+    fn wreck(&mut self) -> Wreck {
+        Wreck(Some(std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())))
     }
 
     fn end(&mut self) {
-        self.ask_to_stop();
-        let Some(mut child) = self.child.take() else { return };
+        self.signal(Signal::INT);
+        if self.wait_for_end() {
+            let left = remains::of(self.data_dir.path());
+            assert!(left.is_empty(), "left behind: {left:#?}; the server said:\n{}", self.log());
+        }
+    }
+
+    /// `false`: it had ended before.
+    fn wait_for_end(&mut self) -> bool {
+        let Some(mut child) = self.child.take() else { return false };
         let said = |what: &str, dir: &Path| format!("{what}; the server said:\n{}", log(dir));
         let begun = Instant::now();
         let status = loop {
@@ -164,7 +192,7 @@ impl Skep {
             if begun.elapsed() > STOP {
                 child.kill().unwrap();
                 child.wait().unwrap();
-                panic!("{}", said("the server did not stop at SIGTERM", self.data_dir.path()));
+                panic!("{}", said("the server did not stop at a signal", self.data_dir.path()));
             }
             std::thread::sleep(Duration::from_millis(20));
         };
@@ -173,8 +201,40 @@ impl Skep {
             "{}",
             said(&format!("the server ended with {status}"), self.data_dir.path())
         );
-        let left = remains::of(self.data_dir.path());
-        assert!(left.is_empty(), "{}", said(&format!("left behind: {left:#?}"), self.data_dir.path()));
+        true
+    }
+}
+
+/// The data directory of a server that ended and may have left VMs. Dropping it clears them away.
+#[cfg(feature = "root")]
+pub(crate) struct Wreck(Option<TempDir>);
+
+#[cfg(feature = "root")]
+impl Wreck {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.as_ref().unwrap().path()
+    }
+
+    /// Starts a server on it.
+    pub(crate) async fn start(self) -> Skep {
+        self.start_with(&[]).await
+    }
+
+    /// The same with more options.
+    pub(crate) async fn start_with(mut self, options: &[&str]) -> Skep {
+        Skep::start_on(self.0.take().unwrap(), options).await
+    }
+}
+
+#[cfg(feature = "root")]
+impl Drop for Wreck {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0 {
+            let mut command = Command::new(binary());
+            let images = tempfile::tempdir().unwrap();
+            command.args(["doctor", "--clean", "--data-dir"]).arg(dir.path());
+            let _ = command.arg("--image-dir").arg(images.path()).output();
+        }
     }
 }
 
@@ -183,7 +243,7 @@ impl Drop for Skep {
         if std::thread::panicking() {
             eprintln!("the server said:\n{}", self.log());
             if let Some(child) = &mut self.child {
-                let _ = kill_process(Pid::from_child(child), Signal::TERM);
+                let _ = kill_process(Pid::from_child(child), Signal::INT);
                 let _ = child.wait();
             }
             return;
@@ -226,8 +286,8 @@ fn privileges(command: &mut Command, _data_dir: &Path) {
     let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") else {
         panic!("SKEP_TEST_IMAGES is not set: run `make test`");
     };
-    // A flag wins over it.
-    command.env("SKEP_IMAGE_DIR", images);
+    // A flag wins over these. A pool costs every server some seconds of work that only some tests are about.
+    command.env("SKEP_IMAGE_DIR", images).env("SKEP_POOL_SIZE", "0");
 }
 
 /// Without root there is no swarm, so a server under test gives root up first.

@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use reqwest::Method;
+use rustix::{
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use serde_json::{Value, json};
 
 use super::{Skep, eventually, remains};
@@ -54,6 +58,28 @@ impl Skep {
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_server)
     }
 
+    /// The VMMs that run, parked ones too: the keeper's children that are no server.
+    pub(crate) fn vmms(&self) -> Vec<u32> {
+        let keeper = self.pid();
+        let children =
+            fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap_or_default();
+        let is_vmm = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            line.is_ok_and(|line| line.contains("qemu-system"))
+        };
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_vmm).collect()
+    }
+
+    /// Waits until another server than this one serves.
+    pub(crate) async fn wait_for_server_after(&self, before: u32) {
+        eventually("another server", async || self.server_pid().is_some_and(|pid| pid != before)).await;
+        eventually("its service", async || {
+            let asked = self.request(Method::GET, "/api/swarm/status").send().await;
+            matches!(asked, Ok(answer) if answer.status() == 200)
+        })
+        .await;
+    }
+
     /// The VMs that live.
     pub(crate) async fn count(&self) -> u64 {
         self.get("/api/swarm/status").await.ok(200)["count"].as_u64().unwrap()
@@ -69,6 +95,12 @@ impl Skep {
         let path = format!("/api/swarm/vm/{pid}");
         eventually("the VM's end", async || self.get(&path).await.status == 404).await;
     }
+}
+
+/// Kills a process.
+pub(crate) fn kill(pid: u32) {
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
 }
 
 /// Connects from inside a network namespace.

@@ -53,7 +53,7 @@ impl Agent {
             ("LANG", "C.UTF-8"),
         ];
         let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let bare = Place::new("/", HOME, env, CGROUP_PARENT);
+        let bare = Place::new("/", HOME, env, CGROUP_PARENT).with_shell_ahead();
         Self { bare, owner: Arc::default(), request_limit: request_limit() }
     }
 
@@ -86,6 +86,8 @@ impl Handler for Agent {
 
     async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
         let report = identity::take(&identity)?;
+        // They hold randomness that all that come from one snapshot have in common.
+        self.bare.commands().discard_ahead();
         let owner = identity.env.map(|env| Owner::Somebody(self.bare.with_env(&env)));
         self.belong_to(owner.unwrap_or(Owner::Awaited));
         Ok(report)
@@ -99,6 +101,11 @@ impl Handler for Agent {
         self.bare.commands().forget_ended();
         self.belong_to(Owner::Somebody(self.bare.with_env(&hand_out.env)));
         Ok(report)
+    }
+
+    async fn rest(&self) -> Result<(), Failure> {
+        self.bare.commands().rest().await;
+        Ok(())
     }
 
     async fn settle(&self) -> Result<(), Failure> {

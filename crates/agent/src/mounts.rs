@@ -51,7 +51,11 @@ fn working_mounts(root: &str) -> Result<(), Error> {
     attach("tmpfs", &at("/dev/shm"), "tmpfs", memory, Some(c"mode=1777"))?;
     attach("tmpfs", &at("/run"), "tmpfs", memory, Some(c"mode=755"))?;
     attach("tmpfs", &at("/tmp"), "tmpfs", memory, Some(c"mode=1777"))?;
-    attach("cgroup2", &at("/sys/fs/cgroup"), "cgroup2", view, None)
+    let groups = at("/sys/fs/cgroup");
+    // Or each command would wait for a grace period of the kernel before it enters its group: 10 ms in an emulator.
+    // Kernels before 6.0 do not know the option.
+    attach("cgroup2", &groups, "cgroup2", view, Some(c"favordynmods"))
+        .or_else(|_| attach("cgroup2", &groups, "cgroup2", view, None))
 }
 
 fn attach(

@@ -43,9 +43,14 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
             console::say(&format!("not warm: {reason}"));
         }
     }
+    let commands = place.commands();
     for _ in 0..ROUNDS {
         run(place, "true").await.map_err(Error::NoShell)?;
+        commands.rest().await;
     }
+    // Whoever is restored starts its own, with randomness of its own.
+    commands.discard_ahead();
+    commands.forget_ended();
     sync();
     console::say("at rest");
     Ok(())

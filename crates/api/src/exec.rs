@@ -126,12 +126,17 @@ pub struct ExecOutcome {
     pub truncated: bool,
 }
 
+/// The header of a streamed answer that names its command, to come back to it.
+pub const EXEC_ID_HEADER: &str = "skep-exec-id";
+
 /// The data of a `stdout` or `stderr` event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecData {
     /// A piece of output. Pieces never cut a character.
     pub data: String,
+    /// The bytes of its stream up to its end: where to come back to.
+    pub offset: u64,
 }
 
 /// The data of an `error` event: the command's end is unknown, and the stream ends.

@@ -8,6 +8,7 @@ pub mod health;
 pub mod ids;
 pub mod keys;
 pub mod operation;
+mod patch;
 pub mod scope;
 pub mod swarm;
 mod time;

@@ -114,6 +114,21 @@ pub struct BootRequest {
     pub env: Option<BTreeMap<String, String>>,
 }
 
+/// The body of `PATCH /api/swarm/vm/:pid`. What is absent stays.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ChangeRequest {
+    /// Milliseconds from now until the VM ends by itself; null is never.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, minimum = 1, example = 600_000))]
+    pub ttl_ms: Option<Option<u64>>,
+    /// Takes the place of all metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
 /// The answer of `POST /api/swarm/boot`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -211,7 +226,7 @@ pub struct DeleteAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Console {
-    /// The serial log, its last part.
+    /// The serial log, its last part; after a restart of the server, what came from then on.
     pub console: String,
     /// Whether an earlier part was left out.
     pub truncated: bool,

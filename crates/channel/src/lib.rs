@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
 //! | `POST /hand-out` | [`HandOut`] | [`HandOutReport`] |
+//! | `POST /rest` | | `{}`: nothing is left to do ahead of the next command |
 //! | `POST /settle` | | `{}` |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |
 //! | `PUT /commands/<id>` | `RunCommand` | its events, as [`wire`] frames |

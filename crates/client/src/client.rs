@@ -93,6 +93,14 @@ impl Client {
         self.read(self.request(Method::POST, path)?.json(body)).await
     }
 
+    pub(crate) async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<Answered<T>> {
+        self.read(self.request(Method::PATCH, path)?.json(body)).await
+    }
+
     /// A request for a path that is relative to the server's address.
     pub(crate) fn request(&self, method: Method, path: &str) -> Result<RequestBuilder> {
         let url = self.base.join(path).map_err(|_| Error::Url { url: format!("{}{path}", self.base) })?;

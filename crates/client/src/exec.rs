@@ -2,14 +2,15 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use eventsource_stream::{Event, EventStreamError, Eventsource};
 use futures_util::{Stream, StreamExt};
 use http::Method;
+use reqwest::RequestBuilder;
 use serde::de::DeserializeOwned;
-use skep_api::exec::{ExecData, ExecExit, ExecOutcome, ExecRequest, StreamRefusal};
+use skep_api::exec::{EXEC_ID_HEADER, ExecData, ExecExit, ExecOutcome, ExecRequest, StreamRefusal};
 
 use crate::{
     Answered, Client, Error, Result,
@@ -27,14 +28,48 @@ pub enum ExecEvent {
     Exit(ExecExit),
 }
 
+/// An event, and where its stream goes on.
+type Placed = Result<(ExecEvent, u64)>;
+
 /// The events of a running command. Dropping them ends the command.
-pub struct ExecEvents(Pin<Box<dyn Stream<Item = Result<ExecEvent>> + Send>>);
+pub struct ExecEvents {
+    events: Pin<Box<dyn Stream<Item = Placed> + Send>>,
+    id: Option<String>,
+    stdout_offset: u64,
+    stderr_offset: u64,
+}
+
+impl ExecEvents {
+    /// The command's id in its VM, for [`Client::exec_again`]. `None` from a server that names none.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// The bytes of standard output that came: where to come back to.
+    pub fn stdout_offset(&self) -> u64 {
+        self.stdout_offset
+    }
+
+    /// The bytes of standard error that came: where to come back to.
+    pub fn stderr_offset(&self) -> u64 {
+        self.stderr_offset
+    }
+}
 
 impl Stream for ExecEvents {
     type Item = Result<ExecEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.as_mut().poll_next(cx)
+        let next = ready!(self.events.as_mut().poll_next(cx));
+        Poll::Ready(next.map(|event| {
+            let (event, offset) = event?;
+            match &event {
+                ExecEvent::Stdout(_) => self.stdout_offset = offset,
+                ExecEvent::Stderr(_) => self.stderr_offset = offset,
+                ExecEvent::Exit(_) => {}
+            }
+            Ok(event)
+        }))
     }
 }
 
@@ -62,24 +97,51 @@ impl Client {
     /// As [`Client::exec`], now or as an item of the stream.
     pub async fn exec_stream(&self, vm: &str, request: &ExecRequest) -> Result<ExecEvents> {
         let request = ExecRequest { stream: Some(true), vm: None, ..request.clone() };
-        let response = self.send(self.request(Method::POST, &path_of(vm))?.json(&request)).await?;
-        let client = self.clone();
-        let events = response.bytes_stream().eventsource();
-        Ok(ExecEvents(Box::pin(events.map(move |event| client.read_event(event)))))
+        let request = self.request(Method::POST, &path_of(vm))?.json(&request);
+        self.events(request, (0, 0)).await
     }
 
-    fn read_event(
+    /// `GET /api/swarm/vm/{pid}/exec/{exec_id}`: comes back to a streamed command whose server ended meanwhile. The offsets
+    /// are those of [`ExecEvents`]; 0 is all that is kept.
+    ///
+    /// # Errors
+    /// `unknown_vm`, `unknown_exec`, `vm_ended`, `vm_paused`, `guest_timeout`, and those of every call.
+    pub async fn exec_again(
         &self,
-        event: std::result::Result<Event, EventStreamError<reqwest::Error>>,
-    ) -> Result<ExecEvent> {
+        vm: &str,
+        exec_id: &str,
+        stdout_offset: u64,
+        stderr_offset: u64,
+    ) -> Result<ExecEvents> {
+        let (vm, exec_id) = (path_of(vm), segment(exec_id));
+        let path = format!("{vm}/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}");
+        self.events(self.request(Method::GET, &path)?, (stdout_offset, stderr_offset)).await
+    }
+
+    async fn events(&self, request: RequestBuilder, offsets: (u64, u64)) -> Result<ExecEvents> {
+        let response = self.send(request).await?;
+        let id = response.headers().get(EXEC_ID_HEADER).and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let client = self.clone();
+        let events = response.bytes_stream().eventsource().map(move |event| client.read_event(event));
+        let (stdout_offset, stderr_offset) = offsets;
+        Ok(ExecEvents { events: Box::pin(events), id, stdout_offset, stderr_offset })
+    }
+
+    fn read_event(&self, event: std::result::Result<Event, EventStreamError<reqwest::Error>>) -> Placed {
         let event = event.map_err(|error| match error {
             EventStreamError::Transport(source) => self.unreachable(source),
             other => self.strange(other.to_string()),
         })?;
         match event.event.as_str() {
-            "stdout" => Ok(ExecEvent::Stdout(self.data::<ExecData>(&event)?.data)),
-            "stderr" => Ok(ExecEvent::Stderr(self.data::<ExecData>(&event)?.data)),
-            "exit" => Ok(ExecEvent::Exit(self.data(&event)?)),
+            "stdout" => {
+                let ExecData { data, offset } = self.data(&event)?;
+                Ok((ExecEvent::Stdout(data), offset))
+            }
+            "stderr" => {
+                let ExecData { data, offset } = self.data(&event)?;
+                Ok((ExecEvent::Stderr(data), offset))
+            }
+            "exit" => Ok((ExecEvent::Exit(self.data(&event)?), 0)),
             "error" => {
                 let StreamRefusal { error, message, code } = self.data(&event)?;
                 Err(refused_in_stream(code, error, message))

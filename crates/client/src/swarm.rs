@@ -1,6 +1,8 @@
 //! `/api/swarm`. A VM is named by its process id or its id, as text.
 
-use skep_api::swarm::{BootAnswer, BootRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm};
+use skep_api::swarm::{
+    BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm,
+};
 
 use crate::{Answered, Client, Result, client::segment};
 
@@ -43,6 +45,14 @@ impl Client {
     /// `unknown_vm`, and those of every call.
     pub async fn end_vm(&self, vm: &str) -> Result<Answered<DeleteAnswer>> {
         self.delete(&format!("api/swarm/vm/{}", segment(vm))).await
+    }
+
+    /// `PATCH /api/swarm/vm/{pid}`.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every call.
+    pub async fn change_vm(&self, vm: &str, request: &ChangeRequest) -> Result<Answered<Vm>> {
+        self.patch(&format!("api/swarm/vm/{}", segment(vm)), request).await
     }
 
     /// `GET /api/swarm/vm/{pid}/console`.

@@ -26,6 +26,9 @@ pub trait Machine: Send + Sync {
     /// Lets the processors run.
     async fn resume(&self) -> Result<(), Error>;
 
+    /// Whether the processors run.
+    async fn is_running(&self) -> Result<bool, Error>;
+
     /// Saves the device state, without memory, into `state`, and ends the VMM. Memory and disk stay as they are.
     async fn save(&self, state: OwnedFd) -> Result<(), Error>;
 

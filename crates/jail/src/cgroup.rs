@@ -60,7 +60,7 @@ impl Tree {
         }
         let _ = tree.remove();
         Err(Error::NoCgroup(format!(
-            "no controller for {} may be used; as a systemd unit skep needs `Delegate=yes`",
+            "no controller for {} may be used; it must stand in cgroup.controllers where skep makes its groups",
             missing.join(" and ")
         )))
     }
@@ -89,6 +89,31 @@ impl Tree {
             }
         }
         Ok(group)
+    }
+
+    /// A group that was made before, by this process or another. `None`: it is not in every hierarchy.
+    pub fn find(&self, name: &str) -> Option<Cgroup> {
+        let part = |hierarchy: &Hierarchy| Hierarchy { root: hierarchy.root.join(name), ..hierarchy.clone() };
+        let parts: Vec<Hierarchy> = self.hierarchies.iter().map(part).collect();
+        parts.iter().all(|part| part.root.join("cgroup.procs").exists()).then_some(Cgroup { parts })
+    }
+
+    /// Kills every process in the groups that are not to be kept, and removes those groups.
+    ///
+    /// # Errors
+    /// A process does not die, or the system refused.
+    pub fn remove_all_but(&self, kept: impl Fn(&str) -> bool) -> Result<(), Error> {
+        for root in self.paths() {
+            let failed = || Error::io(format!("groups of {}", root.display()));
+            for entry in fs::read_dir(root).map_err(failed())? {
+                let entry = entry.map_err(failed())?;
+                let is_group = entry.file_type().map_err(failed())?.is_dir();
+                if is_group && !entry.file_name().to_str().is_some_and(&kept) {
+                    remove_tree(&entry.path())?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Kills every process in the tree and removes it.
@@ -162,6 +187,11 @@ impl Cgroup {
     /// The group is gone.
     pub fn doors(&self) -> Result<Vec<OwnedFd>, Error> {
         self.parts.iter().map(Hierarchy::door).collect()
+    }
+
+    /// Whether a process is in it, in every hierarchy.
+    pub fn holds(&self, pid: u32) -> bool {
+        self.parts.iter().all(|part| part.holds(pid))
     }
 
     /// Kills every process in it.

@@ -71,6 +71,26 @@ const DENIED: &[i64] = &[
     libc::SYS_setdomainname,
     libc::SYS_syslog,
     libc::SYS_vhangup,
+    // Addresses without randomness and data that may be executed: of use to an attacker alone.
+    libc::SYS_personality,
+];
+
+/// Requests of `ioctl` that need no privilege on an inherited tap, and would change it for the machine: it would outlive
+/// its VM, or take a sibling's hardware address and with it the sibling's frames.
+const DENIED_OF_A_TAP: &[libc::c_ulong] = &[
+    libc::SIOCSIFHWADDR,
+    libc::TUNSETIFF as libc::c_ulong,
+    libc::TUNSETPERSIST as libc::c_ulong,
+    libc::TUNSETOWNER as libc::c_ulong,
+    libc::TUNSETGROUP as libc::c_ulong,
+    libc::TUNSETLINK as libc::c_ulong,
+    libc::TUNSETDEBUG as libc::c_ulong,
+    libc::TUNSETTXFILTER as libc::c_ulong,
+    libc::TUNATTACHFILTER as libc::c_ulong,
+    libc::TUNDETACHFILTER as libc::c_ulong,
+    libc::TUNSETQUEUE as libc::c_ulong,
+    libc::TUNSETIFINDEX as libc::c_ulong,
+    libc::TUNSETCARRIER as libc::c_ulong,
 ];
 
 /// Flags of `clone` that make a namespace.
@@ -100,11 +120,18 @@ fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
     let namespaces = NAMESPACES.iter().map(|flag| {
         let flag = u64::from(flag.cast_unsigned());
-        rule(SeccompCmpOp::MaskedEq(flag), flag)
+        rule(0, SeccompCmpOp::MaskedEq(flag), flag)
     });
     rules.insert(libc::SYS_clone, namespaces.collect::<Result<_, _>>()?);
+    let of_a_tap = DENIED_OF_A_TAP.iter().map(|request| rule(1, SeccompCmpOp::Eq, *request));
+    rules.insert(libc::SYS_ioctl, of_a_tap.collect::<Result<_, _>>()?);
+    // Blocks that do not count as the file's size escape its limit. A hole keeps the size too, but takes none.
+    let keeps = (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE).cast_unsigned();
+    let reserves = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
+    rules.insert(libc::SYS_fallocate, vec![rule(1, SeccompCmpOp::MaskedEq(u64::from(keeps)), reserves)?]);
     // Only local sockets: the network namespace is empty, but vsock and the kernel's crypto know no namespace.
-    rules.insert(libc::SYS_socket, vec![rule(SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
+    rules
+        .insert(libc::SYS_socket, vec![rule(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
     let mut program = x32_denied();
     program.extend(compile(rules, libc::EPERM)?);
     Ok(program)
@@ -115,8 +142,9 @@ fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
     compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS)
 }
 
-fn rule(operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value)?])
+/// A condition on the lower half of one argument.
+fn rule(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
 }
 
 fn compile(

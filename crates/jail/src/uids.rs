@@ -70,7 +70,7 @@ fn several(fields: &[&str]) -> Option<(u32, u32)> {
 }
 
 /// The ids of a range that are in use. An id is given again as late as possible.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct UidPool {
     range: UidRange,
     next: u32,
@@ -98,6 +98,17 @@ impl UidPool {
         Err(Error::UidsExhausted(self.range.count))
     }
 
+    /// Takes an id that a process has already. `false`: it is not of this range, or taken.
+    pub fn adopt(&mut self, uid: u32) -> bool {
+        let Some(number) = uid.checked_sub(self.range.base).filter(|number| *number < self.range.count)
+        else {
+            return false;
+        };
+        // Those before it may have been in use lately.
+        self.next = self.next.max((number + 1) % self.range.count);
+        self.taken.insert(uid)
+    }
+
     /// Gives one back, when no process of it is left.
     pub fn give_back(&mut self, uid: u32) {
         self.taken.remove(&uid);
@@ -119,6 +130,15 @@ mod tests {
         assert!(matches!(pool.take(), Err(Error::UidsExhausted(3))));
         pool.give_back(101);
         assert_eq!(pool.take().unwrap(), 101);
+    }
+
+    #[test]
+    fn an_id_that_is_in_use_already_is_not_given_away() {
+        let mut pool = UidPool::new(UidRange { base: 100, count: 3 });
+        assert!(pool.adopt(101) && !pool.adopt(101));
+        assert!(!pool.adopt(99) && !pool.adopt(103));
+        assert_eq!((pool.take().unwrap(), pool.take().unwrap()), (102, 100));
+        assert!(pool.take().is_err());
     }
 
     #[test]

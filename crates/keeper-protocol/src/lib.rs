@@ -9,9 +9,11 @@ mod socket;
 
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};
-pub use message::{AdminKey, Answer, Envelope, Launched, Request, SwarmAbility, Usage, Welcome};
+pub use message::{
+    AdminKey, Answer, Envelope, HeldVm, LIST_PART, Launched, Request, SwarmAbility, Usage, Welcome,
+};
 pub use peek::peek_welcome;
-pub use server_end::{LaunchedVm, ServerEnd};
+pub use server_end::{AttachedVm, LaunchedVm, ServerEnd};
 
 use std::os::fd::OwnedFd;
 

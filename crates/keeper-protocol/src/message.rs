@@ -78,9 +78,25 @@ pub enum Request {
         /// The VM.
         vm: VmId,
     },
-    /// The VMs that the keeper holds.
-    List,
+    /// Whom this VM belongs to is settled: it outlives this server. Until then it ends with it.
+    Commit {
+        /// The VM.
+        vm: VmId,
+    },
+    /// The VMs that the keeper holds, in the order of their ids, a part at a time.
+    List {
+        /// Only later ones than this.
+        after: Option<VmId>,
+    },
+    /// New streams to a VM that an earlier server drove.
+    Attach {
+        /// The VM.
+        vm: VmId,
+    },
 }
+
+/// The most VMs of one answer to [`Request::List`]: they fit into a packet.
+pub const LIST_PART: usize = 100;
 
 /// What the keeper answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -96,11 +112,16 @@ pub enum Answer {
     },
     /// What a VMM uses now.
     Usage(Usage),
-    /// The VMs that the keeper holds.
+    /// It outlives this server.
+    Committed,
+    /// VMs that the keeper holds: [`LIST_PART`] of them where there may be more.
     List {
-        /// Their ids.
-        vms: Vec<VmId>,
+        /// In the order of their ids.
+        vms: Vec<HeldVm>,
     },
+    /// A VM to be driven further. With it come, in this order: the VMM's pidfd, and connected streams of monitor, agent
+    /// channel and console.
+    Attached(Launched),
     /// It was not done.
     Refused(Failure),
 }
@@ -126,6 +147,17 @@ pub struct Launched {
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
+}
+
+/// A VM that the keeper holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeldVm {
+    /// What was told at its launch.
+    pub launched: Launched,
+    /// The name of its template.
+    pub template: String,
+    /// Whether it outlives its server: it is somebody's.
+    pub committed: bool,
 }
 
 /// What a VMM uses now.

@@ -16,7 +16,7 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use crate::{Answer, Envelope, Error, Launched, Request, Usage, Welcome, socket::Socket};
+use crate::{Answer, Envelope, Error, HeldVm, LIST_PART, Launched, Request, Usage, Welcome, socket::Socket};
 
 /// A VMM that waits for its guest, and all that it is driven by.
 #[derive(Debug)]
@@ -33,6 +33,21 @@ pub struct LaunchedVm {
     pub console: UnixStream,
     /// The device state that is to be loaded, at its beginning.
     pub state: File,
+}
+
+/// A VMM whose guest runs already, and all that it is driven by.
+#[derive(Debug)]
+pub struct AttachedVm {
+    /// What was told at its launch.
+    pub launched: Launched,
+    /// Readable when the VMM has ended.
+    pub pidfd: OwnedFd,
+    /// The monitor.
+    pub monitor: UnixStream,
+    /// The channel to the guest's agent.
+    pub agent: UnixStream,
+    /// The serial console.
+    pub console: UnixStream,
 }
 
 /// The server's end. Cheap to clone.
@@ -104,13 +119,49 @@ impl ServerEnd {
         }
     }
 
-    /// The VMs that the keeper holds.
+    /// Has a VM outlive this server, because it is somebody's now. Until then it ends with it.
+    ///
+    /// # Errors
+    /// The keeper does not hold it, cannot remember it, or is gone.
+    pub async fn commit(&self, vm: VmId) -> Result<(), Error> {
+        match self.ask(Request::Commit { vm }).await? {
+            (Answer::Committed, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The VMs that the keeper holds, in the order of their ids.
     ///
     /// # Errors
     /// The keeper is gone.
-    pub async fn list(&self) -> Result<Vec<VmId>, Error> {
-        match self.ask(Request::List).await? {
-            (Answer::List { vms }, _) => Ok(vms),
+    pub async fn list(&self) -> Result<Vec<HeldVm>, Error> {
+        let mut held: Vec<HeldVm> = Vec::new();
+        loop {
+            let after = held.last().map(|held| held.launched.vm);
+            match self.ask(Request::List { after }).await? {
+                (Answer::List { vms }, _) => {
+                    let is_last = vms.len() < LIST_PART;
+                    held.extend(vms);
+                    if is_last {
+                        return Ok(held);
+                    }
+                }
+                (other, _) => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Has a VM that an earlier server drove connected anew. Its streams answer once that server's are closed.
+    ///
+    /// # Errors
+    /// The keeper does not hold it, its VMM takes no connection, or the keeper is gone.
+    pub async fn attach(&self, vm: VmId) -> Result<AttachedVm, Error> {
+        match self.ask(Request::Attach { vm }).await? {
+            (Answer::Attached(launched), descriptors) => {
+                let [pidfd, monitor, agent, console] = exactly(descriptors)?;
+                let (monitor, agent, console) = (stream(monitor)?, stream(agent)?, stream(console)?);
+                Ok(AttachedVm { launched, pidfd, monitor, agent, console })
+            }
             (other, _) => Err(unexpected(&other)),
         }
     }
@@ -180,8 +231,7 @@ impl Inner {
 }
 
 fn unpack(launched: Launched, descriptors: Vec<OwnedFd>) -> Result<LaunchedVm, Error> {
-    let [pidfd, monitor, agent, console, state] = <[OwnedFd; 5]>::try_from(descriptors)
-        .map_err(|descriptors| Error::Protocol(format!("a VMM with {} descriptors", descriptors.len())))?;
+    let [pidfd, monitor, agent, console, state] = exactly(descriptors)?;
     Ok(LaunchedVm {
         launched,
         pidfd,
@@ -190,6 +240,11 @@ fn unpack(launched: Launched, descriptors: Vec<OwnedFd>) -> Result<LaunchedVm, E
         console: stream(console)?,
         state: state.into(),
     })
+}
+
+fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
+    <[OwnedFd; COUNT]>::try_from(descriptors)
+        .map_err(|descriptors| Error::Protocol(format!("a VMM with {} descriptors", descriptors.len())))
 }
 
 fn stream(descriptor: OwnedFd) -> Result<UnixStream, Error> {

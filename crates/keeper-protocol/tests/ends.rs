@@ -12,7 +12,8 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, VmId};
 use skep_keeper_protocol::{
-    Answer, Answerer, Error, KeeperEnd, Launched, Request, ServerEnd, SwarmAbility, Usage, Welcome, pair,
+    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PART, Launched, Request, ServerEnd, SwarmAbility, Usage,
+    Welcome, pair,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
 
@@ -86,6 +87,46 @@ async fn a_launch_brings_streams_and_the_state() {
     let mut state = String::new();
     got.state.read_to_string(&mut state).unwrap();
     assert_eq!(state, "state");
+}
+
+#[tokio::test]
+async fn a_list_of_any_length_comes_in_parts_that_fit() {
+    let (keeper, server) = ends().await;
+    let all: Vec<VmId> = (0..2 * LIST_PART).map(|_| VmId::generate()).collect();
+    let asked = tokio::spawn(async move { server.list().await });
+    for part in [&all[..LIST_PART], &all[LIST_PART..], &[]] {
+        let (request, answerer) = keeper.receive().await.unwrap().unwrap();
+        let Request::List { after } = request else { panic!("{request:?}") };
+        assert_eq!(
+            after,
+            part.first().map_or(all.last(), |first| all.iter().take_while(|vm| *vm != first).last()).copied()
+        );
+        // As long as one can be.
+        let held = |vm: &VmId| {
+            let launched = Launched { template_key: "k".repeat(64), ..launched(*vm) };
+            HeldVm { launched, template: "t".repeat(63), committed: false }
+        };
+        answerer.answer(Answer::List { vms: part.iter().map(held).collect() }, &[]).await.unwrap();
+    }
+    let listed: Vec<VmId> = asked.await.unwrap().unwrap().iter().map(|held| held.launched.vm).collect();
+    assert_eq!(listed, all);
+}
+
+#[tokio::test]
+async fn an_attachment_brings_streams() {
+    let (keeper, server) = ends().await;
+    let vm = VmId::generate();
+    let asked = tokio::spawn(async move { server.attach(vm).await });
+    let (request, answerer) = keeper.receive().await.unwrap().unwrap();
+    assert!(matches!(request, Request::Attach { vm: asked } if asked == vm));
+    let [(monitor, _m), (agent, mut a), (console, _c)] = [(); 3].map(|()| UnixStream::pair().unwrap());
+    let descriptors = [tempfile().into(), monitor.into(), agent.into(), console.into()];
+    answerer.answer(Answer::Attached(launched(vm)), &descriptors).await.unwrap();
+    let mut got = asked.await.unwrap().unwrap();
+    a.write_all(b"agent").unwrap();
+    let mut word = [0; 5];
+    got.agent.read_exact(&mut word).await.unwrap();
+    assert_eq!((&word, got.launched.pid), (b"agent", 42));
 }
 
 #[tokio::test]

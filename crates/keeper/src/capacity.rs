@@ -13,6 +13,13 @@ const VMM_MB: u64 = 64;
 /// More were never tried.
 const MOST_VMS: u64 = 1000;
 
+/// What VMs of an earlier keeper use: it is not available, and yet theirs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct InUse {
+    pub(crate) memory_bytes: u64,
+    pub(crate) disk_bytes: u64,
+}
+
 /// What VMs may have together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capacity {
@@ -23,11 +30,12 @@ pub(crate) struct Capacity {
 
 /// # Errors
 /// The system does not tell its memory or its disk.
-pub(crate) fn measure(order: &SwarmOrder, data_dir: &DataDir) -> Result<Capacity, Error> {
+pub(crate) fn measure(order: &SwarmOrder, data_dir: &DataDir, used: InUse) -> Result<Capacity, Error> {
     let meminfo = fs::read_to_string("/proc/meminfo").map_err(Error::io("/proc/meminfo"))?;
     let disk = statvfs(data_dir.path()).map_err(Error::io(data_dir.path().display().to_string()))?;
-    let memory_mb = order.memory_mb.unwrap_or_else(|| available_mb(&meminfo) * MEMORY_SHARE / 100);
-    let disk_mb = (disk.f_bavail * disk.f_frsize) >> 20;
+    let available_mb = available_mb(&meminfo) + (used.memory_bytes >> 20);
+    let memory_mb = order.memory_mb.unwrap_or(available_mb * MEMORY_SHARE / 100);
+    let disk_mb = (disk.f_bavail * disk.f_frsize + used.disk_bytes) >> 20;
     let max_vms = order.max_vms.unwrap_or_else(|| most_vms(memory_mb, disk_mb, &order.limits));
     Ok(Capacity { max_vms, memory_mb })
 }

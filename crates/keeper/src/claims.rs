@@ -41,12 +41,15 @@ impl Claim {
         make(run_dir, 0o755)?;
         make(&folder, 0o700)?;
         let blocks = range.count.div_ceil(BLOCK);
-        // Each directory begins elsewhere, so that one gets the same block again after a crash.
+        // Each directory begins elsewhere, so that few have to look further.
         let first = u32::from_str_radix(hash.get(..7).unwrap_or_default(), 16).unwrap_or(0);
-        for step in 0..blocks {
-            let block = first.wrapping_add(step) % blocks;
+        let path_of = |block: u32| folder.join((range.base + block * BLOCK).to_string());
+        let ours = |block: &u32| fs::read_to_string(path_of(*block)).is_ok_and(|owner| owner == hash);
+        let found = (0..blocks).find(ours);
+        // The same again, where VMs of an earlier keeper may still run, although a better one is free by now.
+        for block in found.into_iter().chain((0..blocks).map(|step| first.wrapping_add(step) % blocks)) {
             let base = range.base + block * BLOCK;
-            let path = folder.join(base.to_string());
+            let path = path_of(block);
             if let Some(locked) = claim(run_dir, &path, hash)? {
                 let count = BLOCK.min(range.count - block * BLOCK);
                 return Ok(Self { uids: UidRange { base, count }, path, _locked: locked });
@@ -127,6 +130,14 @@ mod tests {
         let crashed = take("000000000000");
         fs::create_dir(run_dir.path().join("000000000000")).unwrap();
         assert_ne!(take("000000000002"), crashed);
+        assert_eq!(take("000000000000"), crashed);
+        // Also where another one comes first.
+        let second = take("000000000002");
+        fs::create_dir(run_dir.path().join("000000000002")).unwrap();
+        fs::remove_dir(run_dir.path().join("000000000000")).unwrap();
+        fs::remove_file(run_dir.path().join("uids").join(crashed.to_string())).unwrap();
+        assert_eq!(Claim::take_below(run_dir.path(), RANGE, "000000000002").unwrap().uids.base, second);
+        fs::create_dir(run_dir.path().join("000000000000")).unwrap();
         assert_eq!(take("000000000000"), crashed);
         // Once it was cleared away, others may have it.
         fs::remove_dir(run_dir.path().join("000000000000")).unwrap();

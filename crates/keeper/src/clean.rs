@@ -1,6 +1,9 @@
 //! Clearing away what a crashed keeper left.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use skep_jail::Tree;
 use skep_network::Network;
@@ -9,6 +12,7 @@ use crate::{
     DataDir, Error, claims,
     data_dir::{remove, remove_file},
     lock::Lock,
+    records::Records,
 };
 
 /// Removes all that a crashed server of a data directory left on this machine, its VMs too. Its data stays. Blocks.
@@ -36,15 +40,22 @@ pub(crate) fn record_cgroups(data_dir: &DataDir, tree: &Tree) -> Result<(), Erro
 /// The caller holds the lock.
 pub(crate) fn leftovers(data_dir: &DataDir) -> Result<(), Error> {
     // First the processes: what they hold cannot go before them.
-    let record = data_dir.cgroup_record();
-    for line in fs::read_to_string(&record).unwrap_or_default().lines() {
-        let path = Path::new(line);
-        if path.file_name().is_some_and(|name| *name == *data_dir.name()) {
-            skep_jail::cgroup::remove_tree(path)?;
-        }
-    }
-    remove_file(&record)?;
+    recorded_trees(data_dir).iter().try_for_each(|path| skep_jail::cgroup::remove_tree(path))?;
+    remove_file(&data_dir.cgroup_record())?;
     Network::destroy(&data_dir.name())?;
     remove(&data_dir.sockets())?;
+    Records::of(data_dir).remove_all_but(|_| false)?;
     claims::forget(data_dir)
+}
+
+/// Removes the control groups that an earlier keeper had elsewhere. The caller holds the lock.
+pub(crate) fn other_trees(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
+    let elsewhere = recorded_trees(data_dir).into_iter().filter(|path| !tree.paths().any(|own| own == path));
+    elsewhere.into_iter().try_for_each(|path| Ok(skep_jail::cgroup::remove_tree(&path)?))
+}
+
+fn recorded_trees(data_dir: &DataDir) -> Vec<PathBuf> {
+    let text = fs::read_to_string(data_dir.cgroup_record()).unwrap_or_default();
+    let ours = |path: &PathBuf| path.file_name().is_some_and(|name| *name == *data_dir.name());
+    text.lines().map(PathBuf::from).filter(ours).collect()
 }

@@ -22,7 +22,7 @@ const HASH_DIGITS: usize = 12;
 /// ```text
 /// server/      the store; the server's user
 /// workspaces/  the accounts' files; the server's user
-/// keeper/      lock, records, disk layers; root alone
+/// keeper/      lock, records of VMs, disk layers; root alone
 /// admin.key    the first admin key; root alone
 /// ```
 #[derive(Debug, Clone)]
@@ -42,6 +42,7 @@ impl DataDir {
         found.let_pass()?;
         make(&found.keeper(), 0o700)?;
         make(&found.layers(), 0o700)?;
+        make(&found.records(), 0o700)?;
         Ok(found)
     }
 
@@ -109,6 +110,10 @@ impl DataDir {
 
     pub(crate) fn layers(&self) -> PathBuf {
         self.keeper().join("layers")
+    }
+
+    pub(crate) fn records(&self) -> PathBuf {
+        self.keeper().join("vms")
     }
 
     /// Where the cgroups of this directory lie, for the start after a crash.

@@ -60,6 +60,9 @@ pub enum Error {
     /// The keeper holds no such VM.
     #[error("the keeper holds no VM {0}")]
     UnknownVm(VmId),
+    /// The VM's process has ended.
+    #[error("VM {0} has ended")]
+    Ended(VmId),
     /// A text that is no template's name.
     #[error("`{0}` is no name of a template: lower-case letters, digits and `-`, 63 at the most")]
     NotATemplate(String),
@@ -104,6 +107,7 @@ impl Error {
         match self {
             Self::NotRoot | Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
+            Self::Ended(_) => ErrorCode::VmEnded,
             Self::VmExists(_) | Self::NotATemplate(_) => ErrorCode::InvalidValue,
             Self::NoUids | Self::Full(_) | Self::DiskFull => ErrorCode::NoCapacity,
             Self::Refused(failure) => failure.code,

@@ -13,8 +13,16 @@ use skep_keeper_protocol::{AdminKey, KeeperEnd, SwarmAbility, Welcome};
 use tokio::time::sleep;
 
 use crate::{
-    DataDir, Error, KeeperOrder, Started, User, admin_key, capacity, clean, data_dir::make, lock::Lock,
-    server_process::ServerProcess, serving::serve, stop::Stop, vmms::Vmms,
+    DataDir, Error, KeeperOrder, Started, User, admin_key,
+    adopt::{self, Survivor},
+    clean,
+    data_dir::make,
+    lock::Lock,
+    records::Records,
+    server_process::ServerProcess,
+    serving::serve,
+    stop::{Stop, Wish},
+    vmms::Vmms,
 };
 
 /// The first pause before a server that died is started again; it doubles up to the longest.
@@ -24,9 +32,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const WELL_STARTED: Duration = Duration::from_secs(10);
 
 /// Keeps until SIGTERM, SIGINT or SIGHUP. `started` is called once, when the address is taken and before the server runs.
+/// At SIGTERM the VMs that belong to somebody live on, for the next keeper; else nothing is left.
 ///
 /// # Errors
-/// The data directory, the address or the user cannot be had; nothing is left then. A first server that gives up by
+/// The data directory, the address or the user cannot be had; VMs that live are left alone then. A first server that gives up by
 /// itself is no error: its exit code is ours.
 pub fn run(mut order: KeeperOrder, started: impl FnOnce(&Started)) -> Result<ExitCode, Error> {
     if !getuid().is_root() {
@@ -40,7 +49,8 @@ pub fn run(mut order: KeeperOrder, started: impl FnOnce(&Started)) -> Result<Exi
     let data_dir = DataDir::open(&order.data_dir)?;
     let lock = Lock::take(&data_dir)?;
     let outcome = runtime.block_on(keep(&mut order, &data_dir, &lock, started));
-    let cleared = clean::leftovers(&data_dir);
+    // A VM that lives on has its record, and whatever it needs stays with it.
+    let cleared = if Records::of(&data_dir).is_empty() { clean::leftovers(&data_dir) } else { Ok(()) };
     lock.release()?;
     let code = outcome?;
     cleared.map(|()| code)
@@ -59,7 +69,10 @@ async fn keep(
     started: impl FnOnce(&Started),
 ) -> Result<ExitCode, Error> {
     let mut stop = Stop::new()?;
-    clean::leftovers(data_dir)?;
+    let survivors = adopt::survivors(data_dir)?;
+    if survivors.is_empty() {
+        clean::leftovers(data_dir)?;
+    }
     let user = User::resolve(order.user.as_deref(), order.first_root.as_deref())?;
     data_dir.give_to(&user)?;
     let key = admin_key::find_or_make(data_dir)?;
@@ -69,7 +82,7 @@ async fn keep(
     lock.listening_at(&text.join(", "))?;
     make(&data_dir.sockets(), 0o700)?;
 
-    let (vmms, ability) = prepare_swarm(order, data_dir).await;
+    let (vmms, ability) = prepare_swarm(order, data_dir, survivors).await?;
     let no_swarm = match &ability {
         SwarmAbility::Unable { reason } => Some(reason.clone()),
         SwarmAbility::Able { .. } => None,
@@ -90,10 +103,23 @@ async fn keep(
         vmms: vmms.map(Arc::new),
     };
     let outcome = keeper.until_stopped(&mut stop).await;
-    match keeper.vmms.and_then(Arc::into_inner) {
-        Some(vmms) => vmms.close().await.and(outcome),
-        None => outcome,
+    if let Some(vmms) = keeper.vmms.and_then(Arc::into_inner) {
+        leave(vmms, outcome.as_ref().map_or(Wish::LetThemLive, |(_, wish)| *wish)).await?;
     }
+    outcome.map(|(code, _)| code)
+}
+
+/// What is left is told: nobody should have to find out by themselves.
+async fn leave(vmms: Vmms, wish: Wish) -> Result<(), Error> {
+    let living = vmms.count();
+    if living == 0 || wish == Wish::EndThem {
+        return vmms.close().await;
+    }
+    tracing::info!(
+        living,
+        "{living} VMs live on; `skep serve` takes them over, `skep doctor --clean` ends them"
+    );
+    Ok(())
 }
 
 fn listen(order: &KeeperOrder) -> Result<Vec<TcpListener>, Error> {
@@ -102,25 +128,28 @@ fn listen(order: &KeeperOrder) -> Result<Vec<TcpListener>, Error> {
 }
 
 /// A machine that lacks something serves everything but VMs, and says why.
-async fn prepare_swarm(order: &mut KeeperOrder, data_dir: &DataDir) -> (Option<Vmms>, SwarmAbility) {
+async fn prepare_swarm(
+    order: &mut KeeperOrder,
+    data_dir: &DataDir,
+    survivors: Vec<Survivor>,
+) -> Result<(Option<Vmms>, SwarmAbility), Error> {
     let swarm = std::mem::replace(&mut order.swarm, Err(String::new()));
     let prepared = async {
         let swarm = swarm.map_err(Error::NoSwarm)?;
-        let capacity = capacity::measure(&swarm, data_dir)?;
-        let binary = order.binary.clone();
-        Ok((Vmms::prepare(data_dir.clone(), swarm, binary, capacity.max_vms).await?, capacity))
+        Vmms::prepare(data_dir.clone(), swarm, order.binary.clone(), survivors).await
     };
     match prepared.await {
-        Ok((vmms, capacity)) => {
-            let engine = vmms.swarm().engine.clone();
+        Ok(vmms) => {
+            let (engine, capacity) = (vmms.swarm().engine.clone(), vmms.capacity());
             let ability =
                 SwarmAbility::Able { engine, max_vms: capacity.max_vms, memory_mb: capacity.memory_mb };
-            (Some(vmms), ability)
+            Ok((Some(vmms), ability))
         }
         Err(error) => {
-            let error: Error = error;
             tracing::warn!(%error, "this start has no VMs: {error}");
-            (None, SwarmAbility::Unable { reason: error.to_string() })
+            // Nobody could reach those of an earlier start.
+            clean::leftovers(data_dir)?;
+            Ok((None, SwarmAbility::Unable { reason: error.to_string() }))
         }
     }
 }
@@ -137,19 +166,19 @@ struct Keeper<'a> {
 /// How one server's life ended.
 enum Life {
     /// We were told to stop.
-    Stopped(Option<ExitStatus>),
+    Stopped(Option<ExitStatus>, Wish),
     /// It ended by itself.
     Died(Option<ExitStatus>),
 }
 
 impl Keeper<'_> {
-    async fn until_stopped(&self, stop: &mut Stop) -> Result<ExitCode, Error> {
+    async fn until_stopped(&self, stop: &mut Stop) -> Result<(ExitCode, Wish), Error> {
         let mut pause = FIRST_PAUSE;
         let mut first = true;
         loop {
             let begun = Instant::now();
             let status = match self.one_life(stop).await? {
-                Life::Stopped(status) => return Ok(exit_code(status)),
+                Life::Stopped(status, wish) => return Ok((exit_code(status), wish)),
                 Life::Died(status) => status,
             };
             let well_started = begun.elapsed() >= WELL_STARTED;
@@ -157,19 +186,19 @@ impl Keeper<'_> {
             if let (true, false, Some(code)) = (first, well_started, status.and_then(|status| status.code()))
                 && code != 0
             {
-                return Ok(exit_code(status));
+                return Ok((exit_code(status), Wish::LetThemLive));
             }
             first = false;
             pause = if well_started { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             tracing::error!(?status, "the server died ({status:?}) and is started again in {pause:?}");
             tokio::select! {
                 () = sleep(pause) => {}
-                () = stop.asked() => return Ok(ExitCode::SUCCESS),
+                wish = stop.asked() => return Ok((ExitCode::SUCCESS, wish)),
             }
         }
     }
 
-    /// From the start of a server until nothing of it and its VMs is left.
+    /// From the start of a server until nothing of it is left, and of its VMs only those that belong to somebody.
     async fn one_life(&self, stop: &mut Stop) -> Result<Life, Error> {
         let (ours, theirs) = skep_keeper_protocol::pair()?;
         let end = KeeperEnd::new(ours)?;
@@ -177,20 +206,20 @@ impl Keeper<'_> {
         let server = ServerProcess::start(self.order, &self.user, theirs)?;
         let mut serving = tokio::spawn(serve(end, self.welcome(), listeners, self.vmms.clone()));
         let mut stopped = tokio::select! {
-            () = server.ended() => false,
+            () = server.ended() => None,
             // An exit closes the socket first; the process and its status follow.
-            _ = &mut serving => false,
-            () = stop.asked() => true,
+            _ = &mut serving => None,
+            wish = stop.asked() => Some(wish),
         };
-        if stopped {
+        if stopped.is_some() {
             server.ask_to_end();
         }
         tokio::select! {
             () = server.ended() => {}
             () = sleep(self.order.grace) => tracing::warn!("the server takes too long to end and is killed"),
-            () = stop.asked() => {
+            wish = stop.asked() => {
                 tracing::warn!("asked to stop while the server was ending: it is killed");
-                stopped = true;
+                stopped = stopped.max(Some(wish));
             }
         }
         server.kill();
@@ -201,9 +230,10 @@ impl Keeper<'_> {
             let _ = serving.await;
         }
         if let Some(vmms) = &self.vmms {
-            vmms.end_all().await;
+            let all = stopped == Some(Wish::EndThem);
+            vmms.end_those(|belongings| all || !belongings.committed()).await;
         }
-        Ok(if stopped { Life::Stopped(status) } else { Life::Died(status) })
+        Ok(stopped.map_or(Life::Died(status), |wish| Life::Stopped(status, wish)))
     }
 
     fn welcome(&self) -> Welcome {

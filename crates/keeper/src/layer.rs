@@ -1,9 +1,9 @@
 //! The private disk layer of a VM: a copy without a name, which goes with its last descriptor.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::fchown,
+    os::unix::fs::{MetadataExt, fchown},
     path::Path,
 };
 
@@ -12,7 +12,36 @@ use rustix::{
     io::Errno,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::Error;
+
+/// What tells a file without a name from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+/// The layer that a process has open. `None`: it has closed it.
+pub(crate) fn find(pid: u32, id: FileId) -> Option<File> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    descriptors.map(|entry| entry.path()).find_map(|path| {
+        // Looked at before it is opened: opening a device or a pipe may have effects.
+        let found = fs::metadata(&path).ok()?;
+        if (FileId { device: found.dev(), inode: found.ino() }) != id {
+            return None;
+        }
+        File::open(&path).ok().filter(|file| FileId::of(file).is_ok_and(|opened| opened == id))
+    })
+}
 
 /// A file of 2 GB holds about 1 MB: only that is copied.
 ///
@@ -78,7 +107,7 @@ fn copy_by_hand(mut source: &File, mut target: &File, begin: u64, end: u64) -> i
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::os::unix::fs::FileExt;
 
     use proptest::prelude::*;
 
@@ -109,6 +138,9 @@ mod tests {
         let mut middle = [0; 6];
         target.read_exact_at(&mut middle, 100 << 20).unwrap();
         assert_eq!(&middle, b"middle");
+        let id = FileId::of(&target).unwrap();
+        assert_eq!(FileId::of(&find(std::process::id(), id).unwrap()).unwrap(), id);
+        assert!(find(std::process::id(), FileId { inode: 0, ..id }).is_none());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

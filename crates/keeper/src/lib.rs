@@ -1,9 +1,11 @@
 //! The one privileged process: listener, namespaces, taps, cgroups, jails and VMMs.
 //!
 //! It parses nothing that callers send. What it is asked comes typed from the *server*, its child without privileges, and
-//! is checked here again. When the server dies, its VMs end and it is started again.
+//! is checked here again. When the server dies it is started again, and when we do, the next keeper takes over: VMs outlive
+//! both, see `adopt`.
 
 mod admin_key;
+mod adopt;
 mod capacity;
 mod claims;
 mod clean;
@@ -13,6 +15,8 @@ mod keep;
 mod layer;
 mod lock;
 mod order;
+mod process;
+mod records;
 mod server_process;
 mod serving;
 mod sockets;

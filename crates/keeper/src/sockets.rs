@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
 use crate::{
     Error,
     data_dir::{make, remove},
@@ -34,6 +36,9 @@ impl Line {
     }
 }
 
+/// The names of a VM's sockets.
+const NAMES: [&str; 3] = ["monitor", "agent", "console"];
+
 /// The lines of one VM.
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -52,8 +57,10 @@ impl SocketDir {
     pub(crate) fn create(path: PathBuf) -> Result<(Self, Lines), Error> {
         make(&path, 0o700)?;
         let open = |name: &str| Line::open(&path.join(name));
-        let lines =
-            || Ok(Lines { monitor: open("monitor")?, agent: open("agent")?, console: open("console")? });
+        let lines = || {
+            let [monitor, agent, console] = NAMES.map(open);
+            Ok(Lines { monitor: monitor?, agent: agent?, console: console? })
+        };
         match lines() {
             Ok(lines) => Ok((Self(path), lines)),
             Err(error) => {
@@ -61,6 +68,29 @@ impl SocketDir {
                 Err(error)
             }
         }
+    }
+
+    /// The folder of a VM that runs.
+    pub(crate) fn find(path: PathBuf) -> Option<Self> {
+        NAMES.iter().all(|name| path.join(name).exists()).then_some(Self(path))
+    }
+
+    /// New streams of monitor, agent and console. They wait in the listeners' queues until the VMM has no other.
+    ///
+    /// # Errors
+    /// The VMM is gone, or too many wait already.
+    pub(crate) fn connect(&self) -> Result<[OwnedFd; 3], Error> {
+        let [monitor, agent, console] = NAMES.map(|name| {
+            let path = self.0.join(name);
+            let connected = || {
+                // A full queue is an error then, and nothing to wait for.
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+                connect(&stream, &SocketAddrUnix::new(&path)?).map(|()| stream)
+            };
+            connected().map_err(|error: rustix::io::Errno| Error::io(path.display().to_string())(error))
+        });
+        Ok([monitor?, agent?, console?])
     }
 
     pub(crate) fn remove(&self) -> Result<(), Error> {
@@ -80,11 +110,18 @@ mod tests {
         let (sockets, lines) = SocketDir::create(dir.path().join("vm")).unwrap();
         let mut stream = UnixStream::from(lines.monitor.stream);
         stream.write_all(b"early").unwrap();
-        let (mut accepted, _) = UnixListener::from(lines.monitor.listener).accept().unwrap();
+        let listener = UnixListener::from(lines.monitor.listener);
+        let (mut accepted, _) = listener.accept().unwrap();
         let mut word = [0; 5];
         accepted.read_exact(&mut word).unwrap();
         assert_eq!(&word, b"early");
+        // Another server's turn comes after this one's.
+        let [monitor, ..] = SocketDir::find(dir.path().join("vm")).unwrap().connect().unwrap();
+        UnixStream::from(monitor).write_all(b"later").unwrap();
+        listener.accept().unwrap().0.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"later");
         sockets.remove().unwrap();
+        assert!(SocketDir::find(dir.path().join("vm")).is_none());
         assert!(!dir.path().join("vm").exists());
     }
 }

@@ -6,6 +6,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::Error;
 
+/// What is to become of the VMs when the keeper ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    /// They live on, and the next start takes them over: a service manager stops and starts us.
+    LetThemLive,
+    /// They end: whoever sits at the terminal is done.
+    EndThem,
+}
+
 pub(crate) struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -22,7 +31,7 @@ impl Stop {
     }
 
     /// Waits for the next of them. May be dropped and called again.
-    pub(crate) async fn asked(&mut self) {
+    pub(crate) async fn asked(&mut self) -> Wish {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -30,9 +39,9 @@ impl Stop {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = hangup => {}
+            _ = self.terminate.recv() => Wish::LetThemLive,
+            _ = self.interrupt.recv() => Wish::EndThem,
+            _ = hangup => Wish::EndThem,
         }
     }
 }

@@ -15,11 +15,14 @@ use rustix::fs::OFlags;
 use skep_api::VmId;
 use skep_engine::{Descriptors, LaunchOrder, Purpose, VmmCommand};
 use skep_jail::{Cgroup, CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree};
-use skep_keeper_protocol::Usage;
+use skep_keeper_protocol::{HeldVm, Launched, Usage};
 use skep_network::{Port, Tap};
 
 use crate::{
-    DataDir, Error, OpenTemplate, SwarmOrder, layer,
+    DataDir, Error, OpenTemplate, SwarmOrder,
+    layer::{self, FileId},
+    process::ProcessId,
+    records::{Record, Records, VmmRecord},
     sockets::{Lines, SocketDir},
 };
 
@@ -35,6 +38,7 @@ const WORDS: u64 = 4096;
 pub(crate) struct Belongings {
     pub(crate) uid: Option<u32>,
     pub(crate) port: Option<Port>,
+    pub(crate) record: Option<Record>,
     jailed: Option<Jailed>,
     group: Option<Cgroup>,
     sockets: Option<SocketDir>,
@@ -43,37 +47,76 @@ pub(crate) struct Belongings {
     out_of_memory: bool,
 }
 
-/// What the server is told of a VMM that runs.
-pub(crate) struct Running {
-    pub(crate) pid: u32,
-    pub(crate) template_key: String,
-    pub(crate) vcpus: u32,
-    pub(crate) memory_mb: u64,
-    /// Its pidfd, the streams of monitor, agent and console, and the state that it waits for.
-    pub(crate) descriptors: [OwnedFd; 5],
-}
-
 /// Where VMMs are made.
 pub(crate) struct Site<'a> {
     pub(crate) data_dir: &'a DataDir,
     pub(crate) swarm: &'a SwarmOrder,
     pub(crate) tree: &'a Tree,
     pub(crate) binary: &'a Path,
+    pub(crate) records: &'a Records,
+    pub(crate) boot_id: &'a str,
 }
 
 impl Belongings {
-    /// Starts the VMM. Blocks. Whatever comes of it, what is there then stands in `self`.
+    /// What an earlier keeper made, and that was found again.
+    pub(crate) fn adopted(
+        record: Record,
+        vmm: &VmmRecord,
+        jailed: Jailed,
+        group: Cgroup,
+        sockets: SocketDir,
+        port: Port,
+    ) -> Self {
+        Self {
+            uid: Some(record.uid),
+            port: Some(port),
+            layer: layer::find(jailed.pid, vmm.layer),
+            record: Some(record),
+            jailed: Some(jailed),
+            group: Some(group),
+            sockets: Some(sockets),
+            // The pipe went with the keeper that read it.
+            words: None,
+            out_of_memory: false,
+        }
+    }
+
+    /// Starts the VMM: its pidfd, the streams of monitor, agent and console, and the state that it waits for. Blocks.
+    /// Whatever comes of it, what is there then stands in `self`.
     pub(crate) fn start(
         &mut self,
         site: &Site<'_>,
         vm: VmId,
         uid: u32,
         tap: Tap,
+        name: String,
+    ) -> Result<[OwnedFd; 5], Error> {
+        // Before all that would outlive us. The tap goes with its descriptor, which so far is ours alone.
+        let record = Record::half_made(site.boot_id.to_owned(), vm, uid, &tap.port, name.clone());
+        site.records.write(self.record.insert(record))?;
+        let template = site.swarm.templates.open(&name)?;
+        let (vcpus, memory_mb, template_key) = (template.vcpus, template.memory_mb, template.key.clone());
+        let (descriptors, layer) = self.spawn(site, vm, uid, tap, template)?;
+        if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
+            let process = ProcessId::of(jailed)?;
+            record.vmm = Some(VmmRecord { process, template_key, vcpus, memory_mb, layer });
+            site.records.write(record)?;
+        }
+        Ok(descriptors)
+    }
+
+    fn spawn(
+        &mut self,
+        site: &Site<'_>,
+        vm: VmId,
+        uid: u32,
+        tap: Tap,
         template: OpenTemplate,
-    ) -> Result<Running, Error> {
-        let OpenTemplate { key, vcpus, memory_mb, ram, kernel, initrd, root, state, layer } = template;
+    ) -> Result<([OwnedFd; 5], FileId), Error> {
+        let OpenTemplate { vcpus, memory_mb, ram, kernel, initrd, root, state, layer, .. } = template;
         let layer = layer::copy(&File::from(layer), &site.data_dir.layers(), uid)?;
         let layer_bytes = layer.metadata().map_err(Error::io("disk layer"))?.len();
+        let layer_id = FileId::of(&layer).map_err(Error::io("disk layer"))?;
         let for_vmm = layer.try_clone().map_err(Error::io("disk layer"))?;
         self.layer = Some(layer);
         let group =
@@ -105,13 +148,46 @@ impl Belongings {
         let handles = Handles { cgroup_doors: group.doors()?, stderr: Some(stderr), inherited };
         let jailed = self.jailed.insert(skep_jail::spawn(site.binary, &order, handles)?);
         let pidfd = jailed.pidfd.try_clone().map_err(Error::io("pidfd"))?;
-        let descriptors = [pidfd, monitor.stream, agent.stream, console.stream, state];
-        Ok(Running { pid: jailed.pid, template_key: key, vcpus, memory_mb, descriptors })
+        Ok(([pidfd, monitor.stream, agent.stream, console.stream, state], layer_id))
+    }
+
+    /// What is told of it. `None` until its VMM runs.
+    pub(crate) fn told(&self) -> Option<HeldVm> {
+        let (record, port) = (self.record.as_ref()?, self.port.as_ref()?);
+        let vmm = record.vmm.as_ref()?;
+        let launched = Launched {
+            vm: record.vm,
+            pid: vmm.process.pid,
+            ip: port.ip,
+            prefix_len: port.prefix_len,
+            gateway: port.gateway,
+            mac: port.mac,
+            template_key: vmm.template_key.clone(),
+            vcpus: vmm.vcpus,
+            memory_mb: vmm.memory_mb,
+        };
+        Some(HeldVm { launched, template: record.template.clone(), committed: record.committed })
+    }
+
+    /// Whether it outlives its server.
+    pub(crate) fn committed(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.committed)
+    }
+
+    /// Its pidfd, and new streams of monitor, agent and console. `None` where it has ended.
+    pub(crate) fn attach(&self) -> Result<Option<[OwnedFd; 4]>, Error> {
+        let (Some(jailed), Some(sockets)) = (&self.jailed, &self.sockets) else { return Ok(None) };
+        if jailed.wait(Duration::ZERO)? {
+            return Ok(None);
+        }
+        let pidfd = jailed.pidfd.try_clone().map_err(Error::io("pidfd"))?;
+        let [monitor, agent, console] = sockets.connect()?;
+        Ok(Some([pidfd, monitor, agent, console]))
     }
 
     /// Ends the VMM and clears away all that needs no other thread. Blocks for some tens of milliseconds. May be called
     /// again after an error.
-    pub(crate) fn clear(&mut self, vm: VmId) -> Result<(), Error> {
+    pub(crate) fn clear(&mut self, vm: VmId, records: &Records) -> Result<(), Error> {
         if let Some(jailed) = &self.jailed {
             let ended_before = jailed.wait(Duration::ZERO)?;
             jailed.kill()?;
@@ -133,6 +209,8 @@ impl Belongings {
         if let Some(sockets) = &self.sockets {
             sockets.remove()?;
         }
+        // Last: whatever a crash leaves before this is found by it.
+        records.remove(vm)?;
         *self = Self {
             uid: self.uid,
             port: self.port.take(),

@@ -9,15 +9,20 @@ use std::{
 
 use skep_api::VmId;
 use skep_jail::{Tree, UidPool};
-use skep_keeper_protocol::{Answer, Answerer, Launched, Request, Usage, is_template_name};
-use skep_network::{Network, Port};
+use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PART, Launched, Request, Usage, is_template_name};
+use skep_network::Network;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use crate::{
     DataDir, Error, SwarmOrder,
+    adopt::{self, Ground, Survivor},
+    capacity::{self, Capacity, InUse},
     claims::Claim,
     clean,
-    vmm::{Belongings, Running, Site},
+    data_dir::make,
+    process::boot_id,
+    records::Records,
+    vmm::{Belongings, Site},
 };
 
 /// Launches at the same time. Each keeps a core busy for some milliseconds; more would only make all of them slow.
@@ -34,7 +39,9 @@ pub(crate) struct Vmms {
     claim: Claim,
     held: Mutex<HashMap<VmId, Held>>,
     launches: Semaphore,
-    max_vms: u32,
+    capacity: Capacity,
+    records: Records,
+    boot_id: String,
 }
 
 /// A VM's place in the table.
@@ -45,7 +52,7 @@ enum Held {
 }
 
 impl Vmms {
-    /// Makes network and control groups.
+    /// Makes network and control groups, or takes over those of the survivors.
     ///
     /// # Errors
     /// This machine lacks something; nothing is left then.
@@ -53,26 +60,26 @@ impl Vmms {
         data_dir: DataDir,
         swarm: SwarmOrder,
         binary: PathBuf,
-        max_vms: u32,
+        survivors: Vec<Survivor>,
     ) -> Result<Self, Error> {
         swarm.uids.check()?;
         let claim = Claim::take(swarm.uids, &data_dir)?;
+        let mut uids = UidPool::new(claim.uids);
         let made = async {
-            let tree = Tree::create(&data_dir.name())?;
-            if let Err(error) = clean::record_cgroups(&data_dir, &tree) {
-                // What is not recorded is not found again.
-                tree.remove()?;
-                return Err(error);
-            }
-            let network = Network::create(&data_dir.name(), swarm.subnet).await?;
-            Ok((tree, network))
+            let Ground { tree, network, living } = ground(&data_dir, &swarm, &mut uids, survivors).await?;
+            let capacity = capacity::measure(&swarm, &data_dir, in_use(living.values()))?;
+            Ok((tree, network, living, capacity, boot_id()?))
         };
         match made.await {
-            Ok((tree, network)) => Ok(Self {
-                uids: Mutex::new(UidPool::new(claim.uids)),
-                held: Mutex::new(HashMap::new()),
+            Ok((tree, network, living, capacity, boot_id)) => Ok(Self {
+                uids: Mutex::new(uids),
+                held: Mutex::new(
+                    living.into_iter().map(|(vm, found)| (vm, Held::Running(Box::new(found)))).collect(),
+                ),
                 launches: Semaphore::new(LAUNCHES),
-                max_vms,
+                records: Records::of(&data_dir),
+                boot_id,
+                capacity,
                 data_dir,
                 swarm,
                 binary,
@@ -86,6 +93,16 @@ impl Vmms {
                 Err(error)
             }
         }
+    }
+
+    /// What VMs may have together.
+    pub(crate) fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// How many VMs there are.
+    pub(crate) fn count(&self) -> usize {
+        self.held().len()
     }
 
     pub(crate) fn swarm(&self) -> &SwarmOrder {
@@ -102,7 +119,7 @@ impl Vmms {
             }
         };
         if let Err(error) = answerer.answer(answer, &descriptors).await {
-            // Then all its VMs end, and this one with them.
+            // Then its VMs end that are nobody's yet, a new one with them.
             tracing::debug!(%error, "the server went away before its answer");
         }
     }
@@ -118,7 +135,15 @@ impl Vmms {
                 Ok((Answer::Ended { out_of_memory }, Vec::new()))
             }
             Request::Usage { vm } => Ok((Answer::Usage(self.usage(vm)?), Vec::new())),
-            Request::List => Ok((Answer::List { vms: self.held().keys().copied().collect() }, Vec::new())),
+            Request::Commit { vm } => {
+                self.commit(vm).await?;
+                Ok((Answer::Committed, Vec::new()))
+            }
+            Request::List { after } => Ok((Answer::List { vms: self.list(after) }, Vec::new())),
+            Request::Attach { vm } => {
+                let (launched, descriptors) = self.attach(vm)?;
+                Ok((Answer::Attached(launched), descriptors.into()))
+            }
         }
     }
 
@@ -147,8 +172,8 @@ impl Vmms {
             return Err(Error::VmExists(vm));
         }
         // The server counts too; one that lies must not fill this machine.
-        if held.len() >= self.max_vms as usize {
-            return Err(Error::Full(self.max_vms));
+        if held.len() >= self.capacity.max_vms as usize {
+            return Err(Error::Full(self.capacity.max_vms));
         }
         held.insert(vm, Held::Busy);
         Ok(())
@@ -164,21 +189,61 @@ impl Vmms {
         let _permit = self.launches.acquire().await;
         let uid = *belongings.uid.insert(self.uids().take()?);
         let tap = self.network.add_tap().await?;
-        let port = belongings.port.insert(tap.port.clone()).clone();
+        belongings.port = Some(tap.port.clone());
         let this = Arc::clone(self);
         let mut taken = std::mem::take(belongings);
         let started = spawn_blocking(move || {
-            let opened = this.swarm.templates.open(&template).map_err(Error::from);
-            let outcome = opened.and_then(|template| taken.start(&this.site(), vm, uid, tap, template));
+            let outcome = taken.start(&this.site(), vm, uid, tap, template);
             (taken, outcome)
         });
         let (taken, outcome) =
             started.await.map_err(|error| Error::io("launch")(std::io::Error::other(error)))?;
         *belongings = taken;
-        let Running { pid, template_key, vcpus, memory_mb, descriptors } = outcome?;
-        let Port { ip, prefix_len, gateway, mac, .. } = port;
-        let launched = Launched { vm, pid, ip, prefix_len, gateway, mac, template_key, vcpus, memory_mb };
-        Ok((launched, descriptors.into()))
+        let descriptors = outcome?;
+        let told = belongings.told().ok_or(Error::UnknownVm(vm))?;
+        Ok((told.launched, descriptors.into()))
+    }
+
+    /// Remembers that a VM is somebody's, on disk first.
+    async fn commit(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
+        let mut record = match self.held().get(&vm) {
+            Some(Held::Running(belongings)) => belongings.record.clone().ok_or(Error::UnknownVm(vm))?,
+            _ => return Err(Error::UnknownVm(vm)),
+        };
+        record.committed = true;
+        let (this, written) = (Arc::clone(self), record.clone());
+        let writing = spawn_blocking(move || this.records.write(&written));
+        writing.await.map_err(|error| Error::io("record of a VM")(std::io::Error::other(error)))??;
+        if let Some(Held::Running(belongings)) = self.held().get_mut(&vm)
+            && let Some(kept) = &mut belongings.record
+        {
+            *kept = record;
+            return Ok(());
+        }
+        // It was ended meanwhile, and its record with it, before or after ours was written.
+        self.records.remove(vm)?;
+        Err(Error::UnknownVm(vm))
+    }
+
+    fn list(&self, after: Option<VmId>) -> Vec<HeldVm> {
+        let held = self.held();
+        let running = held.values().filter_map(|held| match held {
+            Held::Running(belongings) => belongings.told(),
+            Held::Busy => None,
+        });
+        let mut vms: Vec<HeldVm> = running.filter(|told| after < Some(told.launched.vm)).collect();
+        vms.sort_by_key(|told| told.launched.vm);
+        vms.truncate(LIST_PART);
+        vms
+    }
+
+    fn attach(&self, vm: VmId) -> Result<(Launched, [OwnedFd; 4]), Error> {
+        let held = self.held();
+        let Some(Held::Running(belongings)) = held.get(&vm) else { return Err(Error::UnknownVm(vm)) };
+        match (belongings.told(), belongings.attach()?) {
+            (Some(told), Some(descriptors)) => Ok((told.launched, descriptors)),
+            _ => Err(Error::Ended(vm)),
+        }
     }
 
     async fn end(self: &Arc<Self>, vm: VmId) -> Result<bool, Error> {
@@ -198,9 +263,10 @@ impl Vmms {
 
     /// Clears away, and forgets the VM when nothing of it is left; else it can be ended again.
     async fn clear(self: &Arc<Self>, vm: VmId, belongings: Belongings) -> Result<bool, Error> {
+        let this = Arc::clone(self);
         let cleared = spawn_blocking(move || {
             let mut belongings = belongings;
-            let outcome = belongings.clear(vm);
+            let outcome = belongings.clear(vm, &this.records);
             (belongings, outcome)
         });
         let (mut belongings, outcome) =
@@ -232,9 +298,13 @@ impl Vmms {
         }
     }
 
-    /// Ends all. Nothing may be under way any more.
-    pub(crate) async fn end_all(self: &Arc<Self>) {
-        let all: Vec<VmId> = self.held().keys().copied().collect();
+    /// Ends those that are meant. Nothing may be under way any more.
+    pub(crate) async fn end_those(self: &Arc<Self>, meant: impl Fn(&Belongings) -> bool) {
+        let all: Vec<VmId> = {
+            let held = self.held();
+            let meant = |held: &Held| matches!(held, Held::Running(belongings) if meant(belongings));
+            held.iter().filter(|(_, held)| meant(held)).map(|(vm, _)| *vm).collect()
+        };
         let ends: Vec<_> = all
             .into_iter()
             .map(|vm| {
@@ -243,23 +313,31 @@ impl Vmms {
             })
             .collect();
         for end in ends {
-            // An error was logged, and what is left goes with the tree.
+            // An error was logged. What is left goes with the tree, or by the next keeper.
             let _ = end.await;
         }
     }
 
     /// Takes network and control groups away, whoever still lives in them.
     pub(crate) async fn close(self) -> Result<(), Error> {
-        let Self { tree, network, claim, .. } = self;
+        let Self { tree, network, claim, records, .. } = self;
         let network = network.close().await;
         let tree = spawn_blocking(move || tree.remove()).await;
         tree.map_err(|error| Error::io("end of the control groups")(std::io::Error::other(error)))??;
         network?;
+        records.remove_all_but(|_| false)?;
         claim.release()
     }
 
     fn site(&self) -> Site<'_> {
-        Site { data_dir: &self.data_dir, swarm: &self.swarm, tree: &self.tree, binary: &self.binary }
+        Site {
+            data_dir: &self.data_dir,
+            swarm: &self.swarm,
+            tree: &self.tree,
+            binary: &self.binary,
+            records: &self.records,
+            boot_id: &self.boot_id,
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<VmId, Held>> {
@@ -269,4 +347,40 @@ impl Vmms {
     fn uids(&self) -> MutexGuard<'_, UidPool> {
         self.uids.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Takes over what the survivors live in. Where that cannot be, they end with it, and all is made anew.
+async fn ground(
+    data_dir: &DataDir,
+    swarm: &SwarmOrder,
+    uids: &mut UidPool,
+    survivors: Vec<Survivor>,
+) -> Result<Ground, Error> {
+    if !survivors.is_empty() {
+        let fresh = uids.clone();
+        match adopt::adopt(data_dir, swarm, uids, survivors).await {
+            Ok(ground) => return Ok(ground),
+            Err(error) => {
+                tracing::warn!(%error, "the VMs of an earlier start cannot be taken over and end: {error}");
+                clean::leftovers(data_dir)?;
+                make(&data_dir.sockets(), 0o700)?;
+                *uids = fresh;
+            }
+        }
+    }
+    let tree = Tree::create(&data_dir.name())?;
+    if let Err(error) = clean::record_cgroups(data_dir, &tree) {
+        // What is not recorded is not found again.
+        tree.remove()?;
+        return Err(error);
+    }
+    let network = Network::create(&data_dir.name(), swarm.subnet).await?;
+    Ok(Ground { tree, network, living: HashMap::new() })
+}
+
+fn in_use<'a>(living: impl Iterator<Item = &'a Belongings>) -> InUse {
+    living.map(Belongings::usage).fold(InUse::default(), |sum, used| InUse {
+        memory_bytes: sum.memory_bytes + used.memory_bytes,
+        disk_bytes: sum.disk_bytes + used.disk_bytes,
+    })
 }

@@ -28,6 +28,16 @@ impl Addresses {
         })
     }
 
+    /// Takes a slot that is in use already. `false`: there is none such, or it was taken.
+    pub(crate) fn adopt(&mut self, slot: Slot) -> bool {
+        if slot.0 >= self.count {
+            return false;
+        }
+        // Those before it may have been in use lately.
+        self.next = self.next.max((slot.0 + 1) % self.count);
+        self.taken.insert(slot)
+    }
+
     pub(crate) fn give_back(&mut self, slot: Slot) {
         self.taken.remove(&slot);
     }
@@ -58,6 +68,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_slot_that_is_in_use_already_is_not_given_away() {
+        let mut addresses = Addresses::new(3);
+        assert!(addresses.adopt(Slot(1)) && !addresses.adopt(Slot(1)) && !addresses.adopt(Slot(3)));
+        assert_eq!((addresses.take(), addresses.take()), (Some(Slot(2)), Some(Slot(0))));
+        assert_eq!(addresses.take(), None);
     }
 
     #[test]

@@ -73,15 +73,33 @@ impl Network {
     /// # Errors
     /// A namespace of that name exists, a program or kernel part is missing, or the system refused. Nothing is left then.
     pub async fn create(name: &str, subnet: Subnet) -> Result<Self, Error> {
+        Ok(Self::begin(name, subnet, Beginning::New).await?.0)
+    }
+
+    /// Takes over the namespace that an earlier process made, with the ports of these addresses; every other port is
+    /// taken away. The packet filter is loaded again. Answers the ports that are there: an address without one is left
+    /// out.
+    ///
+    /// # Errors
+    /// There is no such namespace, it is not as it was made, or the system refused. What is there stays then.
+    pub async fn adopt(
+        name: &str,
+        subnet: Subnet,
+        addresses: Vec<Ipv4Addr>,
+    ) -> Result<(Self, Vec<Port>), Error> {
+        Self::begin(name, subnet, Beginning::Adopt(addresses)).await
+    }
+
+    async fn begin(name: &str, subnet: Subnet, beginning: Beginning) -> Result<(Self, Vec<Port>), Error> {
         let (requests, queue) = mpsc::channel(QUEUE);
         let (ready, outcome) = oneshot::channel();
         let owned = name.to_owned();
         let thread = std::thread::Builder::new()
             .name("network".to_owned())
-            .spawn(move || serve(&owned, subnet, queue, ready))
+            .spawn(move || serve(&owned, subnet, beginning, queue, ready))
             .map_err(Error::io("thread of the network"))?;
-        outcome.await.unwrap_or(Err(Error::ThreadGone))?;
-        Ok(Self { name: name.to_owned(), subnet, requests, thread })
+        let ports = outcome.await.unwrap_or(Err(Error::ThreadGone))?;
+        Ok((Self { name: name.to_owned(), subnet, requests, thread }, ports))
     }
 
     /// The namespace's name.
@@ -138,34 +156,37 @@ impl Network {
     }
 }
 
+/// How a network begins.
+enum Beginning {
+    New,
+    Adopt(Vec<Ipv4Addr>),
+}
+
 /// All that is done inside the namespace happens on this thread: a namespace is a thread's.
 fn serve(
     name: &str,
     subnet: Subnet,
+    beginning: Beginning,
     queue: mpsc::Receiver<Request>,
-    ready: oneshot::Sender<Result<(), Error>>,
+    ready: oneshot::Sender<Result<Vec<Port>, Error>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime.map_err(Error::io("runtime of the network")) {
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    let namespace = match Namespace::create(name) {
-        Ok(namespace) => namespace,
-        Err(error) => return drop(ready.send(Err(error))),
-    };
     runtime.block_on(async {
-        match Inside::build(subnet).await {
-            Ok(inside) => {
-                namespace.keep();
+        let begun = match beginning {
+            Beginning::New => Inside::make(name, subnet).await.map(|inside| (inside, Vec::new())),
+            Beginning::Adopt(addresses) => Inside::adopt(name, subnet, &addresses).await,
+        };
+        match begun {
+            Ok((inside, ports)) => {
                 // Nobody waits any more: the queue is closed then too.
-                let _ = ready.send(Ok(()));
+                let _ = ready.send(Ok(ports));
                 inside.answer(queue).await;
             }
-            Err(error) => {
-                drop(namespace);
-                let _ = ready.send(Err(error));
-            }
+            Err(error) => drop(ready.send(Err(error))),
         }
     });
 }
@@ -179,6 +200,36 @@ struct Inside {
 }
 
 impl Inside {
+    async fn make(name: &str, subnet: Subnet) -> Result<Self, Error> {
+        // Goes again with an error.
+        let namespace = Namespace::create(name)?;
+        let inside = Self::build(subnet).await?;
+        namespace.keep();
+        Ok(inside)
+    }
+
+    async fn adopt(name: &str, subnet: Subnet, addresses: &[Ipv4Addr]) -> Result<(Self, Vec<Port>), Error> {
+        Namespace::enter(name)?;
+        namespace::forbid_forwarding()?;
+        ruleset::load(subnet)?;
+        let links = Links::connect()?;
+        let bridge = links.find(BRIDGE).await?;
+        let mut inside = Self { links, bridge, subnet, addresses: Addresses::new(subnet.slots()) };
+        let mut ports = Vec::new();
+        let names = inside.links.names().await?;
+        for slot in addresses.iter().filter_map(|address| subnet.slot(*address)) {
+            let port = inside.port(slot);
+            if names.contains(&port.name) && inside.addresses.adopt(slot) {
+                ports.push(port);
+            }
+        }
+        let fixed = |name: &str| name == BRIDGE || name == "lo";
+        for name in names.iter().filter(|name| !fixed(name) && ports.iter().all(|port| port.name != **name)) {
+            inside.links.delete(name).await?;
+        }
+        Ok((inside, ports))
+    }
+
     async fn build(subnet: Subnet) -> Result<Self, Error> {
         namespace::forbid_forwarding()?;
         // First the filter: no frame passes before it.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use futures_util::TryStreamExt;
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, packet_route::link::LinkAttribute};
 
 use crate::Error;
 
@@ -30,7 +30,7 @@ impl Links {
     pub(crate) async fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<u32, Error> {
         let bridge = LinkBridge::new(name).address(mac.to_vec()).build();
         self.handle.link().add(bridge).execute().await.map_err(Error::link(format!("bridge {name}")))?;
-        self.index(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
+        self.find(name).await
     }
 
     pub(crate) async fn add_address(
@@ -43,9 +43,28 @@ impl Links {
         request.execute().await.map_err(Error::link(format!("address {address}/{prefix_len}")))
     }
 
+    /// The index of a link that has to be there.
+    pub(crate) async fn find(&self, name: &str) -> Result<u32, Error> {
+        self.index(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
+    }
+
+    /// The names of all links.
+    pub(crate) async fn names(&self) -> Result<Vec<String>, Error> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await;
+        let links = links.map_err(Error::link("list of links"))?.into_iter();
+        Ok(links
+            .filter_map(|link| {
+                link.attributes.into_iter().find_map(|attribute| match attribute {
+                    LinkAttribute::IfName(name) => Some(name),
+                    _ => None,
+                })
+            })
+            .collect())
+    }
+
     /// Makes a link an isolated port of the bridge: it talks to the bridge itself, never to another such port.
     pub(crate) async fn add_port(&self, name: &str, bridge: u32) -> Result<(), Error> {
-        let index = self.index(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))?;
+        let index = self.find(name).await?;
         let change = LinkUnspec::new_with_index(index).controller(bridge).build();
         let failed = || Error::link(format!("port {name}"));
         self.handle.link().set(change).execute().await.map_err(failed())?;

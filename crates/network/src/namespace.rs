@@ -3,13 +3,14 @@
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
 use rustix::{
     fs::{FlockOperation, flock},
     mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount},
-    thread::{UnshareFlags, unshare_unsafe},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
 use crate::Error;
@@ -42,6 +43,14 @@ impl Namespace {
         mount_bind("/proc/thread-self/ns/net", &path)
             .map_err(Error::io(format!("bind to {}", path.display())))?;
         Ok(namespace)
+    }
+
+    /// Moves this thread into a namespace that has the name already.
+    pub(crate) fn enter(name: &str) -> Result<(), Error> {
+        let path = path(name);
+        let namespace = fs::File::open(&path).map_err(Error::io(path.display().to_string()))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(Error::io(format!("entry into {}", path.display())))
     }
 
     pub(crate) fn keep(mut self) {

@@ -17,7 +17,7 @@ pub(crate) fn tap_name(slot: Slot) -> String {
     format!("vm{}", slot.0)
 }
 
-/// The whole ruleset for a subnet, as `nft -f` reads it.
+/// The whole ruleset for a subnet, as `nft -f` reads it: in one transaction, and in the place of an earlier one.
 pub fn text(subnet: Subnet) -> String {
     let mut senders = String::new();
     for slot in (0..subnet.slots()).map(Slot) {
@@ -27,7 +27,12 @@ pub fn text(subnet: Subnet) -> String {
         let _ = writeln!(senders, "      \"{}\" . {mac} . {ip},", tap_name(slot));
     }
     format!(
-        r#"table bridge skep {{
+        // One that is added is there to be deleted, whether it was there before or not.
+        r#"add table bridge skep
+delete table bridge skep
+add table inet skep
+delete table inet skep
+table bridge skep {{
   set senders {{
     type ifname . ether_addr . ipv4_addr
     elements = {{

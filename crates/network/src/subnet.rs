@@ -38,6 +38,12 @@ impl Subnet {
         Ipv4Addr::from_bits(self.network + 2 + slot.0)
     }
 
+    /// The slot of an address. `None`: it is no VM's here.
+    pub(crate) fn slot(&self, address: Ipv4Addr) -> Option<Slot> {
+        let number = address.to_bits().checked_sub(self.network + 2)?;
+        (number < self.slots()).then_some(Slot(number))
+    }
+
     /// The hardware address that belongs to an address.
     pub fn mac(&self, address: Ipv4Addr) -> [u8; 6] {
         let [first, second] = MAC_PREFIX;
@@ -85,6 +91,8 @@ mod tests {
         assert_eq!(subnet.gateway(), Ipv4Addr::new(10, 9, 8, 1));
         assert_eq!(subnet.address(Slot(0)), Ipv4Addr::new(10, 9, 8, 2));
         assert_eq!(subnet.address(Slot(4)), Ipv4Addr::new(10, 9, 8, 6));
+        let slot_of = |last| subnet.slot(Ipv4Addr::new(10, 9, 8, last));
+        assert_eq!([1, 2, 6, 7].map(slot_of), [None, Some(Slot(0)), Some(Slot(4)), None]);
         assert_eq!(Subnet::default().slots(), MAX_SLOTS);
         assert_eq!(subnet.mac(subnet.gateway()), [2, 0x53, 10, 9, 8, 1]);
     }

@@ -94,6 +94,38 @@ async fn an_address_is_not_used_again_soon() {
     network.close().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_network_is_taken_over_with_the_ports_that_live() {
+    let (fixture, network) = Fixture::new("adopt").await;
+    let [kept, stray, gone] = [
+        network.add_tap().await.unwrap(),
+        network.add_tap().await.unwrap(),
+        network.add_tap().await.unwrap(),
+    ];
+    let subnet = network.subnet();
+    // As a process does that ends: the namespace stays.
+    drop(network);
+    let gone_ip = gone.port.ip;
+    close(gone.fd);
+    fixture.text("nft delete table inet skep");
+    let elsewhere = Ipv4Addr::new(10, 98, 0, 2);
+
+    let wanted = vec![kept.port.ip, gone_ip, elsewhere];
+    let (network, ports) = Network::adopt(&fixture.name, subnet, wanted).await.unwrap();
+    assert_eq!(ports, std::slice::from_ref(&kept.port));
+    let link = fixture.text(&format!("ip -d link show {}", kept.port.name));
+    assert!(link.contains("master skep0") && link.contains("isolated on"), "{link}");
+    assert!(!fixture.run(&format!("ip link show {}", stray.port.name)).status.success());
+    assert!(fixture.text("nft list tables").contains("inet skep"), "the filter was not loaded again");
+    let new = network.add_tap().await.unwrap();
+    assert_ne!(new.port.ip, kept.port.ip);
+    network.remove(kept.port).await.unwrap();
+    network.close().await.unwrap();
+
+    let missing = Network::adopt(&fixture.name, subnet, Vec::new()).await;
+    assert!(missing.is_err(), "a namespace that is gone was taken over");
+}
+
 /// A VM played by a namespace: its tap's place is taken by one end of a veth pair of the same name.
 fn guest(fixture: &Fixture, tap: Tap, isolated: &str) -> String {
     let Tap { fd, port } = tap;

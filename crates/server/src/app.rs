@@ -16,6 +16,7 @@ use axum::{
 use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
 use skep_swarm::Swarm;
+use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -28,6 +29,7 @@ use crate::{
     request::observe,
     routes::{
         Routes,
+        boot::BootDefaults,
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
@@ -47,10 +49,12 @@ pub struct Parts {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes; health looks at its disk.
     pub data_dir: PathBuf,
-    /// VMs of an account that has no `max_vms` of its own.
-    pub max_vms: u32,
+    /// What a boot gets that names nothing else.
+    pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// True when those who are still there are about to be cut off.
+    pub closing: watch::Receiver<bool>,
 }
 
 /// The whole service as one router, which needs the caller's address as `ConnectInfo<SocketAddr>`.
@@ -58,7 +62,7 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, max_vms, uses } = parts;
+    let Parts { store, swarm, data_dir, boot, uses, closing } = parts;
     let vms = Vms::new(swarm);
     let text = document::Document::new(OnceLock::new());
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
@@ -66,8 +70,8 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let guarded = [
         whoami::routes(),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
-        swarm::routes(SwarmDesk { vms: vms.clone(), max_vms }),
-        exec::routes(ExecDesk { vms, store: Arc::clone(&store) }),
+        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Gate::new(store, uses);
     let guarded = described(guarded).layer(from_fn_with_state(gate.clone(), guard));

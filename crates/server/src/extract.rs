@@ -130,6 +130,48 @@ impl<S: Send + Sync> FromRequestParts<S> for VmPath {
     }
 }
 
+/// The command in a VM that a path names.
+#[derive(Debug)]
+pub(crate) struct ExecPath {
+    vm: String,
+    exec_id: String,
+}
+
+impl ExecPath {
+    /// The VM that it may be.
+    ///
+    /// # Errors
+    /// `unknown_vm` where no VM can have such a name.
+    pub(crate) fn vm(&self) -> Result<VmRef, Failure> {
+        vm_of(&self.vm)
+    }
+
+    /// The command's id. It becomes part of a request to the guest, so nothing else may stand in it.
+    ///
+    /// # Errors
+    /// `unknown_exec` where no command can have such an id.
+    pub(crate) fn exec_id(&self) -> Result<&str, Failure> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if (1..=64).contains(&self.exec_id.len()) && self.exec_id.bytes().all(fits) {
+            return Ok(&self.exec_id);
+        }
+        let message = format!(
+            "there is no command {:?}; an id is what the header `Skep-Exec-Id` of a stream named",
+            self.exec_id
+        );
+        Err(Failure::new(ErrorCode::UnknownExec, message))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let (vm, exec_id) = segments(parts).await?;
+        Ok(Self { vm, exec_id })
+    }
+}
+
 /// The one variable segment of a path.
 #[derive(Debug)]
 pub(crate) struct Segment(pub String);
@@ -137,12 +179,17 @@ pub(crate) struct Segment(pub String);
 impl<S: Send + Sync> FromRequestParts<S> for Segment {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => Ok(Self(text)),
-            Err(PathRejection::FailedToDeserializePathParams(_)) => Err(not_utf8().into()),
-            Err(other) => Err(Refusal::internal(other.to_string())),
-        }
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        segments(parts).await.map(Self)
+    }
+}
+
+/// The variable segments of a path, as many as the type has.
+async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Refusal> {
+    match Path::<T>::from_request_parts(parts, &()).await {
+        Ok(Path(segments)) => Ok(segments),
+        Err(PathRejection::FailedToDeserializePathParams(_)) => Err(not_utf8().into()),
+        Err(other) => Err(Refusal::internal(other.to_string())),
     }
 }
 

@@ -22,4 +22,5 @@ pub use app::{Parts, router};
 pub use error::SKEP_ERROR;
 pub use key_uses::KeyUses;
 pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};
+pub use routes::boot::BootDefaults;
 pub use run::{Error, ServerOrder, check_address, run};

@@ -36,6 +36,11 @@ impl Pieces {
         }
     }
 
+    /// How many bytes wait for the rest of their character.
+    pub(crate) fn pending(&self) -> usize {
+        self.rest.len()
+    }
+
     /// The text of a character whose rest never arrived.
     pub(crate) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
@@ -72,7 +77,8 @@ mod tests {
     fn a_character_waits_for_its_rest() {
         let mut pieces = Pieces::default();
         assert_eq!(pieces.push(&"a€".as_bytes()[..2]), "a");
+        assert_eq!(pieces.pending(), 1);
         assert_eq!(pieces.push(&"€".as_bytes()[1..]), "€");
-        assert_eq!(pieces.finish(), "");
+        assert_eq!((pieces.pending(), pieces.finish().as_str()), (0, ""));
     }
 }

@@ -14,8 +14,10 @@ use hyper_util::rt::TokioTimer;
 use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
 use skep_swarm::Swarm;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
+    BootDefaults,
     app::{Parts, router},
     key_uses::KeyUses,
     listener::OurWords,
@@ -23,6 +25,8 @@ use crate::{
 
 /// How long requests under way may take once the server shall end.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long streams may take then. What they stream runs on, and they say how to come back to it.
+const STREAM_GRACE: Duration = Duration::from_secs(25);
 /// How long the head of a request may take to arrive, on a new connection and on one that is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -36,8 +40,8 @@ pub struct ServerOrder {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes.
     pub data_dir: PathBuf,
-    /// VMs of an account that has no `max_vms` of its own.
-    pub max_vms: u32,
+    /// What a boot gets that names nothing else.
+    pub boot: BootDefaults,
 }
 
 /// Why a server could not run, or stopped.
@@ -94,11 +98,14 @@ pub fn check_address(address: SocketAddr) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, store, swarm, data_dir, max_vms } = order;
+    let ServerOrder { listener, store, swarm, data_dir, boot } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let uses = KeyUses::default();
-    let parts = Parts { store: Arc::clone(&store), swarm, data_dir, max_vms, uses: uses.clone() };
+    let (closing, told) = watch::channel(false);
+    let uses_of_router = uses.clone();
+    let parts =
+        Parts { store: Arc::clone(&store), swarm, data_dir, boot, uses: uses_of_router, closing: told };
     let router = router(parts).map_err(Error::Internal)?;
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(listener)
@@ -115,7 +122,13 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
         () = shutdown => {
             tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
             handle.graceful_shutdown(Some(GRACE));
-            serving.await
+            match timeout(STREAM_GRACE, &mut serving).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    closing.send_replace(true);
+                    serving.await
+                }
+            }
         }
     };
     uses.write(&*store).await;

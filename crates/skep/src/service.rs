@@ -5,7 +5,7 @@ use std::{future::Future, net::TcpListener, sync::Arc};
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_server::ServerOrder;
+use skep_server::{BootDefaults, ServerOrder};
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use skep_swarm::Swarm;
 use tokio::signal::unix::{SignalKind, signal};
@@ -59,7 +59,8 @@ pub(crate) async fn serve(
     };
     greet(settings, &listener, swarm.as_ref().err())?;
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
-    let order = ServerOrder { listener, store, swarm, data_dir: settings.server_dir(), max_vms };
+    let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
+    let order = ServerOrder { listener, store, swarm, data_dir: settings.server_dir(), boot };
     tell_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
 }

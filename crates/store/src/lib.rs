@@ -20,4 +20,4 @@ pub use key::{
 };
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
-pub use vm::{EndAllAlive, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};

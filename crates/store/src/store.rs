@@ -7,8 +7,9 @@ use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId};
 
 use crate::{
-    Account, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord, KeyUse,
-    ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots, VmRecord,
+    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord,
+    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
+    VmRecord,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -41,10 +42,13 @@ pub trait Store: Send + Sync {
 
     /// Records VMs that were booted together; fails with `UnknownAccount`.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
+    /// Changes what may change of a VM that lives, and answers it; fails with `UnknownVm`.
+    async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
-    /// Records the end of every VM that lives, and answers them, oldest first.
-    async fn end_all_alive(&self, command: EndAllAlive) -> Result<Vec<VmRecord>>;
+    /// Records the end of those of these VMs that live, and answers them in the order of the command; one that is not known
+    /// is passed over.
+    async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
     /// The VMs of all accounts that live, oldest first.
     async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
 

@@ -63,6 +63,17 @@ pub struct RecordBoots {
     pub request_id: Option<String>,
 }
 
+/// Changes what may change of a VM that lives. What is `None` stays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChangeVm {
+    /// Which VM.
+    pub vm: VmId,
+    /// What the caller writes on it now, in place of all that stood there.
+    pub metadata: Option<Map<String, Value>>,
+    /// When it ends by itself now; the inner `None` is never.
+    pub expires_at: Option<Option<Timestamp>>,
+}
+
 /// Records that a VM ended, and revokes the keys bound to it. Events `vm.ended` and `key.revoked`, the first time.
 #[derive(Debug, Clone)]
 pub struct RecordEnd {
@@ -85,9 +96,12 @@ pub struct Ended {
     pub first: bool,
 }
 
-/// Records the end of every VM that lives, as a start does with those that it does not find. Events as for [`RecordEnd`].
-#[derive(Debug, Clone, Copy)]
-pub struct EndAllAlive {
+/// Records the end of those of these VMs that live, as a start does with VMs that it cannot take over. Events as for
+/// [`RecordEnd`].
+#[derive(Debug, Clone)]
+pub struct EndVms {
+    /// Which VMs.
+    pub vms: Vec<VmId>,
     /// Why.
     pub reason: EndReason,
     /// Now.

@@ -5,11 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use futures_util::{
-    StreamExt,
-    future::join_all,
-    stream,
-};
+use futures_util::{StreamExt, future::join_all, stream};
 use skep_api::{
     AccountId, VmId,
     swarm::{BootReceipt, BootSource},
@@ -17,7 +13,8 @@ use skep_api::{
 use skep_store::VmBooted;
 
 use crate::{
-    BootOrder, Error, budget::Reservation, park::Parked, pool::Pool, restore::Restored, round_ms, vm::BootedVm,
+    BootOrder, Error, budget::Reservation, park::Parked, pool::Pool, restore::Restored, round_ms,
+    vm::BootedVm,
 };
 
 /// Restores are work for processors: more at once only make each of them later.

@@ -102,6 +102,17 @@ impl Budget {
         Ok(Reservation { budget: self.clone(), account, vms, guest_mb })
     }
 
+    /// Counts a guest that runs already, whatever the limits are by now.
+    pub(crate) fn hold(self: &Arc<Self>, account: AccountId, guest_mb: u64) -> Reservation {
+        let mut held = self.lock();
+        let own = held.accounts.entry(account).or_default();
+        own.vms += 1;
+        own.memory_mb += guest_mb + VMM_OVERHEAD_MB;
+        own.guests_mb += guest_mb;
+        drop(held);
+        Reservation { budget: self.clone(), account, vms: 1, guest_mb }
+    }
+
     /// What stands in the status.
     pub(crate) fn capacity(&self) -> Capacity {
         let total = sum(&self.lock().accounts);
@@ -205,6 +216,18 @@ mod tests {
         drop(one);
         assert_eq!(budget.capacity().memory_used_mb, 0);
         budget.reserve(account, &FREE, 3, 128).unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_runs_already_is_counted_beyond_the_limits() {
+        let budget = Arc::new(Budget::new(1, 100));
+        let account = AccountId::generate();
+        let held = [budget.hold(account, 128), budget.hold(account, 128)];
+        assert_eq!(budget.capacity().memory_used_mb, 384);
+        budget.reserve(account, &FREE, 1, 1).unwrap_err();
+        drop(held);
+        assert_eq!(budget.capacity().memory_used_mb, 0);
+        budget.reserve(account, &FREE, 1, 1).unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! One task owns a VM and takes commands from a queue; nobody locks a VM. The keeper holds the processes, this crate
 //! drives them and records what became of them.
 
+mod adopt;
 mod boot;
 mod budget;
 mod console;
@@ -18,8 +19,9 @@ mod restore;
 mod swarm;
 mod vm;
 
+pub use adopt::lose_all;
 pub use error::Error;
-pub use order::BootOrder;
+pub use order::{BootOrder, VmChange};
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
 pub use swarm::{Parts, Swarm};

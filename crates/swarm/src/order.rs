@@ -7,6 +7,15 @@ use std::{
 
 use jiff::Timestamp;
 
+/// What is to change of a VM, checked. What is `None` stays.
+#[derive(Debug, Clone, Default)]
+pub struct VmChange {
+    /// In place of all metadata.
+    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// When it ends by itself; the inner `None` is never.
+    pub expires_at: Option<Option<Timestamp>>,
+}
+
 /// A boot, checked.
 #[derive(Debug, Clone)]
 pub struct BootOrder {

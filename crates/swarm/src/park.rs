@@ -11,7 +11,6 @@ use skep_channel::{HandOut, HandOutReport, Moment};
 
 use crate::{
     Error,
-    budget::ParkingSpace,
     restore::{Restored, Restorer},
     round_ms,
 };
@@ -22,17 +21,15 @@ const REHEARSAL_MS: u64 = 30_000;
 /// A VM that waits for somebody. Nobody ever used it.
 pub(crate) struct Parked {
     pub(crate) vm: Restored,
-    /// Its part of what the machine holds, until it is somebody's.
-    _space: ParkingSpace,
 }
 
 impl Parked {
     /// Restores a VM and parks it. Nothing is left where that fails.
-    pub(crate) async fn make(restorer: &Restorer, template: &str, space: ParkingSpace) -> Result<Self, Error> {
+    pub(crate) async fn make(restorer: &Restorer, template: &str) -> Result<Self, Error> {
         let id = VmId::generate();
         let vm = restorer.restore(id, template, None).await?;
         match rehearse(&vm).await {
-            Ok(()) => Ok(Self { vm, _space: space }),
+            Ok(()) => Ok(Self { vm }),
             Err(error) => {
                 tracing::warn!(vm = %id, %error, "VM {id} could not be parked");
                 restorer.clear_away(id).await;

@@ -19,7 +19,7 @@ use skep_api::{
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, ParkingSpace},
     demand::Demand,
     park::Parked,
     restore::Restorer,
@@ -37,10 +37,16 @@ pub(crate) struct Pool {
     pub(crate) boots: watch::Sender<usize>,
 }
 
+/// A VM on its shelf, with its part of what the machine holds until somebody takes it.
+struct Waiting {
+    parked: Parked,
+    _space: ParkingSpace,
+}
+
 #[derive(Default)]
 struct Shelves {
     /// The longest waiting first.
-    ready: BTreeMap<String, VecDeque<Parked>>,
+    ready: BTreeMap<String, VecDeque<Waiting>>,
     /// Being restored.
     coming: BTreeMap<String, u32>,
     demand: Demand,
@@ -85,7 +91,7 @@ impl Pool {
         shelves.demand.note(template, count, Instant::now());
         let shelf = shelves.ready.entry(template.to_owned()).or_default();
         let taken = shelf.len().min(count as usize);
-        let taken: Vec<Parked> = shelf.drain(..taken).collect();
+        let taken: Vec<Parked> = shelf.drain(..taken).map(|waiting| waiting.parked).collect();
         drop(shelves);
         self.changed.notify_waiters();
         taken
@@ -100,7 +106,7 @@ impl Pool {
                 return;
             }
             match self.pop_any() {
-                Some(parked) => self.restorer.clear_away(parked.id()).await,
+                Some(waiting) => self.restorer.clear_away(waiting.parked.id()).await,
                 None => changed.await,
             }
         }
@@ -132,15 +138,15 @@ impl Pool {
     }
 
     /// Takes in a VM that was coming, or notes that it does not come.
-    pub(super) fn arrived(self: &Arc<Self>, template: &str, parked: Option<Parked>) {
+    pub(super) fn arrived(self: &Arc<Self>, template: &str, parked: Option<(Parked, ParkingSpace)>) {
         let mut shelves = self.shelves();
         if let Some(coming) = shelves.coming.get_mut(template) {
             *coming -= 1;
         }
-        if let Some(parked) = parked {
+        if let Some((parked, space)) = parked {
             let (pool, guest, id) = (Arc::clone(self), parked.vm.guest.clone(), parked.id());
             let template = template.to_owned();
-            shelves.ready.entry(template.clone()).or_default().push_back(parked);
+            shelves.ready.entry(template.clone()).or_default().push_back(Waiting { parked, _space: space });
             tokio::spawn(async move {
                 guest.closed().await;
                 pool.died(&template, id).await;
@@ -155,7 +161,7 @@ impl Pool {
         let dead = {
             let mut shelves = self.shelves();
             let shelf = shelves.ready.entry(template.to_owned()).or_default();
-            let at = shelf.iter().position(|parked| parked.id() == id);
+            let at = shelf.iter().position(|waiting| waiting.parked.id() == id);
             at.and_then(|at| shelf.remove(at))
         };
         if dead.is_some() {
@@ -166,7 +172,7 @@ impl Pool {
         }
     }
 
-    fn pop_any(&self) -> Option<Parked> {
+    fn pop_any(&self) -> Option<Waiting> {
         self.shelves().ready.values_mut().find_map(VecDeque::pop_front)
     }
 

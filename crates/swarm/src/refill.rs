@@ -34,9 +34,9 @@ pub(crate) async fn keep_full(pool: Arc<Pool>) {
         let quiet = async { pool.boots.subscribe().wait_for(|boots| *boots == 0).await.map(drop) };
         let _ = timeout(GIVE_WAY, quiet).await;
         let begun = Instant::now();
-        match Parked::make(&pool.restorer, &template, space).await {
+        match Parked::make(&pool.restorer, &template).await {
             Ok(parked) => {
-                pool.arrived(&template, Some(parked));
+                pool.arrived(&template, Some((parked, space)));
                 pause = FIRST_PAUSE;
                 // Half of the time is left to others, however long the refill took.
                 sleep(begun.elapsed()).await;

@@ -13,10 +13,10 @@ use skep_api::{
 use skep_channel::ExecStream;
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{EndAllAlive, RecordBoots, Store};
+use skep_store::{RecordBoots, Store};
 
 use crate::{
-    BootOrder, Error,
+    BootOrder, Error, VmChange, adopt,
     boot::Booter,
     budget::Budget,
     pool::Pool,
@@ -64,19 +64,11 @@ struct Inner {
 }
 
 impl Swarm {
-    /// Begins with none: what an earlier start left is ended and recorded as lost.
+    /// Begins with what an earlier start left and still runs; the rest of it is recorded as lost.
     ///
     /// # Errors
     /// The keeper or the store is away.
     pub async fn start(parts: Parts) -> Result<Self, Error> {
-        for vm in parts.keeper.list().await? {
-            parts.keeper.end(vm).await?;
-        }
-        let lost =
-            parts.store.end_all_alive(EndAllAlive { reason: EndReason::Lost, at: Timestamp::now() }).await?;
-        for record in lost {
-            tracing::warn!(vm = %record.vm.id, "VM {} was lost: an earlier start left it", record.vm.id);
-        }
         let surroundings = Surroundings {
             keeper: parts.keeper.clone(),
             store: parts.store,
@@ -84,6 +76,7 @@ impl Swarm {
         };
         let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
+        adopt::take_over(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
         let pool = Pool::new(restorer, budget.clone(), size);
         tokio::spawn(refill::keep_full(pool.clone()));
@@ -150,6 +143,14 @@ impl Swarm {
         Ok(self.registry().find(*account, vm)?.record())
     }
 
+    /// Changes what may change of a VM, and answers its record.
+    ///
+    /// # Errors
+    /// Unknown VM, or the store refused.
+    pub async fn change(&self, account: &AccountId, vm: VmRef, change: VmChange) -> Result<Vm, Error> {
+        self.registry().find(*account, vm)?.change(change).await
+    }
+
     /// Ends one VM, and answers what it was.
     ///
     /// # Errors
@@ -188,6 +189,22 @@ impl Swarm {
         Ok(handle.guest.start(&command).await?)
     }
 
+    /// Comes back to a command that is streamed, at these offsets. Dropping the stream ends the command.
+    ///
+    /// # Errors
+    /// As [`Swarm::exec`]; unknown command.
+    pub async fn exec_attach(
+        &self,
+        account: &AccountId,
+        vm: VmRef,
+        exec_id: &str,
+        stdout_offset: u64,
+        stderr_offset: u64,
+    ) -> Result<ExecStream, Error> {
+        let handle = self.registry().find(*account, vm)?;
+        Ok(handle.guest.attach(exec_id, stdout_offset, stderr_offset).await?)
+    }
+
     /// The serial log.
     ///
     /// # Errors
@@ -214,9 +231,13 @@ impl Swarm {
             at: Timestamp::now(),
             request_id: Some(order.request_id.clone()),
         };
-        if let Err(error) = self.0.surroundings.store.record_boots(command).await {
+        let recorded = async {
+            adopt::commit(&self.0.surroundings.keeper, &booted).await?;
+            Ok(self.0.surroundings.store.record_boots(command).await?)
+        };
+        if let Err(error) = recorded.await {
             self.0.booter.undo(booted).await;
-            return Err(error.into());
+            return Err(error);
         }
         let mut vms: Vec<Vm> =
             booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();

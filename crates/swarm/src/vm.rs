@@ -15,14 +15,14 @@ use skep_api::{
 use skep_channel::Guest;
 use skep_engine::{Machine, VmmEnd};
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{RecordEnd, Store, VmBooted};
+use skep_store::{ChangeVm, RecordEnd, Store, VmBooted};
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::timeout,
 };
 
-use crate::{Error, budget::Reservation, console::ConsoleLog, registry::Registry};
+use crate::{Error, VmChange, budget::Reservation, console::ConsoleLog, registry::Registry};
 
 /// How long a VMM whose agent cannot be reached any more may take to end by itself: its sockets close first.
 const LAST_BREATH: Duration = Duration::from_secs(5);
@@ -41,7 +41,16 @@ pub(crate) struct VmHandle {
     pub(crate) guest: Guest,
     pub(crate) console: ConsoleLog,
     arrived: Instant,
-    ends: mpsc::Sender<EndCommand>,
+    /// What may change of it, as it is on record.
+    changing: watch::Receiver<Changing>,
+    commands: mpsc::Sender<Command>,
+}
+
+/// What may change of a VM while it lives.
+#[derive(Debug, Clone)]
+struct Changing {
+    metadata: serde_json::Map<String, serde_json::Value>,
+    expires_at: Option<Timestamp>,
 }
 
 impl std::fmt::Debug for VmHandle {
@@ -50,12 +59,31 @@ impl std::fmt::Debug for VmHandle {
     }
 }
 
+/// What a VM's task is asked to do.
+enum Command {
+    End(EndCommand),
+    Change(ChangeCommand),
+}
+
+/// The order to change what may change.
+struct ChangeCommand {
+    change: ChangeVm,
+    done: oneshot::Sender<Result<(), Error>>,
+}
+
 /// The order to end a VM.
 struct EndCommand {
     reason: EndReason,
     request_id: String,
     /// Whether it was this order that ended it.
     done: oneshot::Sender<Result<bool, Error>>,
+}
+
+impl ChangeCommand {
+    /// For a VM that is ending.
+    fn refuse(self) {
+        let _ = self.done.send(Err(Failure::unknown_vm(self.change.vm).into()));
+    }
 }
 
 /// A VM that was booted and is not yet recorded.
@@ -80,16 +108,37 @@ pub(crate) struct Surroundings {
 impl VmHandle {
     /// Its record now.
     pub(crate) fn record(&self) -> Vm {
-        record(&self.facts, self.arrived)
+        let changing = self.changing.borrow().clone();
+        Vm {
+            metadata: changing.metadata,
+            expires_at: changing.expires_at,
+            ..record(&self.facts, self.arrived)
+        }
+    }
+
+    /// Changes what may change, and answers the record.
+    pub(crate) async fn change(&self, change: VmChange) -> Result<Vm, Error> {
+        let (done, answer) = oneshot::channel();
+        let change = ChangeVm { vm: self.facts.id, metadata: change.metadata, expires_at: change.expires_at };
+        self.order(Command::Change(ChangeCommand { change, done })).await?;
+        answer.await.map_err(|_| self.gone())??;
+        Ok(self.record())
     }
 
     /// Ends it, and waits until nothing of it is left and its end is on record. `false` where it was ending already.
     pub(crate) async fn end(&self, reason: EndReason, request_id: &str) -> Result<bool, Error> {
         let (done, answer) = oneshot::channel();
         let command = EndCommand { reason, request_id: request_id.to_owned(), done };
-        let gone = || Error::from(Failure::unknown_vm(self.facts.id));
-        self.ends.send(command).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.order(Command::End(command)).await?;
+        answer.await.map_err(|_| self.gone())?
+    }
+
+    async fn order(&self, command: Command) -> Result<(), Error> {
+        self.commands.send(command).await.map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> Error {
+        Failure::unknown_vm(self.facts.id).into()
     }
 }
 
@@ -114,17 +163,27 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
 
 /// Gives a VM its task and its place among those that live.
 pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) {
-    let (ends, commands) = mpsc::channel(16);
+    let (orders, commands) = mpsc::channel(16);
     let facts = Arc::new(vm.facts);
+    let (changes, changing) =
+        watch::channel(Changing { metadata: facts.metadata.clone(), expires_at: facts.expires_at });
     surroundings.registry.insert(VmHandle {
         facts: facts.clone(),
         guest: vm.guest.clone(),
         console: vm.console.clone(),
         arrived: vm.arrived,
-        ends,
+        changing,
+        commands: orders,
     });
-    let life =
-        Life { facts, guest: vm.guest, console: vm.console, machine: vm.machine, surroundings, commands };
+    let life = Life {
+        facts,
+        guest: vm.guest,
+        console: vm.console,
+        machine: vm.machine,
+        surroundings,
+        changes,
+        commands,
+    };
     tokio::spawn(life.run(vm.pidfd, vm.reservation));
 }
 
@@ -135,7 +194,8 @@ struct Life {
     console: ConsoleLog,
     machine: Box<dyn Machine>,
     surroundings: Surroundings,
-    commands: mpsc::Receiver<EndCommand>,
+    changes: watch::Sender<Changing>,
+    commands: mpsc::Receiver<Command>,
 }
 
 impl Life {
@@ -161,7 +221,12 @@ impl Life {
             let _ = command.done.send(outcome.map(|()| true));
         }
         while let Ok(late) = commands.try_recv() {
-            let _ = late.done.send(recorded.clone().map(|_| false).map_err(Error::from));
+            match late {
+                Command::End(late) => {
+                    let _ = late.done.send(recorded.clone().map(|_| false).map_err(Error::from));
+                }
+                Command::Change(late) => late.refuse(),
+            }
         }
         if let Err(error) = recorded {
             record_later(surroundings.store, end, error).await;
@@ -170,20 +235,37 @@ impl Life {
 
     /// Waits until it has to end. Who asks for it gives the reason; without one, the VMM's process ended.
     async fn cause_of_end(&mut self, pidfd: OwnedFd) -> (Option<EndReason>, Option<EndCommand>) {
-        let expiry = time_left(self.facts.expires_at);
         let mut exited = pin!(exited(pidfd));
-        tokio::select! {
-            Some(command) = self.commands.recv() => (Some(command.reason), Some(command)),
-            () = &mut exited => (None, None),
-            () = tokio::time::sleep(expiry.unwrap_or_default()), if expiry.is_some() => (Some(EndReason::Expired), None),
-            () = self.guest.closed() => match timeout(LAST_BREATH, exited).await {
-                Ok(()) => (None, None),
-                Err(_) => {
-                    tracing::warn!(vm = %self.facts.id, "the agent of VM {} is lost, so it is ended", self.facts.id);
-                    (Some(EndReason::Failed), None)
+        loop {
+            let expiry = time_left(self.changes.borrow().expires_at);
+            tokio::select! {
+                Some(command) = self.commands.recv() => match command {
+                    Command::End(command) => return (Some(command.reason), Some(command)),
+                    Command::Change(command) => self.change(command).await,
+                },
+                () = &mut exited => return (None, None),
+                () = tokio::time::sleep(expiry.unwrap_or_default()), if expiry.is_some() => {
+                    return (Some(EndReason::Expired), None);
                 }
-            },
+                () = self.guest.closed() => return match timeout(LAST_BREATH, exited).await {
+                    Ok(()) => (None, None),
+                    Err(_) => {
+                        tracing::warn!(vm = %self.facts.id, "the agent of VM {} is lost, so it is ended", self.facts.id);
+                        (Some(EndReason::Failed), None)
+                    }
+                },
+            }
         }
+    }
+
+    /// First on record, then for whoever looks.
+    async fn change(&self, command: ChangeCommand) {
+        let changed = self.surroundings.store.change_vm(command.change).await.map(|record| {
+            let VmBooted { metadata, expires_at, .. } = record.vm;
+            self.changes.send_replace(Changing { metadata, expires_at });
+        });
+        // The caller may have gone away; it is changed all the same.
+        let _ = command.done.send(changed.map_err(Error::from));
     }
 
     /// Has the keeper clear it away, and tells whether the kernel killed it for memory. While the keeper cannot, the VM
@@ -202,7 +284,11 @@ impl Life {
                 let _ = command.done.send(Err(error.into()));
             }
             tokio::select! {
-                next = self.commands.recv() => *command = next,
+                next = self.commands.recv() => match next {
+                    Some(Command::End(next)) => *command = Some(next),
+                    Some(Command::Change(change)) => change.refuse(),
+                    None => {}
+                },
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
         }

@@ -36,6 +36,14 @@ impl Place {
         Self { ground: Arc::new(ground), commands: Commands::new(cgroup_parent.into()), call: None }
     }
 
+    /// The same place, which keeps a shell that is loaded and linked for the next command. Only for a process whose
+    /// commands are all started on one thread.
+    #[must_use]
+    pub fn with_shell_ahead(self) -> Self {
+        self.commands.start_ahead(self.ground.default_cwd.clone());
+        self
+    }
+
     /// The same place, whose commands see these variables too; these win.
     #[must_use]
     pub fn with_env(&self, more: &BTreeMap<String, String>) -> Self {

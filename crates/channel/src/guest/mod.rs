@@ -31,6 +31,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<IdentityReport, Failure>> + Send;
     /// Becomes somebody's. Refused where there is no identity.
     fn hand_out(&self, hand_out: HandOut) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
+    /// Waits until nothing is left to do ahead of the next command.
+    fn rest(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Comes to rest before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Does the operation of this name, and tells its answer as JSON. `call` is this call's id.

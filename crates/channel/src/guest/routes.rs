@@ -42,6 +42,10 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
             let hand_out = parse(&read(body, limit).await?)?;
             json(&handler.hand_out(hand_out).await?)
         }
+        (&Method::POST, ["rest"]) => {
+            handler.rest().await?;
+            json(&serde_json::Map::new())
+        }
         (&Method::POST, ["settle"]) => {
             handler.settle().await?;
             json(&serde_json::Map::new())

@@ -71,6 +71,11 @@ impl Handler for Agent {
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
     }
 
+    async fn rest(&self) -> Result<(), Failure> {
+        self.place.commands().rest().await;
+        Ok(())
+    }
+
     async fn settle(&self) -> Result<(), Failure> {
         Err(Failure::new(ErrorCode::ExecFailed, "never at rest"))
     }

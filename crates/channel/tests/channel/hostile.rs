@@ -71,6 +71,10 @@ impl Handler for Liar {
         std::future::pending().await
     }
 
+    async fn rest(&self) -> Result<(), Failure> {
+        self.refusal()
+    }
+
     async fn settle(&self) -> Result<(), Failure> {
         self.refusal()
     }

@@ -71,6 +71,8 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
     assert_eq!(guest.settle().await.expect_err("a refusal").code(), ErrorCode::ExecFailed);
     assert_eq!(guest.attach("none", 0, 0).await.expect_err("a refusal").code(), ErrorCode::UnknownExec);
 
+    guest.rest().await.expect("at rest");
+
     let hand_out = HandOut { moment: Moment::now(), env: BTreeMap::new() };
     let nobody = guest.hand_out(&hand_out).await.expect_err("a refusal");
     assert_eq!(nobody.code(), ErrorCode::ExecFailed);

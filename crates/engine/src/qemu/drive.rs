@@ -58,6 +58,11 @@ impl Machine for QemuMachine {
         self.monitor.call("cont", json!({})).await.map(drop)
     }
 
+    async fn is_running(&self) -> Result<bool, Error> {
+        let status = self.monitor.call("query-status", json!({})).await?;
+        Ok(status.get("running").and_then(Value::as_bool).unwrap_or(false))
+    }
+
     async fn save(&self, state: OwnedFd) -> Result<(), Error> {
         self.pause().await?;
         keep_memory_out(&self.monitor).await?;

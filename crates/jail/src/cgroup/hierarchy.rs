@@ -68,6 +68,10 @@ impl Hierarchy {
         Ok(file.into())
     }
 
+    pub(super) fn holds(&self, pid: u32) -> bool {
+        i32::try_from(pid).is_ok_and(|pid| members(&self.root).is_ok_and(|members| members.contains(&pid)))
+    }
+
     pub(super) fn limit(&self, limits: &CgroupLimits) -> Result<(), Error> {
         let CgroupLimits { memory_bytes, pids, cpu_weight } = limits;
         // Version 1 has 1024 where version 2 has 100.

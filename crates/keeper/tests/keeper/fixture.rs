@@ -106,7 +106,9 @@ impl Fixture {
         assert!(!Path::new("/run/netns").join(&name).exists());
         assert!(!self.sockets().exists());
         assert!(!self.data_dir().join("keeper/lock").exists());
-        assert_eq!(fs::read_dir(self.data_dir().join("keeper/layers")).unwrap().count(), 0);
+        for folder in ["keeper/layers", "keeper/vms"] {
+            assert_eq!(fs::read_dir(self.data_dir().join(folder)).unwrap().count(), 0, "{folder}");
+        }
         let claims =
             fs::read_dir("/run/skep/uids").unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()));
         let hash = name.trim_start_matches("skep-");
@@ -157,6 +159,10 @@ impl Keeper {
         self.child.id()
     }
 
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.log.clone()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
@@ -173,6 +179,29 @@ impl Keeper {
             eprintln!("{question}: {message}");
         }
         answer
+    }
+
+    /// Launches a VM and makes it somebody's.
+    pub(crate) fn launch_for_good(&self) -> Vm {
+        let vm = self.launch("base");
+        assert_eq!(self.ask(&json!({"commit": {"vm": vm.id}})), json!({}));
+        vm
+    }
+
+    /// The VMs that it holds.
+    pub(crate) fn list(&self) -> Vec<String> {
+        let answer = self.ask(&json!({"list": {}}));
+        answer["vms"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Connects a VM anew and fails unless it is the one of before, which answers.
+    pub(crate) fn assert_taken_over(&self, vm: &Vm) {
+        let attached = self.ask(&json!({"attach": {"vm": vm.id}}));
+        assert_eq!(attached, json!({"pid": vm.pid, "ip": vm.ip}), "{}", self.log());
+        assert_eq!(self.say(vm, "again"), json!({"said": "again", "state": ""}));
+        let usage = self.ask(&json!({"usage": {"vm": vm.id}}));
+        assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
+        assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
     }
 
     pub(crate) fn launch(&self, template: &str) -> Vm {
@@ -209,8 +238,13 @@ impl Keeper {
         assert_eq!(poll(&mut ends, Some(&patience)).unwrap(), 1, "the server does not die");
     }
 
-    pub(crate) fn stop(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    /// Stops it as a service manager would: VMs that are somebody's live on.
+    pub(crate) fn stop(self) {
+        self.stop_by(Signal::TERM);
+    }
+
+    pub(crate) fn stop_by(mut self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.log());
     }
@@ -234,6 +268,11 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+}
+
+/// Whether a process is gone, for all but whoever inherited it and has still to take its status.
+pub(crate) fn is_gone(pid: u32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid)
 }
 
 /// Whether a process has ended and was not waited for yet.

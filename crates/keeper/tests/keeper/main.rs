@@ -7,11 +7,17 @@
 mod fixture;
 mod parts;
 
-use std::{fs, path::Path, process::ExitCode, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use fixture::{Fixture, wait_until};
 use libtest_mimic::{Arguments, Trial};
-use serde_json::json;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
@@ -24,10 +30,18 @@ fn main() -> ExitCode {
     let trials = [
         ("a_vmm_comes_and_goes_without_a_trace", a_vmm_comes_and_goes_without_a_trace as fn()),
         ("the_server_has_no_privilege", the_server_has_no_privilege),
+        ("vms_that_are_nobodys_end_with_their_server", vms_that_are_nobodys_end_with_their_server),
+        ("vms_that_are_somebodys_outlive_their_server", vms_that_are_somebodys_outlive_their_server),
+        ("vms_outlive_a_keeper_that_is_killed", vms_outlive_a_keeper_that_is_killed),
+        ("vms_outlive_a_stop_by_a_service_manager", vms_outlive_a_stop_by_a_service_manager),
+        ("a_stop_at_a_terminal_ends_vms", a_stop_at_a_terminal_ends_vms),
+        ("what_is_not_borne_out_is_cleared_away", what_is_not_borne_out_is_cleared_away),
         (
-            "vms_of_a_server_that_died_end_and_a_new_one_serves",
-            vms_of_a_server_that_died_end_and_a_new_one_serves,
+            "a_process_that_a_record_only_names_is_not_touched",
+            a_process_that_a_record_only_names_is_not_touched,
         ),
+        ("a_start_that_fails_leaves_vms_alone", a_start_that_fails_leaves_vms_alone),
+        ("a_start_without_vms_ends_those_that_live", a_start_without_vms_ends_those_that_live),
         ("a_stop_leaves_nothing", a_stop_leaves_nothing),
         ("the_next_start_clears_what_a_crash_left", the_next_start_clears_what_a_crash_left),
         (
@@ -58,7 +72,7 @@ fn a_vmm_comes_and_goes_without_a_trace() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
-    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id]}));
+    assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(Path::new(&format!("/proc/{}", vm.pid)).exists());
     // The state's text shows that the descriptors came in their order, the echo that the VMM accepted the stream.
     assert_eq!(keeper.say(&vm, "hello"), json!({"said": "hello", "state": "state"}));
@@ -103,7 +117,7 @@ fn the_server_has_no_privilege() {
     keeper.stop();
 }
 
-fn vms_of_a_server_that_died_end_and_a_new_one_serves() {
+fn vms_that_are_nobodys_end_with_their_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
@@ -112,9 +126,172 @@ fn vms_of_a_server_that_died_end_and_a_new_one_serves() {
     // The connection waits in the queue of the listener until the next server accepts it.
     assert_ne!(keeper.server_pid(), first);
     assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists());
-    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": []}));
+    assert_eq!(keeper.list(), Vec::<String>::new());
     keeper.launch("base");
     keeper.stop();
+    fixture.assert_nothing_left();
+}
+
+fn vms_that_are_somebodys_outlive_their_server() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let (vm, nobodys) = (keeper.launch_for_good(), keeper.launch("base"));
+    assert_eq!(keeper.say(&vm, "hello")["said"], "hello");
+    keeper.kill_server();
+    keeper.assert_taken_over(&vm);
+    assert!(fixture::is_gone(nobodys.pid));
+    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id], "committed": 1}));
+    // Once more, and with one that died meanwhile.
+    keeper.tell(&vm, "die");
+    wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
+    keeper.kill_server();
+    assert_eq!(keeper.ask(&json!({"attach": {"vm": vm.id}}))["refused"], "vm_ended");
+    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert_eq!(keeper.ask(&json!({"commit": {"vm": vm.id}}))["refused"], "unknown_vm");
+    keeper.stop();
+    fixture.assert_nothing_left();
+}
+
+fn vms_outlive_a_keeper_that_is_killed() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let (vm, nobodys) = (keeper.launch_for_good(), keeper.launch("base"));
+    keeper.crash();
+    let keeper = fixture.keeper();
+    keeper.assert_taken_over(&vm);
+    wait_until("the end of what was nobody's", || fixture::is_gone(nobodys.pid));
+    assert_eq!(keeper.list(), [vm.id.as_str()]);
+    assert!(!fixture.sockets().join(&nobodys.id).exists() && fixture.groups_of(&nobodys.id).is_empty());
+    // What is in use is not given away.
+    let new = keeper.launch("base");
+    assert_ne!(new.ip, vm.ip);
+    assert_ne!(fixture::uid_of(new.pid), fixture::uid_of(vm.pid));
+    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert!(fixture::is_gone(vm.pid) && fixture.groups_of(&vm.id).is_empty());
+    assert!(!fixture.links().contains(&format!("vm{}:", 0)), "{}", fixture.links());
+    keeper.stop();
+    fixture.assert_nothing_left();
+}
+
+fn vms_outlive_a_stop_by_a_service_manager() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let (vm, nobodys) = (keeper.launch_for_good(), keeper.launch("base"));
+    let log = keeper.log_file();
+    keeper.stop();
+    assert!(fs::read_to_string(log).unwrap().contains("1 VMs live on"));
+    assert!(fixture::is_gone(nobodys.pid) && !fixture::is_gone(vm.pid));
+    assert!(!fixture.data_dir().join("keeper/lock").exists());
+    let keeper = fixture.keeper();
+    keeper.assert_taken_over(&vm);
+    keeper.stop();
+    // By whoever does not want them any more.
+    skep_keeper::clean(&fixture.data_dir()).unwrap();
+    wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
+    fixture.assert_nothing_left();
+}
+
+fn a_stop_at_a_terminal_ends_vms() {
+    for signal in [Signal::INT, Signal::HUP] {
+        let fixture = Fixture::new();
+        let keeper = fixture.keeper();
+        let vm = keeper.launch_for_good();
+        keeper.stop_by(signal);
+        assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists(), "{signal:?}");
+        fixture.assert_nothing_left();
+    }
+}
+
+/// Changes a VM's record while no keeper runs.
+fn alter(fixture: &Fixture, vm: &fixture::Vm, change: impl FnOnce(&mut Value)) {
+    let path = fixture.data_dir().join(format!("keeper/vms/{}.json", vm.id));
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut record);
+    fs::write(&path, record.to_string()).unwrap();
+}
+
+fn what_is_not_borne_out_is_cleared_away() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vms: Vec<_> = (0..9).map(|_| keeper.launch_for_good()).collect();
+    let [kept, other_boot, other_version, half_made, dead, no_sockets, no_tap, other_uid, later] = &vms[..]
+    else {
+        panic!()
+    };
+    keeper.crash();
+    alter(&fixture, other_boot, |record| record["boot_id"] = json!("another"));
+    alter(&fixture, other_version, |record| record["version"] = json!(99));
+    alter(&fixture, half_made, |record| record["vmm"] = json!(null));
+    kill_process(Pid::from_raw(dead.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    fs::remove_dir_all(fixture.sockets().join(&no_sockets.id)).unwrap();
+    alter(&fixture, no_tap, |record| record["ip"] = json!("10.98.0.200"));
+    alter(&fixture, other_uid, |record| record["uid"] = json!(record["uid"].as_u64().unwrap() + 100));
+    alter(&fixture, later, |record| {
+        let start = record["vmm"]["process"]["start_time"].as_u64().unwrap();
+        record["vmm"]["process"]["start_time"] = json!(start + 1);
+    });
+    fs::create_dir(fixture.sockets().join("stray")).unwrap();
+
+    let keeper = fixture.keeper();
+    keeper.assert_taken_over(kept);
+    assert_eq!(keeper.list(), [kept.id.as_str()]);
+    for vm in &vms[1..] {
+        wait_until("the end of a VM that is not taken over", || fixture::is_gone(vm.pid));
+        assert!(fixture.groups_of(&vm.id).is_empty() && !fixture.sockets().join(&vm.id).exists());
+    }
+    assert!(!fixture.sockets().join("stray").exists());
+    assert_eq!(fixture.links().matches(": vm").count(), 1, "{}", fixture.links());
+    assert_eq!(fs::read_dir(fixture.data_dir().join("keeper/vms")).unwrap().count(), 1);
+    keeper.stop_by(Signal::INT);
+    fixture.assert_nothing_left();
+}
+
+fn a_process_that_a_record_only_names_is_not_touched() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let (vm, control) = (keeper.launch_for_good(), keeper.launch_for_good());
+    keeper.crash();
+    let mut canary = Command::new("sleep").arg("600").spawn().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", canary.id())).unwrap();
+    let start: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    // All of it right, but that it is no VMM of ours.
+    alter(&fixture, &vm, |record| {
+        record["vmm"]["process"] = json!({"pid": canary.id(), "start_time": start});
+    });
+    let keeper = fixture.keeper();
+    // The control shows that the record's shape is the one that is read.
+    keeper.assert_taken_over(&control);
+    assert_eq!(keeper.list(), [control.id.as_str()]);
+    wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
+    assert!(keeper.log().contains("not in its control group"), "{}", keeper.log());
+    keeper.stop_by(Signal::INT);
+    assert!(canary.try_wait().unwrap().is_none(), "the canary was signalled");
+    canary.kill().unwrap();
+    canary.wait().unwrap();
+    fixture.assert_nothing_left();
+}
+
+fn a_start_that_fails_leaves_vms_alone() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch_for_good();
+    keeper.crash();
+    assert_eq!(fixture.keeper_with_settings(json!({"exit": 7})).0, 7);
+    assert_ne!(fixture.keeper_with_settings(json!({"user": "nobody-of-this-name"})).0, 0);
+    let keeper = fixture.keeper();
+    keeper.assert_taken_over(&vm);
+    keeper.stop_by(Signal::INT);
+    fixture.assert_nothing_left();
+}
+
+fn a_start_without_vms_ends_those_that_live() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch_for_good();
+    keeper.crash();
+    assert_eq!(fixture.keeper_with_settings(json!({"exit": 7, "no_swarm": true})).0, 7);
+    wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
+    fixture.assert_nothing_left();
 }
 
 fn a_stop_leaves_nothing() {
@@ -180,7 +357,7 @@ fn a_launch_that_fails_is_undone() {
         let id = skep_api::VmId::generate();
         let answer = keeper.ask(&json!({"launch": {"vm": id, "template": template}}));
         assert_eq!(answer["refused"], code, "{template}: {answer}");
-        assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": []}), "{template}");
+        assert_eq!(keeper.list(), Vec::<String>::new(), "{template}");
         assert!(fixture.groups_of(&id.to_string()).is_empty(), "{template}");
         assert!(!fixture.sockets().join(id.to_string()).exists(), "{template}");
         assert!(!fixture.links().contains(": vm"), "{template}: {}", fixture.links());
@@ -204,7 +381,7 @@ fn a_vmm_that_died_is_kept_until_it_is_ended() {
     let vm = keeper.launch("base");
     keeper.tell(&vm, "die");
     wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
-    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id]}));
+    assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists(), "a zombie is left");
     assert!(keeper.log().contains("these are my last words"), "{}", keeper.log());
@@ -258,7 +435,7 @@ fn a_launch_on_a_full_disk_is_told_and_undone() {
     rustix::mount::unmount(&layers, rustix::mount::UnmountFlags::DETACH).unwrap();
     filled.unwrap();
     assert_eq!(answer["refused"], "no_capacity", "{answer}");
-    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": []}));
+    assert_eq!(keeper.list(), Vec::<String>::new());
     assert!(!fixture.links().contains(": vm"), "{}", fixture.links());
     keeper.launch("base");
     keeper.stop();

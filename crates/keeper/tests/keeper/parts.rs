@@ -20,25 +20,27 @@ use skep_api::{
 use skep_engine::{LaunchOrder, Launcher, VmmCommand};
 use skep_jail::UidRange;
 use skep_keeper::{KeeperOrder, OpenTemplate, SwarmOrder, Templates, VmLimits};
-use skep_keeper_protocol::{AdminKey, Error, LaunchedVm, ServerEnd};
+use skep_keeper_protocol::{AdminKey, Error, ServerEnd};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
     sync::Mutex,
 };
 
-/// Plays a VMM: it answers one word on its monitor, then does what the word says.
+/// Plays a VMM: it answers each word on its monitor, to one caller after the other, and does what the word says.
 const VMM: &str = r#"
 import os, socket, sys, time
 for line in sys.stdin: pass
-monitor, _ = socket.socket(fileno=3).accept()
-while word := monitor.recv(100):
-    if word == b"die":
-        sys.stderr.write("these are my last words\n")
-        os._exit(3)
-    if word == b"hog":
-        hog = bytearray(400 << 20)
-    monitor.sendall(word)
-time.sleep(600)
+listener = socket.socket(fileno=3)
+while True:
+    monitor, _ = listener.accept()
+    while word := monitor.recv(100):
+        if word == b"die":
+            sys.stderr.write("these are my last words\n")
+            os._exit(3)
+        if word == b"hog":
+            hog = bytearray(400 << 20)
+        monitor.sendall(word)
 "#;
 
 /// VMs at the same time.
@@ -49,32 +51,19 @@ pub(crate) fn keeper() -> ExitCode {
     tracing_to_stderr();
     let mut arguments = std::env::args().skip(2);
     let data_dir = PathBuf::from(arguments.next().unwrap());
-    let settings = serde_json::from_str(&arguments.next().unwrap()).unwrap();
+    let settings: Value = serde_json::from_str(&arguments.next().unwrap()).unwrap();
+    let no_swarm = settings["no_swarm"] == true;
     let order = KeeperOrder {
         data_dir,
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        user: Some("nobody".to_owned()),
+        user: Some(settings["user"].as_str().unwrap_or("nobody").to_owned()),
         first_root: None,
         binary: "/proc/self/exe".into(),
         server_arguments: vec!["server-process".to_owned()],
         server_environment: vec![],
         settings,
         grace: Duration::from_secs(5),
-        swarm: Ok(SwarmOrder {
-            templates: Arc::new(PlayedTemplates),
-            launcher: Arc::new(PlayedLauncher),
-            engine: EngineReport {
-                name: "played".to_owned(),
-                accel: "tcg".to_owned(),
-                isolation: Isolation::Emulated,
-                reason: "a test".to_owned(),
-            },
-            subnet: "10.98.0.0/24".parse().unwrap(),
-            uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
-            limits: VmLimits { overhead_mb: 64, ..VmLimits::default() },
-            max_vms: Some(MAX_VMS),
-            memory_mb: None,
-        }),
+        swarm: if no_swarm { Err("a test".to_owned()) } else { Ok(swarm_order()) },
     };
     let outcome = skep_keeper::run(order, |started| {
         println!("{}", json!({"address": started.addresses[0].to_string(), "no_swarm": started.no_swarm}));
@@ -83,6 +72,24 @@ pub(crate) fn keeper() -> ExitCode {
         eprintln!("{error}");
         ExitCode::FAILURE
     })
+}
+
+fn swarm_order() -> SwarmOrder {
+    SwarmOrder {
+        templates: Arc::new(PlayedTemplates),
+        launcher: Arc::new(PlayedLauncher),
+        engine: EngineReport {
+            name: "played".to_owned(),
+            accel: "tcg".to_owned(),
+            isolation: Isolation::Emulated,
+            reason: "a test".to_owned(),
+        },
+        subnet: "10.98.0.0/24".parse().unwrap(),
+        uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
+        limits: VmLimits { overhead_mb: 64, ..VmLimits::default() },
+        max_vms: Some(MAX_VMS),
+        memory_mb: None,
+    }
 }
 
 struct PlayedTemplates;
@@ -183,7 +190,13 @@ struct Played {
     settings: Value,
     key: AdminKey,
     inherited: Vec<String>,
-    vms: Mutex<HashMap<VmId, LaunchedVm>>,
+    vms: Mutex<HashMap<VmId, Driven>>,
+}
+
+/// A VM by its monitor, with the state that it was launched with.
+struct Driven {
+    monitor: UnixStream,
+    state: Option<File>,
 }
 
 impl Played {
@@ -194,35 +207,48 @@ impl Played {
             "launch" => {
                 let launched = self.end.launch(vm(), details["template"].as_str().unwrap()).await?;
                 let (pid, ip) = (launched.launched.pid, launched.launched.ip);
-                self.vms.lock().await.insert(vm(), launched);
+                let driven = Driven { monitor: launched.monitor, state: Some(launched.state) };
+                self.vms.lock().await.insert(vm(), driven);
                 Ok(json!({"pid": pid, "ip": ip}))
             }
+            "attach" => {
+                let attached = self.end.attach(vm()).await?;
+                let (pid, ip) = (attached.launched.pid, attached.launched.ip);
+                let driven = Driven { monitor: attached.monitor, state: None };
+                self.vms.lock().await.insert(vm(), driven);
+                Ok(json!({"pid": pid, "ip": ip}))
+            }
+            "commit" => self.end.commit(vm()).await.map(|()| json!({})),
             "end" => Ok(json!({"out_of_memory": self.end.end(vm()).await?})),
-            "list" => Ok(json!({"vms": self.end.list().await?})),
+            "list" => {
+                let held = self.end.list().await?;
+                let vms: Vec<VmId> = held.iter().map(|held| held.launched.vm).collect();
+                Ok(json!({"vms": vms, "committed": held.iter().filter(|held| held.committed).count()}))
+            }
             "usage" => {
                 let usage = self.end.usage(vm()).await?;
                 Ok(json!({"memory_bytes": usage.memory_bytes, "disk_bytes": usage.disk_bytes}))
             }
-            "say" => {
-                let mut vms = self.vms.lock().await;
-                let launched = vms.get_mut(&vm()).unwrap();
-                launched
-                    .monitor
-                    .write_all(details["word"].as_str().unwrap().as_bytes())
-                    .await
-                    .map_err(Error::Io)?;
-                if details["wait"] == false {
-                    return Ok(json!({}));
-                }
-                let mut said = [0; 100];
-                let length = launched.monitor.read(&mut said).await.map_err(Error::Io)?;
-                let mut state = String::new();
-                launched.state.read_to_string(&mut state).map_err(Error::Io)?;
-                Ok(json!({"said": String::from_utf8_lossy(&said[..length]), "state": state}))
-            }
+            "say" => self.say(vm(), details).await,
             "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
             other => panic!("{other}"),
         }
+    }
+
+    async fn say(&self, vm: VmId, details: &Value) -> Result<Value, Error> {
+        let mut vms = self.vms.lock().await;
+        let driven = vms.get_mut(&vm).unwrap();
+        driven.monitor.write_all(details["word"].as_str().unwrap().as_bytes()).await.map_err(Error::Io)?;
+        if details["wait"] == false {
+            return Ok(json!({}));
+        }
+        let mut said = [0; 100];
+        let length = driven.monitor.read(&mut said).await.map_err(Error::Io)?;
+        let mut state = String::new();
+        if let Some(file) = &mut driven.state {
+            file.read_to_string(&mut state).map_err(Error::Io)?;
+        }
+        Ok(json!({"said": String::from_utf8_lossy(&said[..length]), "state": state}))
     }
 
     fn whoami(&self, data_dir: &str) -> Value {

@@ -1,12 +1,12 @@
-//! What `POST /api/swarm/boot` may ask for, checked field by field.
+//! What `POST /api/swarm/boot` and `PATCH /api/swarm/vm/:pid` may ask for, checked field by field.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use skep_api::{
     ErrorCode, Failure,
-    swarm::{BASE_TEMPLATE, BootRequest},
+    swarm::{BASE_TEMPLATE, BootRequest, ChangeRequest},
 };
-use skep_swarm::BootOrder;
+use skep_swarm::{BootOrder, VmChange};
 
 use crate::{body::Object, extract::Call};
 
@@ -21,35 +21,71 @@ const LARGEST_ENV: usize = 1 << 20;
 /// Metadata as JSON, in bytes.
 const LARGEST_METADATA: usize = 64 << 10;
 
-/// Reads a body into an order of at most `max_vms` VMs.
-pub(super) fn order(mut object: Object, max_vms: u32, call: &Call) -> Result<BootOrder, Failure> {
+/// What a boot gets that names nothing else.
+#[derive(Debug, Clone, Copy)]
+pub struct BootDefaults {
+    /// VMs of an account that has no `max_vms` of its own.
+    pub max_vms: u32,
+    /// Time until VMs end by themselves.
+    pub ttl: Option<Duration>,
+}
+
+/// Reads a body into an order.
+pub(super) fn order(mut object: Object, defaults: BootDefaults, call: &Call) -> Result<BootOrder, Failure> {
+    let max_vms = defaults.max_vms;
     let count = object.take_whole("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
-    let ttl_ms = match object.take("ttl_ms") {
-        None | Some(serde_json::Value::Null) => None,
-        Some(value) => Object::single("ttl_ms", value).take_whole("ttl_ms", 1..=MAX_TTL_MS, "")?,
-    };
+    let ttl = take_ttl(&mut object)?.flatten().or(defaults.ttl);
     let request: BootRequest = object.read()?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
     let env = request.env.unwrap_or_default();
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
-    let size = serde_json::to_string(&metadata).map_or(usize::MAX, |text| text.len());
-    if size > LARGEST_METADATA {
-        let limit = LARGEST_METADATA >> 10;
-        return Err(invalid(format!("`metadata` has {size} bytes as JSON; keep it to {limit} KiB")));
-    }
+    check_metadata(&metadata)?;
     Ok(BootOrder {
         // In range: `take_whole` saw to it.
         count: u32::try_from(count).unwrap_or(max_vms),
         template,
-        ttl: ttl_ms.map(Duration::from_millis),
+        ttl,
         metadata,
         env,
         arrived: call.arrival.at,
         started_at: call.arrival.wall,
         request_id: call.id.as_str().to_owned(),
     })
+}
+
+/// Reads a body into a change.
+pub(super) fn change(mut object: Object, call: &Call) -> Result<VmChange, Failure> {
+    let ttl = take_ttl(&mut object)?;
+    let ChangeRequest { metadata, .. } = object.read()?;
+    if let Some(metadata) = &metadata {
+        check_metadata(metadata)?;
+    }
+    let now = call.arrival.wall;
+    let expires_at = ttl.map(|ttl| ttl.and_then(|ttl| now.checked_add(ttl).ok()));
+    Ok(VmChange { metadata, expires_at })
+}
+
+/// Takes out `ttl_ms`; the inner `None` is null.
+fn take_ttl(object: &mut Object) -> Result<Option<Option<Duration>>, Failure> {
+    match object.take("ttl_ms") {
+        None => Ok(None),
+        Some(serde_json::Value::Null) => Ok(Some(None)),
+        Some(value) => {
+            let given = Object::single("ttl_ms", value).take_whole("ttl_ms", 1..=MAX_TTL_MS, "")?;
+            Ok(given.map(|given| Some(Duration::from_millis(given))))
+        }
+    }
+}
+
+fn check_metadata(metadata: &serde_json::Map<String, serde_json::Value>) -> Result<(), Failure> {
+    let size = serde_json::to_string(metadata).map_or(usize::MAX, |text| text.len());
+    if size > LARGEST_METADATA {
+        let limit = LARGEST_METADATA >> 10;
+        return Err(invalid(format!("`metadata` has {size} bytes as JSON; keep it to {limit} KiB")));
+    }
+    Ok(())
 }
 
 /// A name that no template can have is one that does not exist.

@@ -1,4 +1,4 @@
-//! Commands inside VMs: `POST /api/swarm/vm/{pid}/exec`, and `POST /api/exec` with `vm`.
+//! Commands inside VMs: `POST /api/swarm/vm/{pid}/exec`, `POST /api/exec` with `vm`, and the way back to a streamed one.
 
 use std::sync::Arc;
 
@@ -7,11 +7,14 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use serde::Deserialize;
 use skep_api::{
     ErrorBody, ErrorCode, Failure, VmRef,
     exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand},
 };
 use skep_store::Store;
+use tokio::sync::watch;
+use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Routes, boot::check_env, exec_stream};
@@ -19,7 +22,7 @@ use crate::{
     auth::Identity,
     body::Object,
     error::Refusal,
-    extract::{Caller, NoParameters, Query, SwarmExec, VmPath, vm_of},
+    extract::{Caller, ExecPath, NoParameters, Query, SwarmExec, VmPath, vm_of},
     vms::Vms,
 };
 
@@ -30,18 +33,25 @@ pub(crate) struct ExecDesk {
     pub vms: Vms,
     /// Where a streaming caller's key is looked up again.
     pub store: Arc<dyn Store>,
+    /// True when the server is about to cut off those who are still there.
+    pub closing: watch::Receiver<bool>,
 }
 
 /// The routes of this file.
 pub(crate) fn routes(desk: ExecDesk) -> Routes {
-    vec![routes!(exec).with_state(desk.clone()), routes!(exec_in_vm).with_state(desk)]
+    vec![
+        routes!(exec).with_state(desk.clone()),
+        routes!(exec_in_vm).with_state(desk.clone()),
+        routes!(exec_again).with_state(desk),
+    ]
 }
 
 /// Run a command
 ///
 /// Runs `command` by `/bin/sh -c` inside the VM that `vm` names. It answers when the shell has ended; a caller that goes
-/// away ends its command. With `stream: true` the answer is a stream of the events `stdout` and `stderr` (`{data}`) and
-/// `exit`, the last; an `error` event (`{error, message, code}`) ends a stream whose command's end is unknown.
+/// away ends its command. With `stream: true` the answer is a stream of the events `stdout` and `stderr`
+/// (`{data, offset}`) and `exit`, the last; an `error` event (`{error, message, code}`) ends a stream whose command's end
+/// is unknown. Its header `Skep-Exec-Id` is the command's id, to come back to it where the server ended meanwhile.
 #[utoipa::path(
     post, path = "/api/exec", tag = "exec", operation_id = "exec", security(("bearer" = ["swarm:exec"])),
     request_body(content = ExecRequest, example = json!({"vm": 4242, "command": "uname -n"})),
@@ -104,6 +114,51 @@ async fn exec_in_vm(
     run(&desk, &caller, path.vm()?, command, streamed).await
 }
 
+/// Where to come back to.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Offsets {
+    /// The `offset` of the last `stdout` event that was seen; 0, all that is kept, unless given.
+    stdout: Option<u64>,
+    /// The `offset` of the last `stderr` event that was seen; 0, all that is kept, unless given.
+    stderr: Option<u64>,
+}
+
+/// Come back to a command
+///
+/// For a command with `stream: true` whose stream broke because the server ended: the command runs on in its VM, and ten
+/// minutes after its end it can still be come back to. The answer is the same stream, from these offsets on. Of each
+/// stream the first and the last 512 KiB are kept; what lies between may be missing, and `exit` says so by `truncated`.
+#[utoipa::path(
+    get, path = "/api/swarm/vm/{pid}/exec/{exec_id}", tag = "exec", operation_id = "exec_again",
+    security(("bearer" = ["swarm:exec"])),
+    params(
+        ("pid" = String, Path, description = "The VM's process id, or its id"),
+        ("exec_id" = String, Path, description = "The command's id: the header `Skep-Exec-Id` of its stream"),
+        Offsets,
+    ),
+    responses(
+        (status = 200, description = "Its events", content((String = "text/event-stream"))),
+        (status = 404, description = "No such VM of this account, or no such command in it", body = ErrorBody),
+        (status = 409, description = "The VM is paused or ended", body = ErrorBody),
+        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+async fn exec_again(
+    State(desk): State<ExecDesk>,
+    caller: Caller<SwarmExec>,
+    path: ExecPath,
+    Query(offsets): Query<Offsets>,
+) -> Result<Response, Refusal> {
+    let (vm, exec_id) = (path.vm()?, path.exec_id()?);
+    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
+    let events = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
+    Ok(exec_stream::answer(events, &desk, caller.key.clone()))
+}
+
 async fn run(
     desk: &ExecDesk,
     caller: &Identity,
@@ -114,7 +169,7 @@ async fn run(
     let swarm = desk.vms.reached_by(caller, vm).await?;
     if streamed {
         let events = swarm.exec_stream(&caller.account.id, vm, command).await?;
-        return Ok(exec_stream::answer(events, Arc::clone(&desk.store), caller.key.clone()));
+        return Ok(exec_stream::answer(events, desk, caller.key.clone()));
     }
     Ok(Json(swarm.exec(&caller.account.id, vm, command).await?).into_response())
 }

@@ -1,4 +1,4 @@
-//! A running command as server-sent events. Dropping the answer ends the command.
+//! A running command as server-sent events. Dropping the answer ends the command, unless the server ends.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
@@ -7,18 +7,20 @@ use axum::response::{
     sse::{Event, KeepAlive},
 };
 use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderName, HeaderValue};
 use jiff::Timestamp;
 use serde::Serialize;
 use skep_accounts::verdict;
 use skep_api::{
     ErrorCode, Failure,
-    exec::{ExecData, StreamRefusal},
+    exec::{EXEC_ID_HEADER, ExecData, StreamRefusal},
     keys::Key,
 };
 use skep_store::Store;
 use skep_swarm::{ExecEvent, ExecStream};
-use tokio::time::interval;
+use tokio::{sync::watch, time::interval};
 
+use super::exec::ExecDesk;
 use crate::{error, error::Refusal, pieces::Pieces};
 
 /// How often it is looked whether the caller's key still holds.
@@ -26,24 +28,59 @@ const KEY_CHECK: Duration = Duration::from_secs(5);
 /// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The answer that streams these events for as long as the key holds.
-pub(super) fn answer(events: ExecStream, store: Arc<dyn Store>, key: Key) -> Response {
+/// The answer that streams these events for as long as the key holds and the server serves.
+pub(super) fn answer(events: ExecStream, desk: &ExecDesk, key: Key) -> Response {
+    let id = HeaderValue::from_str(events.id());
     let run = Run {
         events: Some(events),
-        stdout: Pieces::default(),
-        stderr: Pieces::default(),
-        key_lost: Box::pin(key_lost(store, key)),
+        stdout: Text::default(),
+        stderr: Text::default(),
+        key_lost: Box::pin(key_lost(Arc::clone(&desk.store), key)),
+        closing: Box::pin(closed(desk.closing.clone())),
     };
-    Sse::new(run.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    let mut answer =
+        Sse::new(run.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    // Ids are of our own making, so they fit into a header.
+    answer.headers_mut().extend(id.map(|id| (HeaderName::from_static(EXEC_ID_HEADER), id)));
+    answer
+}
+
+/// One of the two output streams.
+#[derive(Debug, Default)]
+struct Text {
+    pieces: Pieces,
+    /// The end of what came, in bytes of the stream.
+    end: u64,
+}
+
+impl Text {
+    /// What is to be told of a piece that ends there.
+    fn push(&mut self, name: &str, bytes: &[u8], end: u64) -> Vec<Event> {
+        self.end = end;
+        let text = self.pieces.push(bytes);
+        self.tell(name, text)
+    }
+
+    fn finish(&mut self, name: &str) -> Vec<Event> {
+        let text = self.pieces.finish();
+        self.tell(name, text)
+    }
+
+    fn tell(&self, name: &str, data: String) -> Vec<Event> {
+        let offset = self.end.saturating_sub(self.pieces.pending() as u64);
+        if data.is_empty() { Vec::new() } else { vec![event(name, &ExecData { data, offset })] }
+    }
 }
 
 struct Run {
     /// `None` once it ended.
     events: Option<ExecStream>,
-    stdout: Pieces,
-    stderr: Pieces,
+    stdout: Text,
+    stderr: Text,
     /// Lives on from event to event: a look-up that each event cut short would never end while a command floods its output.
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
+    /// Ready when the server is about to cut off those who are still there.
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Run {
@@ -61,13 +98,16 @@ impl Run {
         let next = tokio::select! {
             next = events.next() => next,
             failure = &mut self.key_lost => return Some(self.broken(failure.into())),
+            () = &mut self.closing => return Some(self.leave()),
         };
+        let (stdout_end, stderr_end) = (events.stdout_offset(), events.stderr_offset());
         match next {
-            Some(Ok(ExecEvent::Stdout(bytes))) => Some(data("stdout", self.stdout.push(&bytes))),
-            Some(Ok(ExecEvent::Stderr(bytes))) => Some(data("stderr", self.stderr.push(&bytes))),
+            Some(Ok(ExecEvent::Stdout(bytes))) => Some(self.stdout.push("stdout", &bytes, stdout_end)),
+            Some(Ok(ExecEvent::Stderr(bytes))) => Some(self.stderr.push("stderr", &bytes, stderr_end)),
             Some(Ok(ExecEvent::Exit(exit))) => {
                 self.events = None;
-                let mut last = self.rest();
+                let mut last = self.stdout.finish("stdout");
+                last.extend(self.stderr.finish("stderr"));
                 last.push(event("exit", &exit));
                 Some(last)
             }
@@ -76,12 +116,17 @@ impl Run {
         }
     }
 
-    fn rest(&mut self) -> Vec<Event> {
-        let mut rest = data("stdout", self.stdout.finish());
-        rest.extend(data("stderr", self.stderr.finish()));
-        rest
+    /// The command runs on, for whoever comes back to it.
+    fn leave(&mut self) -> Vec<Event> {
+        if let Some(events) = self.events.take() {
+            events.leave();
+        }
+        let message = "the server ends; the command runs on: come back to it by its id, which the header \
+                       `Skep-Exec-Id` named, with the last offsets";
+        self.broken(Refusal::new(ErrorCode::ShuttingDown, message))
     }
 
+    /// What is left of a half character is not told: whoever comes back gets all of it.
     fn broken(&mut self, refusal: Refusal) -> Vec<Event> {
         self.events = None;
         if let Some(cause) = refusal.cause() {
@@ -89,9 +134,7 @@ impl Run {
         }
         let Failure { code, message } = refusal.failure().clone();
         let error = error::reason_of(code.kind()).to_owned();
-        let mut last = self.rest();
-        last.push(event("error", &StreamRefusal { error, message, code }));
-        last
+        vec![event("error", &StreamRefusal { error, message, code })]
     }
 }
 
@@ -114,8 +157,12 @@ async fn key_lost(store: Arc<dyn Store>, key: Key) -> Failure {
     }
 }
 
-fn data(name: &str, text: String) -> Vec<Event> {
-    if text.is_empty() { Vec::new() } else { vec![event(name, &ExecData { data: text })] }
+/// Waits until the server is about to cut off those who are still there.
+async fn closed(mut closing: watch::Receiver<bool>) {
+    if closing.wait_for(|closing| *closing).await.is_err() {
+        // Whoever would have told is gone.
+        std::future::pending().await
+    }
 }
 
 fn event(name: &str, data: &impl Serialize) -> Event {

@@ -3,11 +3,18 @@
 use axum::{Json, extract::State};
 use skep_api::{
     ErrorBody,
-    swarm::{BootAnswer, BootRequest, Capacity, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm},
+    swarm::{
+        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
+        Vm,
+    },
 };
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{Answer, Created, Routes, boot::order, created};
+use super::{
+    Answer, Created, Routes,
+    boot::{BootDefaults, change, order},
+    created,
+};
 use crate::{
     body::{NoBody, Object},
     extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
@@ -19,8 +26,8 @@ use crate::{
 pub(crate) struct SwarmDesk {
     /// The swarm, or why there is none.
     pub vms: Vms,
-    /// VMs of an account that has no `max_vms` of its own.
-    pub max_vms: u32,
+    /// What a boot gets that names nothing else.
+    pub defaults: BootDefaults,
 }
 
 /// The routes of this file.
@@ -29,7 +36,7 @@ pub(crate) fn routes(desk: SwarmDesk) -> Routes {
         routes!(status).with_state(desk.clone()),
         routes!(boot).with_state(desk.clone()),
         routes!(cleanup).with_state(desk.clone()),
-        routes!(vm, end).with_state(desk.clone()),
+        routes!(vm, change_vm, end).with_state(desk.clone()),
         routes!(console).with_state(desk),
     ]
 }
@@ -82,7 +89,8 @@ async fn boot(
     object: Object,
 ) -> Created<BootAnswer> {
     let account = &caller.account;
-    let order = order(object, account.limits.max_vms.unwrap_or(desk.max_vms), &call)?;
+    let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms);
+    let order = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
     created(desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?)
 }
 
@@ -128,6 +136,34 @@ async fn vm(
     Ok(Json(swarm.vm(&caller.account.id, vm).await?))
 }
 
+/// Change a VM
+///
+/// `metadata` takes the place of all that stood there; `ttl_ms` counts from now, and null takes it away. What is absent
+/// stays.
+#[utoipa::path(
+    patch, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "change_vm", security(("bearer" = ["swarm:write"])),
+    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    request_body(content = inline(Option<ChangeRequest>), example = json!({"ttl_ms": 600_000})),
+    responses(
+        (status = 200, description = "The record", body = Vm),
+        (status = 404, description = "No such VM of this account", body = ErrorBody),
+        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+    )
+)]
+async fn change_vm(
+    State(desk): State<SwarmDesk>,
+    caller: Caller<SwarmWrite>,
+    path: VmPath,
+    _: Query<NoParameters>,
+    call: Call,
+    object: Object,
+) -> Answer<Vm> {
+    let vm = path.vm()?;
+    let change = change(object, &call)?;
+    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    Ok(Json(swarm.change(&caller.account.id, vm, change).await?))
+}
+
 /// End a VM
 ///
 /// In every state. When it answers, nothing of the VM is left.
@@ -155,7 +191,7 @@ async fn end(
 
 /// Read a VM's console
 ///
-/// The last part of its serial log.
+/// The last part of its serial log. After a restart of the server it begins anew, with what comes from then on.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/console", tag = "swarm", operation_id = "console",
     security(("bearer" = ["swarm:read"])),

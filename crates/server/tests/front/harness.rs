@@ -10,7 +10,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{Environment, Role, Scope};
-use skep_server::{ServerOrder, run};
+use skep_server::{BootDefaults, ServerOrder, run};
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -43,7 +43,7 @@ impl Skep {
             store: Arc::clone(&store),
             swarm: Err("these tests have none".to_owned()),
             data_dir: data.path().to_owned(),
-            max_vms: 1_000,
+            boot: BootDefaults { max_vms: 1_000, ttl: None },
         };
         let serving = tokio::spawn(run(order, async { drop(stopped.await) }));
         let mut skep = Self {

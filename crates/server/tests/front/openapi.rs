@@ -19,7 +19,7 @@ struct Operation {
 impl Operation {
     /// A path that the route matches.
     fn concrete(&self) -> String {
-        self.path.replace("{pid}", "4242").replace("{id}", "key_x")
+        self.path.replace("{pid}", "4242").replace("{id}", "key_x").replace("{exec_id}", "exec_x")
     }
 }
 
@@ -60,6 +60,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/swarm/status"),
     ("GET", "/api/swarm/vm/{pid}"),
     ("GET", "/api/swarm/vm/{pid}/console"),
+    ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
     ("GET", "/api/whoami"),
     ("POST", "/api/exec"),
     ("POST", "/api/keys"),

@@ -30,7 +30,7 @@ const VM_UIDS: u32 = 1 << 16;
 const PASSED_ON: [&str; 6] = ["PATH", "LANG", "TZ", "NOTIFY_SOCKET", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI"];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
 
-/// Serve the API until SIGTERM or Ctrl-C.
+/// Serve the API until Ctrl-C, which ends all VMs, or SIGTERM, which leaves them for the next start.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]

@@ -112,11 +112,15 @@ async fn start_swarm(
     pool_size: Option<u32>,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (report, max_vms, memory_mb) = match ability {
-        SwarmAbility::Unable { reason } => return Ok(Err(reason)),
+        SwarmAbility::Unable { reason } => {
+            skep_swarm::lose_all(&*store).await?;
+            return Ok(Err(reason));
+        }
         SwarmAbility::Able { engine, max_vms, memory_mb } => (engine, max_vms, memory_mb),
     };
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
-    let parts = Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb, pool_size };
+    let parts =
+        Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb, pool_size };
     Ok(Ok(Swarm::start(parts).await?))
 }

@@ -22,7 +22,7 @@ use skep_api::{AccountId, KeyId};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
+    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
     KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
     SetAccountRoots, Store, VmRecord,
 };
@@ -127,12 +127,16 @@ impl Store for SqliteStore {
         self.writer.run(move |c| vms::record_boots(c, &command)).await
     }
 
+    async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
+        self.writer.run(move |c| vms::change_vm(c, &command)).await
+    }
+
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
         self.writer.run(move |c| vms::record_end(c, &command)).await
     }
 
-    async fn end_all_alive(&self, command: EndAllAlive) -> Result<Vec<VmRecord>> {
-        self.writer.run(move |c| vms::end_all_alive(c, command)).await
+    async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
+        self.writer.run(move |c| vms::end_vms(c, &command)).await
     }
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {

@@ -11,7 +11,7 @@ use super::{
     fault::Fault,
     keys,
 };
-use crate::{EndAllAlive, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+use crate::{ChangeVm, EndVms, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
 
 /// Records VMs that were booted together.
 pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Result<(), Fault> {
@@ -51,6 +51,25 @@ fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
     )
 }
 
+/// Changes what may change of a VM that lives.
+pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
+    let metadata = command.metadata.as_ref().map(columns::json).transpose()?;
+    let changed = change(
+        connection,
+        "UPDATE vms SET metadata = coalesce(:metadata, metadata),
+                        expires_at = CASE WHEN :expires THEN :expires_at ELSE expires_at END
+         WHERE id = :id AND ended_at IS NULL",
+        named_params! {
+            ":id": command.vm.to_string(),
+            ":metadata": metadata,
+            ":expires": command.expires_at.is_some(),
+            ":expires_at": command.expires_at.flatten().map(millis),
+        },
+    )?;
+    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    found.filter(|_| changed == 1).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
+}
+
 /// Records a VM's end, if it lives.
 pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<Ended, Fault> {
     let ended = change(
@@ -74,14 +93,17 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
     Ok(Ended { record, first: ended == 1 })
 }
 
-/// Records the end of every VM that lives.
-pub(super) fn end_all_alive(connection: &Connection, command: EndAllAlive) -> Result<Vec<VmRecord>, Fault> {
-    let EndAllAlive { reason, at } = command;
-    let ended = alive(connection)?.into_iter().map(|record| {
-        let end = RecordEnd { vm: record.vm.id, reason, at, request_id: None };
-        record_end(connection, &end).map(|ended| ended.record)
-    });
-    ended.collect()
+/// Records the end of those of these VMs that live.
+pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<Vec<VmRecord>, Fault> {
+    let mut ended = Vec::new();
+    for vm in &command.vms {
+        let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
+        if one(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
+            let end = RecordEnd { vm: *vm, reason: command.reason, at: command.at, request_id: None };
+            ended.push(record_end(connection, &end)?.record);
+        }
+    }
+    Ok(ended)
 }
 
 /// The VMs that live, oldest first.

@@ -6,7 +6,7 @@ use serde_json::json;
 use skep_api::{ErrorCode, VmId, swarm::EndReason};
 
 use super::{all_events, boot, booted, counts, default_account, end, events_of, moment, new_key};
-use crate::{EndAllAlive, EventKind, Store, VmEnd, VmRecord};
+use crate::{ChangeVm, EndVms, EventKind, Store, VmEnd, VmRecord};
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -32,6 +32,25 @@ pub async fn boots_are_all_or_none(store: Arc<dyn Store>) {
     store.record_boots(boot(vec![booted(account, 3), twice.clone(), twice])).await.unwrap_err();
     assert!(store.alive_vms().await.unwrap().is_empty());
     assert!(all_events(&*store).await.is_empty());
+}
+
+pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, other) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
+    let nothing = ChangeVm { vm: vm.id, metadata: None, expires_at: None };
+    assert_eq!(store.change_vm(nothing.clone()).await.unwrap().vm, vm);
+    let later = ChangeVm { expires_at: Some(Some(moment(900))), ..nothing.clone() };
+    assert_eq!(store.change_vm(later).await.unwrap().vm.expires_at, Some(moment(900)));
+    let metadata = serde_json::Map::from_iter([("job".to_owned(), json!(7))]);
+    let written = ChangeVm { metadata: Some(metadata.clone()), ..nothing.clone() };
+    let changed = store.change_vm(written).await.unwrap().vm;
+    assert_eq!((changed.expires_at, changed.metadata), (Some(moment(900)), metadata));
+    let never = ChangeVm { expires_at: Some(None), ..nothing.clone() };
+    assert_eq!(store.change_vm(never).await.unwrap().vm.expires_at, None);
+    assert_eq!(store.alive_vms().await.unwrap()[1].vm, other, "no other VM changes");
+    store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
+    assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
 }
 
 pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
@@ -72,17 +91,20 @@ pub async fn keys_end_with_their_vm(store: Arc<dyn Store>) {
     assert_eq!((counts["vm.ended"], counts["key.revoked"]), (1, 2));
 }
 
-pub async fn a_start_ends_all_that_live(store: Arc<dyn Store>) {
+pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let vms: Vec<_> = (3..6).map(|pid| booted(account, pid)).collect();
+    let vms: Vec<_> = (3..7).map(|pid| booted(account, pid)).collect();
     store.record_boots(boot(vms.clone())).await.unwrap();
     store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
-    let command = EndAllAlive { reason: EndReason::Lost, at: moment(700) };
-    let ended = store.end_all_alive(command).await.unwrap();
+    // One that ended before, one that nobody knows, and not the last one.
+    let lost = vec![vms[2].id, VmId::generate(), vms[0].id, vms[1].id];
+    let command = EndVms { vms: lost, reason: EndReason::Lost, at: moment(700) };
+    let ended = store.end_vms(command.clone()).await.unwrap();
     let lost = Some(VmEnd { at: moment(700), reason: EndReason::Lost });
-    let expected: Vec<_> = vms[1..].iter().cloned().map(|vm| VmRecord { vm, end: lost }).collect();
+    let expected: Vec<_> = [2, 1].map(|at: usize| VmRecord { vm: vms[at].clone(), end: lost }).into();
     assert_eq!(ended, expected);
-    assert!(store.end_all_alive(command).await.unwrap().is_empty());
-    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(store.end_vms(command).await.unwrap().is_empty());
+    let alive: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
+    assert_eq!(alive, [vms[3].id]);
     assert_eq!(counts(&*store).await["vm.ended"], 3);
 }

@@ -24,7 +24,7 @@ use skep_channel::{
 };
 use skep_engine::{Driver, Machine, VmmEnd};
 use skep_keeper_protocol::{
-    Answer, Answerer, KeeperEnd, Launched, Request, ServerEnd, SwarmAbility, Welcome, pair,
+    Answer, Answerer, HeldVm, KeeperEnd, Launched, Request, ServerEnd, SwarmAbility, Welcome, pair,
 };
 use skep_swarm::{BootOrder, Error, Parts, Swarm};
 use tokio::{net::UnixStream, task::JoinHandle};
@@ -42,10 +42,20 @@ pub(crate) struct Keeper {
     pub(crate) guests_hang_up: bool,
     pub(crate) refuses_ends: bool,
     pub(crate) goes_away: bool,
+    pub(crate) refuses_commits: bool,
+    pub(crate) commits: usize,
     vmms: BTreeMap<VmId, Vmm>,
 }
 
+impl Keeper {
+    pub(crate) fn forget(&mut self, vm: VmId) {
+        self.vmms.remove(&vm);
+    }
+}
+
 struct Vmm {
+    launched: Launched,
+    committed: bool,
     process: Child,
     guest: Option<JoinHandle<()>>,
     _streams: [StdStream; 2],
@@ -66,19 +76,34 @@ pub(crate) struct Ground {
     pub(crate) account: AccountId,
     pub(crate) store: Arc<Records>,
     keeper: Arc<Mutex<Keeper>>,
+    keeping: JoinHandle<()>,
 }
 
 impl Ground {
     pub(crate) async fn new() -> Self {
+        Self::start(Arc::default(), Arc::default(), AccountId::generate()).await
+    }
+
+    /// Another server, as after a crash of this one.
+    pub(crate) async fn restart(self) -> Self {
+        let Self { swarm, account, store, keeper, keeping } = self;
+        // Its tasks go on, as nothing of a crashed server would, but they reach nobody.
+        drop(swarm);
+        keeping.abort();
+        keeper.lock().unwrap().vmms.values_mut().for_each(|vmm| {
+            vmm.guest.take().into_iter().for_each(|guest| guest.abort());
+        });
+        Self::start(keeper, store, account).await
+    }
+
+    async fn start(keeper: Arc<Mutex<Keeper>>, store: Arc<Records>, account: AccountId) -> Self {
         let (keeper_socket, server_socket) = pair().unwrap();
-        let keeper = Arc::new(Mutex::new(Keeper::default()));
         let end = KeeperEnd::new(keeper_socket).unwrap();
         let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
         let welcome = Welcome { settings: serde_json::Value::Null, admin_key: None, swarm };
         end.welcome(&welcome, &[]).await.unwrap();
-        tokio::spawn(keep(end, keeper.clone()));
+        let keeping = tokio::spawn(keep(end, keeper.clone()));
         let (server_end, _, _) = ServerEnd::connect(server_socket).await.unwrap();
-        let store = Arc::new(Records::default());
         let engine = EngineReport {
             name: "none".to_owned(),
             accel: "none".to_owned(),
@@ -95,7 +120,7 @@ impl Ground {
             pool_size: Some(0),
         };
         let swarm = Swarm::start(parts).await.unwrap();
-        Self { swarm, account: AccountId::generate(), store, keeper }
+        Self { swarm, account, store, keeper, keeping }
     }
 
     pub(crate) fn keeper<T>(&self, look: impl FnOnce(&mut Keeper) -> T) -> T {
@@ -168,10 +193,50 @@ async fn keep(end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
                 };
                 answerer.answer(answer, &[]).await.unwrap();
             }
-            Request::List => answerer.answer(Answer::List { vms: Vec::new() }, &[]).await.unwrap(),
+            Request::List { .. } => {
+                let held = |vmm: &Vmm| HeldVm {
+                    launched: vmm.launched.clone(),
+                    template: "base".to_owned(),
+                    committed: vmm.committed,
+                };
+                let vms = keeper.lock().unwrap().vmms.values().map(held).collect();
+                answerer.answer(Answer::List { vms }, &[]).await.unwrap();
+            }
+            Request::Commit { .. } if keeper.lock().unwrap().refuses_commits => {
+                answerer.answer(refusal, &[]).await.unwrap();
+            }
+            Request::Commit { vm } => {
+                {
+                    let mut keeper = keeper.lock().unwrap();
+                    keeper.commits += 1;
+                    keeper.vmms.get_mut(&vm).unwrap().committed = true;
+                }
+                answerer.answer(Answer::Committed, &[]).await.unwrap();
+            }
+            Request::Attach { vm } => attach(vm, answerer, &keeper).await,
             Request::Usage { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
+}
+
+async fn attach(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
+    let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
+    let (launched, pidfd) = {
+        let mut keeper = keeper.lock().unwrap();
+        let hang_up = keeper.guests_hang_up;
+        let vmm = keeper.vmms.get_mut(&vm).unwrap();
+        vmm.guest = (!hang_up).then(|| play_guest(guest));
+        vmm._streams = [m, c];
+        (vmm.launched.clone(), pidfd_open(Pid::from_child(&vmm.process), PidfdFlags::NONBLOCK).unwrap())
+    };
+    let descriptors: Vec<OwnedFd> = vec![pidfd, monitor.into(), agent.into(), console.into()];
+    answerer.answer(Answer::Attached(launched), &descriptors).await.unwrap();
+}
+
+fn play_guest(stream: StdStream) -> JoinHandle<()> {
+    stream.set_nonblocking(true).unwrap();
+    let stream = UnixStream::from_std(stream).unwrap();
+    tokio::spawn(async move { serve(stream, Mirror).await.unwrap() })
 }
 
 async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
@@ -199,12 +264,9 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
         vcpus: 1,
         memory_mb: 128,
     };
-    let guest = (!hang_up).then(|| {
-        guest.set_nonblocking(true).unwrap();
-        let stream = UnixStream::from_std(guest).unwrap();
-        tokio::spawn(async move { serve(stream, Mirror).await.unwrap() })
-    });
-    keeper.lock().unwrap().vmms.insert(vm, Vmm { process, guest, _streams: [m, c] });
+    let guest = (!hang_up).then(|| play_guest(guest));
+    let vmm = Vmm { launched: launched.clone(), committed: false, process, guest, _streams: [m, c] };
+    keeper.lock().unwrap().vmms.insert(vm, vmm);
     let state = std::fs::File::open("/dev/null").unwrap();
     let mut descriptors: Vec<OwnedFd> =
         vec![pidfd, monitor.into(), agent.into(), console.into(), state.into()];
@@ -240,6 +302,10 @@ impl Handler for Mirror {
 
     async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
+    async fn rest(&self) -> Result<(), Failure> {
+        Ok(())
     }
 
     async fn settle(&self) -> Result<(), Failure> {
@@ -289,6 +355,10 @@ impl Machine for NoMachine {
 
     async fn resume(&self) -> Result<(), skep_engine::Error> {
         Ok(())
+    }
+
+    async fn is_running(&self) -> Result<bool, skep_engine::Error> {
+        Ok(true)
     }
 
     async fn save(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {

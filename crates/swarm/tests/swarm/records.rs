@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
 use skep_store::{
-    Account, EndAllAlive, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
+    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
     KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
     Store, VmBooted, VmEnd, VmRecord,
 };
@@ -27,6 +27,14 @@ pub(crate) struct Records {
 impl Records {
     pub(crate) fn fail(&self, fails: bool) {
         self.fails.store(fails, Ordering::Relaxed);
+    }
+
+    pub(crate) fn alive(&self) -> Vec<VmId> {
+        self.alive.lock().unwrap().iter().map(|vm| vm.id).collect()
+    }
+
+    pub(crate) fn forget(&self, vm: VmId) {
+        self.alive.lock().unwrap().retain(|alive| alive.id != vm);
     }
 
     pub(crate) fn ends(&self) -> Vec<(VmId, EndReason)> {
@@ -50,7 +58,8 @@ impl Store for Records {
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
         self.works(())?;
         self.ends.lock().unwrap().push((command.vm, command.reason));
-        let vm = self.alive.lock().unwrap().iter().find(|vm| vm.id == command.vm).cloned();
+        let mut alive = self.alive.lock().unwrap();
+        let vm = alive.iter().position(|vm| vm.id == command.vm).map(|at| alive.swap_remove(at));
         let end = Some(VmEnd { at: command.at, reason: command.reason });
         Ok(Ended {
             record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, end },
@@ -58,8 +67,20 @@ impl Store for Records {
         })
     }
 
-    async fn end_all_alive(&self, _: EndAllAlive) -> Result<Vec<VmRecord>> {
-        self.works(Vec::new())
+    async fn change_vm(&self, _: ChangeVm) -> Result<VmRecord> {
+        unreachable!()
+    }
+
+    async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
+        self.works(())?;
+        self.ends.lock().unwrap().extend(command.vms.iter().map(|vm| (*vm, command.reason)));
+        self.alive.lock().unwrap().retain(|vm| !command.vms.contains(&vm.id));
+        Ok(Vec::new())
+    }
+
+    async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
+        let alive = self.alive.lock().unwrap().clone().into_iter();
+        self.works(alive.map(|vm| VmRecord { vm, end: None }).collect())
     }
 
     async fn ensure_default_account(&self, _: EnsureDefaultAccount) -> Result<Account> {
@@ -93,9 +114,6 @@ impl Store for Records {
         unreachable!()
     }
     async fn note_key_uses(&self, _: Vec<KeyUse>) -> Result<()> {
-        unreachable!()
-    }
-    async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
         unreachable!()
     }
     async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {

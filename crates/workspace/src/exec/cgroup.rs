@@ -2,14 +2,19 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
+
+use rustix::process::Pid;
 
 /// A directory of cgroup v2 that one command runs in.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     path: PathBuf,
+    /// Another of the same name may follow, which is not ours to remove.
+    removed: AtomicBool,
 }
 
 impl ControlGroup {
@@ -23,7 +28,12 @@ impl ControlGroup {
             }
             other => other?,
         }
-        Ok(Self { path })
+        Ok(Self { path, removed: AtomicBool::new(false) })
+    }
+
+    /// Takes in this process.
+    pub(super) fn take_in(&self, process: Pid) -> io::Result<()> {
+        self.entrance()?.write_all(process.as_raw_pid().to_string().as_bytes())
     }
 
     /// The file that takes in whoever writes `0` to it.
@@ -38,9 +48,14 @@ impl ControlGroup {
 
     /// Removes it. `false` while processes live inside.
     pub(super) fn remove(&self) -> bool {
-        match fs::remove_dir(&self.path) {
+        if self.removed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let removed = match fs::remove_dir(&self.path) {
             Ok(()) => true,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
-        }
+        };
+        self.removed.store(removed, Ordering::Relaxed);
+        removed
     }
 }

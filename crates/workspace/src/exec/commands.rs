@@ -2,20 +2,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use skep_api::exec::RunCommand;
 
 use super::{
+    ahead::ShellAhead,
     cgroup::ControlGroup,
     running::Running,
-    spawn::{check, spawn, working_directory},
+    shell::Shell,
+    spawn::{Spawned, check, spawn, working_directory},
     supervise::supervise,
 };
 use crate::{Error, Place};
@@ -26,6 +30,8 @@ const KEPT_COUNT: usize = 64;
 const KEPT_BYTES: usize = 8 << 20;
 /// How long an ended command is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
+/// How often all others go first once a command ended: its reader, then the connection that the answer goes out by.
+const HOPS: usize = 3;
 
 /// All commands of a place. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -38,6 +44,7 @@ struct Table {
     shelf: Mutex<Shelf>,
     /// Process ids of shells that are awaited here.
     owned: Mutex<BTreeSet<u32>>,
+    ahead: OnceLock<ShellAhead>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +63,7 @@ impl Commands {
             started: AtomicU64::new(0),
             shelf: Mutex::default(),
             owned: Mutex::default(),
+            ahead: OnceLock::new(),
         }))
     }
 
@@ -73,44 +81,104 @@ impl Commands {
         if shelf.by_id.contains_key(id) {
             return Err(Error::IdTaken { id: id.to_owned() });
         }
-        let at = || self.0.cgroup_parent.join(id);
-        let failed = |source| Error::ControlGroup { path: at(), source };
-        let group = ControlGroup::create(&self.0.cgroup_parent, id).map_err(failed)?;
+        let (group, spawned) = self.launch(id, command, &cwd, place)?;
         let running = Running::new(id, group);
-        let started = self.spawn(&running, command, &cwd, place);
-        if started.is_err() {
-            running.remove_group();
-        } else {
-            shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
-        }
-        started.map(|()| running)
+        shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
+        drop(shelf);
+        let (commands, supervised) = (self.clone(), Arc::clone(&running));
+        let (stdin, limit) = (command.stdin.clone(), Duration::from_millis(command.timeout_ms));
+        tokio::spawn(async move {
+            let shell = spawned.shell.id();
+            supervise(Arc::clone(&supervised), spawned, stdin, limit).await;
+            commands.clean_up(shell, supervised).await;
+        });
+        Ok(running)
     }
 
-    fn spawn(
+    /// The shell of a command, in a control group of its own.
+    fn launch(
         &self,
-        running: &Arc<Running>,
+        id: &str,
         command: &RunCommand,
         cwd: &Path,
         place: &Place,
-    ) -> Result<(), Error> {
-        let entrance = running.entrance().map_err(|source| Error::ControlGroup {
-            path: self.0.cgroup_parent.join(running.id()),
-            source,
-        })?;
-        // Held over the fork: who reaps orphans must never see a child of ours that is not in the list.
+    ) -> Result<(ControlGroup, Spawned), Error> {
+        let ahead = self.0.ahead.get().and_then(|ahead| ahead.run(self, command, cwd, place));
+        if let Some(started) = ahead {
+            return Ok(started);
+        }
+        let failed = |source| Error::ControlGroup { path: self.0.cgroup_parent.join(id), source };
+        let group = ControlGroup::create(&self.0.cgroup_parent, id).map_err(failed)?;
+        let started = group
+            .entrance()
+            .map_err(failed)
+            .and_then(|entrance| Ok(self.bear(|| spawn(command, cwd, entrance, place))?));
+        match started {
+            Ok((_, spawned)) => Ok((group, spawned)),
+            Err(error) => {
+                group.remove();
+                Err(error)
+            }
+        }
+    }
+
+    async fn clean_up(&self, shell: u32, running: Arc<Running>) {
+        for _ in 0..HOPS {
+            tokio::task::yield_now().await;
+        }
+        self.owned().remove(&shell);
+        self.shelf().put_away(running);
+        if let Some(ahead) = self.0.ahead.get() {
+            ahead.prepare(self).await;
+        }
+    }
+
+    /// Starts a child, which is awaited here. The list is held meanwhile: who reaps orphans must never see a child of
+    /// ours that is not in it.
+    pub(super) fn bear<T>(&self, start: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
         let mut owned = self.owned();
-        let spawned = spawn(command, cwd, entrance, place)?;
-        let pid = spawned.child.id();
-        owned.insert(pid);
-        drop(owned);
-        let (commands, running) = (self.clone(), Arc::clone(running));
-        let (stdin, limit) = (command.stdin.clone(), Duration::from_millis(command.timeout_ms));
-        tokio::spawn(async move {
-            supervise(Arc::clone(&running), spawned, stdin, limit).await;
-            commands.owned().remove(&pid);
-            commands.shelf().put_away(running);
-        });
-        Ok(())
+        let born = start()?;
+        owned.insert(born.0.as_raw_pid().unsigned_abs());
+        Ok(born)
+    }
+
+    /// The list's word for a child that ended.
+    pub(super) fn disown(&self, shell: &Shell) {
+        self.owned().remove(&shell.id());
+    }
+
+    /// A child of ours as one to wait for; ended where that fails.
+    pub(super) fn adopt(&self, child: Pid) -> io::Result<Shell> {
+        Shell::adopt(child).inspect_err(|_| {
+            let _ = kill_process(child, Signal::KILL);
+            let _ = waitpid(Some(child), WaitOptions::empty());
+            self.owned().remove(&child.as_raw_pid().unsigned_abs());
+        })
+    }
+
+    /// A control group for a command that has no id yet. None is named like it: an id holds no dot.
+    pub(super) fn unnamed_group(&self) -> io::Result<ControlGroup> {
+        let name = format!("shell.{}", self.0.started.fetch_add(1, Ordering::Relaxed));
+        ControlGroup::create(&self.0.cgroup_parent, &name)
+    }
+
+    /// From now on shells are started ahead of their commands; most commands will start in this directory.
+    pub(crate) fn start_ahead(&self, directory: PathBuf) {
+        let _ = self.0.ahead.set(ShellAhead::new(directory));
+    }
+
+    /// Waits until a shell stands ready for the next command, if one ever will.
+    pub async fn rest(&self) {
+        if let Some(ahead) = self.0.ahead.get() {
+            ahead.rest(self).await;
+        }
+    }
+
+    /// Ends the shells that wait for a command. They hold random numbers of the time when they were started.
+    pub fn discard_ahead(&self) {
+        if let Some(ahead) = self.0.ahead.get() {
+            ahead.discard(self);
+        }
     }
 
     /// A command by its id.
@@ -124,7 +192,14 @@ impl Commands {
     /// Forgets all that ended: who asks from now on is somebody else.
     pub fn forget_ended(&self) {
         let mut shelf = self.shelf();
-        shelf.by_id.retain(|_, running| running.remains().is_none());
+        shelf.by_id.retain(|_, running| {
+            let runs = running.remains().is_none();
+            // The next of this id needs the name.
+            runs || {
+                running.remove_group();
+                false
+            }
+        });
         shelf.ended.clear();
     }
 

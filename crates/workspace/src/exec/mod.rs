@@ -7,10 +7,12 @@
 //! ```
 //! What a command prints is kept by the [`Running`], not by who asked: a reader may leave and come back.
 
+mod ahead;
 mod cgroup;
 mod commands;
 mod output;
 mod running;
+mod shell;
 mod signals;
 mod spawn;
 mod supervise;

@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -127,11 +125,6 @@ impl Running {
     pub(super) fn kill(&self) {
         // Fails only where the group is gone, and with it everything inside.
         let _ = self.group.kill();
-    }
-
-    /// The file by which its shell joins its control group.
-    pub(super) fn entrance(&self) -> io::Result<File> {
-        self.group.entrance()
     }
 
     /// Removes its control group. `false` while something that it started lives on.

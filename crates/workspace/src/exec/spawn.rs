@@ -3,18 +3,16 @@
 use std::{
     fs::File,
     io,
-    os::{fd::OwnedFd, unix::process::CommandExt},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 use skep_api::exec::RunCommand;
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    net::unix::pipe,
-};
+use tokio::net::unix::pipe;
 
+use super::shell::Shell;
 use crate::{Error, Place};
 
 /// The kernel takes no longer argument: 32 pages, with the byte that ends it.
@@ -23,9 +21,7 @@ const MAX_ARGUMENT_BYTES: usize = 32 * 4096 - 1;
 /// A shell that was started, and our ends of its pipes.
 #[derive(Debug)]
 pub(super) struct Spawned {
-    pub(super) child: Child,
-    /// Readable once the shell ended.
-    pub(super) ended: AsyncFd<OwnedFd>,
+    pub(super) shell: Shell,
     pub(super) stdin: Option<pipe::Sender>,
     pub(super) stdout: pipe::Receiver,
     pub(super) stderr: pipe::Receiver,
@@ -94,7 +90,12 @@ pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<Path
 /// Starts the shell inside the control group whose entrance is given.
 ///
 /// The fork is awaited in place: it is short, and a guest has but one processor to run it on.
-pub(super) fn spawn(command: &RunCommand, cwd: &Path, entrance: File, place: &Place) -> io::Result<Spawned> {
+pub(super) fn spawn(
+    command: &RunCommand,
+    cwd: &Path,
+    entrance: File,
+    place: &Place,
+) -> io::Result<(Pid, Spawned)> {
     let mut shell = Command::new("/bin/sh");
     // A command that begins with `-` is no option.
     shell.args(["-c", "--", &command.command]);
@@ -114,20 +115,15 @@ pub(super) fn spawn(command: &RunCommand, cwd: &Path, entrance: File, place: &Pl
         let _ = child.kill();
         let _ = child.wait();
     });
-    let (ended, stdin, stdout, stderr) = adopted?;
-    Ok(Spawned { child, ended, stdin, stdout, stderr })
+    adopted.map(|spawned| (Pid::from_child(&child), spawned))
 }
 
-type Ends = (AsyncFd<OwnedFd>, Option<pipe::Sender>, pipe::Receiver, pipe::Receiver);
-
-fn adopt(child: &mut Child) -> io::Result<Ends> {
+fn adopt(child: &mut Child) -> io::Result<Spawned> {
     let missing = || io::Error::other("a pipe of the command is missing");
-    let pid = Pid::from_child(child);
-    let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-    // SAFETY: an `OwnedFd` keeps its one descriptor open for as long as the `AsyncFd` owns it.
-    let ended = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
-    let stdin = child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?;
-    let stdout = pipe::Receiver::from_owned_fd(child.stdout.take().ok_or_else(missing)?.into())?;
-    let stderr = pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?;
-    Ok((ended, stdin, stdout, stderr))
+    Ok(Spawned {
+        shell: Shell::adopt(Pid::from_child(child))?,
+        stdin: child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?,
+        stdout: pipe::Receiver::from_owned_fd(child.stdout.take().ok_or_else(missing)?.into())?,
+        stderr: pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?,
+    })
 }

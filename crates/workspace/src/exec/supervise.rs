@@ -31,24 +31,23 @@ pub(super) async fn supervise(
     limit: Duration,
 ) {
     let began = Instant::now();
-    let Spawned { mut child, ended, stdin: stdin_pipe, stdout, stderr } = spawned;
+    let Spawned { shell, stdin: stdin_pipe, stdout, stderr } = spawned;
     let feeding = stdin_pipe.zip(stdin).map(|(pipe, text)| tokio::spawn(feed(pipe, text)));
     let mut stdout = tokio::spawn(record(Arc::clone(&running), Stream::Stdout, stdout));
     let mut stderr = tokio::spawn(record(Arc::clone(&running), Stream::Stderr, stderr));
 
     let timed_out = tokio::select! {
         biased;
-        _ = ended.readable() => false,
+        () = shell.ended() => false,
         () = tokio::time::sleep(limit) => true,
     };
     if timed_out {
         running.kill();
         // One that left its control group is still our child, and its answer is waited for.
-        let _ = child.kill();
-        let _ = ended.readable().await;
+        shell.kill();
+        shell.ended().await;
     }
-    // The pidfd says that it ended, so this returns at once.
-    let status = child.wait();
+    let status = shell.status();
     let duration = began.elapsed();
     running.shell_ended();
     // Children that live on find the end of their input, not a pipe that nobody fills.

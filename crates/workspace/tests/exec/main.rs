@@ -1,10 +1,11 @@
 //! Commands as a caller of the crate sees them, with real processes and control groups.
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod ahead;
+mod ground;
+
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -12,65 +13,49 @@ use skep_api::{
     ErrorCode,
     exec::{ExecEvent, ExecExit, ExecOutcome, RunCommand},
 };
-use skep_workspace::{Error, Output, Place, Run, run_by_name};
+use skep_workspace::{Error, Output, Place, run_by_name};
 
-/// A place of its own, whose control group is gone with it.
-struct Ground {
-    place: Place,
-    group: PathBuf,
-    dir: tempfile::TempDir,
-}
+use ground::{Ground, request};
 
-impl Ground {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let base = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-            .map(PathBuf::from)
-            .into_iter()
-            .find(|base| base.join("cgroup.procs").exists())
-            .expect("cgroup v2");
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let group = base.join(format!("skep-workspace-test-{}-{number}", std::process::id()));
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
-        let env = BTreeMap::from([("PATH".to_owned(), path), ("LANG".to_owned(), "C.UTF-8".to_owned())]);
-        Self { place: Place::new("/", dir.path(), env, &group), group, dir }
-    }
-
-    async fn run(&self, command: &str) -> ExecOutcome {
-        request(command).run(&self.place).await.expect("it runs")
-    }
-
-    fn start(&self, id: &str, command: &str) -> Output {
-        let running = self.place.commands().start(id, &request(command), &self.place).expect("it starts");
-        running.attach(0, 0)
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        let Ok(children) = std::fs::read_dir(&self.group) else { return };
-        for child in children.flatten().filter(|entry| entry.path().is_dir()) {
-            let _ = std::fs::write(child.path().join("cgroup.kill"), "1");
-            for _ in 0..100 {
-                if std::fs::remove_dir(child.path()).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
+/// Runs each test twice: with shells that are started on demand, and ahead. They must not differ.
+macro_rules! both_ways {
+    ($($test:ident)*) => {
+        mod on_demand {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Ground::new()).await;
+            })*
         }
-        let _ = std::fs::remove_dir(&self.group);
-    }
+        mod started_ahead {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Ground::ahead().await).await;
+            })*
+        }
+    };
 }
 
-fn request(command: &str) -> RunCommand {
-    RunCommand {
-        command: command.to_owned(),
-        cwd: None,
-        env: BTreeMap::new(),
-        stdin: None,
-        timeout_ms: 20_000,
-    }
+both_ways! {
+    a_command_answers_with_its_output_and_code
+    a_signal_is_named
+    a_command_sees_a_clean_environment_and_its_own
+    a_leading_dash_is_no_option
+    a_command_starts_where_it_was_told
+    what_no_shell_can_run_is_refused
+    the_longest_command_runs
+    the_timeout_ends_all_that_was_started
+    it_answers_at_the_shells_end_and_children_live_on
+    a_flood_is_cut_in_the_middle
+    long_input_arrives_whole
+    a_command_without_input_finds_its_end
+    a_reader_that_keeps_up_gets_all_of_it
+    a_reader_that_left_comes_back_for_the_rest
+    a_slow_reader_holds_the_command_until_it_leaves
+    a_cancelled_command_ends
+    commands_are_listed_while_they_run_and_their_groups_vanish
+    what_ended_can_be_forgotten_and_what_runs_cannot
+    an_operation_is_found_by_its_name
+    a_command_that_leaves_its_control_group_is_answered_at_its_timeout_all_the_same
 }
 
 async fn read_all(mut output: Output) -> (Vec<u8>, Vec<u8>, ExecExit) {
@@ -94,59 +79,49 @@ fn lives(pid: &str) -> bool {
     stat.split(") ").nth(1).is_some_and(|rest| !rest.starts_with('Z'))
 }
 
-#[tokio::test]
-async fn a_command_answers_with_its_output_and_code() {
-    let ground = Ground::new();
+async fn a_command_answers_with_its_output_and_code(ground: Ground) {
     let outcome = ground.run("echo out; echo err >&2; exit 3").await;
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\n"));
     assert_eq!((outcome.exit_code, outcome.signal), (Some(3), None));
     assert!(!outcome.timed_out && !outcome.truncated);
 }
 
-#[tokio::test]
-async fn a_signal_is_named() {
-    let outcome = Ground::new().run("kill -TERM $$").await;
+async fn a_signal_is_named(ground: Ground) {
+    let outcome = ground.run("kill -TERM $$").await;
     assert_eq!((outcome.exit_code, outcome.signal.as_deref()), (None, Some("SIGTERM")));
 }
 
-#[tokio::test]
-async fn a_command_sees_a_clean_environment_and_its_own() {
-    let ground = Ground::new();
+async fn a_command_sees_a_clean_environment_and_its_own(ground: Ground) {
     let place = ground.place.with_env(&BTreeMap::from([
         ("OF_VM".to_owned(), "vm".to_owned()),
         ("BOTH".to_owned(), "vm".to_owned()),
     ]));
     let mut command = request("env");
     command.env = BTreeMap::from([("BOTH".to_owned(), "exec".to_owned())]);
-    let outcome = command.run(&place).await.expect("it runs");
+    let outcome = ground.ask_at(&place, command).await.expect("it runs");
     let mut lines: Vec<&str> = outcome.stdout.lines().filter(|line| !line.starts_with("PWD=")).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["BOTH=exec", "LANG=C.UTF-8", "OF_VM=vm", "PATH=/usr/local/bin:/usr/bin:/bin"]);
 }
 
-#[tokio::test]
-async fn a_leading_dash_is_no_option() {
-    let outcome = Ground::new().run("-x 2>/dev/null; echo $-").await;
+async fn a_leading_dash_is_no_option(ground: Ground) {
+    let outcome = ground.run("-x 2>/dev/null; echo $-").await;
     assert!(!outcome.stdout.contains('x'), "{}", outcome.stdout);
 }
 
-#[tokio::test]
-async fn a_command_starts_where_it_was_told() {
-    let ground = Ground::new();
+async fn a_command_starts_where_it_was_told(ground: Ground) {
     let here = ground.dir.path().canonicalize().expect("a path");
     assert_eq!(ground.run("pwd").await.stdout.trim(), here.to_str().expect("text"));
     let mut elsewhere = request("pwd");
     elsewhere.cwd = Some("/usr".to_owned());
-    assert_eq!(elsewhere.run(&ground.place).await.expect("it runs").stdout, "/usr\n");
+    assert_eq!(ground.ask(elsewhere).await.expect("it runs").stdout, "/usr\n");
 }
 
-#[tokio::test]
-async fn what_no_shell_can_run_is_refused() {
-    let ground = Ground::new();
+async fn what_no_shell_can_run_is_refused(ground: Ground) {
     let refused = async |change: fn(&mut RunCommand)| {
         let mut command = request("true");
         change(&mut command);
-        code_of(command.run(&ground.place).await)
+        code_of(ground.ask(command).await)
     };
     assert_eq!(refused(|it| it.cwd = Some("/no/such".into())).await, ErrorCode::UnknownPath);
     assert_eq!(refused(|it| it.cwd = Some("/etc/passwd".into())).await, ErrorCode::NotADirectory);
@@ -160,22 +135,19 @@ async fn what_no_shell_can_run_is_refused() {
     let inner = Place::new(ground.dir.path(), ground.dir.path(), BTreeMap::new(), &ground.group);
     let mut outside = request("true");
     outside.cwd = Some("/usr".into());
-    assert_eq!(code_of(outside.run(&inner).await), ErrorCode::PathOutsideRoots);
+    assert_eq!(code_of(ground.ask_at(&inner, outside).await), ErrorCode::PathOutsideRoots);
 }
 
-#[tokio::test]
-async fn the_longest_command_runs() {
-    let outcome = Ground::new().run(&format!("echo ok #{}", "x".repeat(131_071 - 9))).await;
+async fn the_longest_command_runs(ground: Ground) {
+    let outcome = ground.run(&format!("echo ok #{}", "x".repeat(131_071 - 9))).await;
     assert_eq!(outcome.stdout, "ok\n");
 }
 
-#[tokio::test]
-async fn the_timeout_ends_all_that_was_started() {
-    let ground = Ground::new();
+async fn the_timeout_ends_all_that_was_started(ground: Ground) {
     let mut command = request("trap '' TERM; setsid sleep 1000 & echo $!; sleep 1000");
     command.timeout_ms = 300;
     let began = Instant::now();
-    let outcome = command.run(&ground.place).await.expect("it runs");
+    let outcome = ground.ask(command).await.expect("it runs");
     assert!(began.elapsed() < Duration::from_secs(5));
     assert!(outcome.timed_out);
     assert_eq!((outcome.exit_code, outcome.signal.as_deref()), (None, Some("SIGKILL")));
@@ -190,9 +162,7 @@ async fn the_timeout_ends_all_that_was_started() {
     panic!("{child} lives on");
 }
 
-#[tokio::test]
-async fn it_answers_at_the_shells_end_and_children_live_on() {
-    let ground = Ground::new();
+async fn it_answers_at_the_shells_end_and_children_live_on(ground: Ground) {
     let file = ground.dir.path().join("done");
     let began = Instant::now();
     let outcome = ground.run("(sleep 0.6; echo late; echo late > done; sleep 1000) & echo $!").await;
@@ -209,45 +179,37 @@ async fn it_answers_at_the_shells_end_and_children_live_on() {
     panic!("the child was ended");
 }
 
-#[tokio::test]
-async fn a_flood_is_cut_in_the_middle() {
-    let outcome = Ground::new().run("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo end").await;
+async fn a_flood_is_cut_in_the_middle(ground: Ground) {
+    let outcome = ground.run("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo end").await;
     assert!(outcome.truncated);
     assert_eq!(outcome.stdout.len(), 1 << 20);
     assert!(outcome.stdout.starts_with("begin\nx") && outcome.stdout.ends_with("xend\n"));
 }
 
-#[tokio::test]
-async fn long_input_arrives_whole() {
-    let ground = Ground::new();
+async fn long_input_arrives_whole(ground: Ground) {
     let mut command = request("wc -c; echo done");
     command.stdin = Some("y".repeat(3_000_000));
-    assert_eq!(command.clone().run(&ground.place).await.expect("it runs").stdout, "3000000\ndone\n");
+    assert_eq!(ground.ask(command.clone()).await.expect("it runs").stdout, "3000000\ndone\n");
     // Echoed while it is still written: neither side may wait for the other.
     command.command = "cat".to_owned();
-    assert!(command.clone().run(&ground.place).await.expect("it runs").truncated);
+    assert!(ground.ask(command.clone()).await.expect("it runs").truncated);
     command.command = "echo unread".to_owned();
-    assert_eq!(command.run(&ground.place).await.expect("it runs").stdout, "unread\n");
+    assert_eq!(ground.ask(command).await.expect("it runs").stdout, "unread\n");
 }
 
-#[tokio::test]
-async fn a_command_without_input_finds_its_end() {
-    assert_eq!(Ground::new().run("cat; echo over").await.stdout, "over\n");
+async fn a_command_without_input_finds_its_end(ground: Ground) {
+    assert_eq!(ground.run("cat; echo over").await.stdout, "over\n");
 }
 
-#[tokio::test]
-async fn a_reader_that_keeps_up_gets_all_of_it() {
-    let ground = Ground::new();
+async fn a_reader_that_keeps_up_gets_all_of_it(ground: Ground) {
     let (stdout, stderr, exit) =
-        read_all(ground.start("flood", "head -c 30000000 /dev/zero; echo e >&2")).await;
+        read_all(ground.start("flood", "head -c 30000000 /dev/zero; echo e >&2").await).await;
     assert_eq!((stdout.len(), stderr.as_slice()), (30_000_000, b"e\n".as_slice()));
     assert!(!exit.truncated);
 }
 
-#[tokio::test]
-async fn a_reader_that_left_comes_back_for_the_rest() {
-    let ground = Ground::new();
-    let mut first = ground.start("kept", "echo one; read line; echo two >&2; echo three");
+async fn a_reader_that_left_comes_back_for_the_rest(ground: Ground) {
+    let mut first = ground.start("kept", "echo one; read line; echo two >&2; echo three").await;
     // It waits for a line, and standard input is at its end: it goes on at once.
     let Some((0, ExecEvent::Stdout(data))) = first.next().await else { panic!("no output") };
     let seen = data.len() as u64;
@@ -261,10 +223,8 @@ async fn a_reader_that_left_comes_back_for_the_rest() {
     assert_eq!(exit.exit_code, Some(0));
 }
 
-#[tokio::test]
-async fn a_slow_reader_holds_the_command_until_it_leaves() {
-    let ground = Ground::new();
-    let output = ground.start("slow", "head -c 10000000 /dev/zero; touch finished");
+async fn a_slow_reader_holds_the_command_until_it_leaves(ground: Ground) {
+    let output = ground.start("slow", "head -c 10000000 /dev/zero; touch finished").await;
     let finished = ground.dir.path().join("finished");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!finished.exists(), "the command ran ahead of its reader");
@@ -274,19 +234,15 @@ async fn a_slow_reader_holds_the_command_until_it_leaves() {
     assert!(finished.exists());
 }
 
-#[tokio::test]
-async fn a_cancelled_command_ends() {
-    let ground = Ground::new();
-    let output = ground.start("cancelled", "sleep 1000");
+async fn a_cancelled_command_ends(ground: Ground) {
+    let output = ground.start("cancelled", "sleep 1000").await;
     output.running().cancel();
     let (_, _, exit) = read_all(output).await;
     assert_eq!((exit.exit_code, exit.signal.as_deref()), (None, Some("SIGKILL")));
 }
 
-#[tokio::test]
-async fn commands_are_listed_while_they_run_and_their_groups_vanish() {
-    let ground = Ground::new();
-    let output = ground.start("listed", "echo $$; sleep 0.2");
+async fn commands_are_listed_while_they_run_and_their_groups_vanish(ground: Ground) {
+    let output = ground.start("listed", "echo $$; sleep 0.2").await;
     let again = ground.place.commands().start("listed", &request("true"), &ground.place);
     assert_eq!(again.expect_err("a refusal").code(), ErrorCode::ExecFailed);
     let (stdout, _, _) = read_all(output).await;
@@ -300,11 +256,9 @@ async fn commands_are_listed_while_they_run_and_their_groups_vanish() {
     panic!("something is left of the command");
 }
 
-#[tokio::test]
-async fn what_ended_can_be_forgotten_and_what_runs_cannot() {
-    let ground = Ground::new();
-    read_all(ground.start("ended", "echo before")).await;
-    let output = ground.start("running", "sleep 1000");
+async fn what_ended_can_be_forgotten_and_what_runs_cannot(ground: Ground) {
+    read_all(ground.start("ended", "echo before").await).await;
+    let output = ground.start("running", "sleep 1000").await;
     let commands = ground.place.commands();
     assert!(commands.find("ended").is_ok());
     commands.forget_ended();
@@ -313,13 +267,11 @@ async fn what_ended_can_be_forgotten_and_what_runs_cannot() {
     output.running().cancel();
     assert_eq!(read_all(output).await.2.signal.as_deref(), Some("SIGKILL"));
     // The id is free again, and who had it before does not take it along.
-    assert_eq!(read_all(ground.start("ended", "echo after")).await.0, b"after\n");
+    assert_eq!(read_all(ground.start("ended", "echo after").await).await.0, b"after\n");
     assert!(commands.find("ended").is_ok());
 }
 
-#[tokio::test]
-async fn an_operation_is_found_by_its_name() {
-    let ground = Ground::new();
+async fn an_operation_is_found_by_its_name(ground: Ground) {
     let body = serde_json::to_vec(&request("echo named")).expect("JSON");
     let answer = run_by_name("run-command", &body, &ground.place.for_call("a-call")).await.expect("it runs");
     let outcome: ExecOutcome = serde_json::from_slice(&answer).expect("JSON");
@@ -331,13 +283,11 @@ async fn an_operation_is_found_by_its_name() {
     assert_eq!(malformed.expect_err("a refusal").code(), ErrorCode::MalformedBody);
 }
 
-#[tokio::test]
-async fn a_command_that_leaves_its_control_group_is_answered_at_its_timeout_all_the_same() {
-    let ground = Ground::new();
+async fn a_command_that_leaves_its_control_group_is_answered_at_its_timeout_all_the_same(ground: Ground) {
     let parent = ground.group.parent().expect("a parent").display();
     let mut command = request(&format!("echo $$ > {parent}/cgroup.procs; exec sleep 1000"));
     command.timeout_ms = 300;
-    let outcome = tokio::time::timeout(Duration::from_secs(10), command.run(&ground.place));
+    let outcome = tokio::time::timeout(Duration::from_secs(10), ground.ask(command));
     let outcome = outcome.await.expect("in time").expect("it runs");
     assert!(outcome.timed_out && outcome.duration_ms < 5000, "{outcome:?}");
 }

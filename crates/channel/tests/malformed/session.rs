@@ -1,0 +1,200 @@
+//! One connection of a host to a guest that sends whatever it likes. Shared with the fuzz target.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use skep_api::{
+    ErrorCode, Failure,
+    exec::{ExecEvent, ExecExit, RunCommand},
+};
+use skep_channel::{
+    Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    guest::{Events, Handler, serve},
+    marker::Marker,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    time::timeout,
+};
+
+/// Far more than any answer takes. What is not over by then hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a guest does with the host's marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Echo {
+    /// Sends it back.
+    Right,
+    /// The same, and again behind everything else.
+    Twice,
+    /// The same, after the first half of it.
+    AfterHalf,
+    /// Sends back another one.
+    Other,
+    /// Only behind everything else.
+    Late,
+}
+
+/// What a guest sends before it hangs up.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// In front of the marker.
+    pub(crate) early: Vec<u8>,
+    /// What becomes of the marker.
+    pub(crate) echo: Echo,
+    /// Behind the marker.
+    pub(crate) late: Vec<u8>,
+    /// Whether that waits for the host's request, as an answer does.
+    pub(crate) waits: bool,
+    /// Whether the host reads a stream of events, or else waits for one answer.
+    pub(crate) streamed: bool,
+}
+
+/// A whole session with that guest: `Ok` where the host took what came for a good answer.
+///
+/// # Panics
+/// The host waits for something that cannot come any more.
+pub(crate) async fn play(script: &Script) -> Result<(), Error> {
+    let (host, guest) = UnixStream::pair().expect("a pair");
+    let playing = act(guest, script);
+    let ((), outcome) = tokio::join!(playing, async {
+        timeout(PATIENCE, talk(host, script.streamed)).await.expect("the host hangs")
+    });
+    outcome
+}
+
+async fn act(mut guest: UnixStream, script: &Script) {
+    let mut marker = [0; Marker::BYTES];
+    if guest.read_exact(&mut marker).await.is_err() {
+        return;
+    }
+    let half = &marker[..Marker::BYTES / 2];
+    let mut sent = script.early.clone();
+    match script.echo {
+        Echo::Right | Echo::Twice => sent.extend_from_slice(&marker),
+        Echo::AfterHalf => sent.extend([half, &marker].concat()),
+        Echo::Other => sent.extend(Marker::new([7; 32]).to_bytes()),
+        Echo::Late => {}
+    }
+    if script.waits && !matches!(script.echo, Echo::Other | Echo::Late) {
+        let sent = std::mem::take(&mut sent);
+        if guest.write_all(&sent).await.is_err() || !is_asked(&mut guest).await {
+            return;
+        }
+    }
+    sent.extend_from_slice(&script.late);
+    if matches!(script.echo, Echo::Twice | Echo::Late) {
+        sent.extend_from_slice(&marker);
+    }
+    // The host may hang up in the middle of it.
+    if guest.write_all(&sent).await.is_ok() {
+        let _ = guest.shutdown().await;
+    }
+    let mut rest = [0; 4096];
+    while guest.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+}
+
+/// Reads up to the host's request. `false`: it hung up.
+async fn is_asked(guest: &mut UnixStream) -> bool {
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    let end = b"20000}";
+    while !said.windows(end.len()).any(|window| window == end) {
+        match guest.read(&mut piece).await {
+            Ok(count @ 1..) => said.extend_from_slice(&piece[..count]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+async fn talk(stream: UnixStream, streamed: bool) -> Result<(), Error> {
+    let guest = Guest::connect(stream, PATIENCE).await?;
+    let command = RunCommand {
+        command: "true".to_owned(),
+        cwd: None,
+        env: BTreeMap::new(),
+        stdin: None,
+        timeout_ms: 20_000,
+    };
+    if !streamed {
+        return guest.call(&command).await.map(drop);
+    }
+    let mut events = guest.start(&command).await?;
+    while let Some(event) = events.next().await {
+        event?;
+    }
+    Ok(())
+}
+
+/// What a guest of good manners sends behind its marker, in both kinds of session.
+pub(crate) async fn recorded(streamed: bool) -> Vec<u8> {
+    let (host, near) = UnixStream::pair().expect("a pair");
+    let (far, guest) = UnixStream::pair().expect("a pair");
+    tokio::spawn(serve(guest, Polite));
+    let (mut from_host, mut to_host) = near.into_split();
+    let (mut from_guest, mut to_guest) = far.into_split();
+    let upward = tokio::spawn(async move { tokio::io::copy(&mut from_host, &mut to_guest).await });
+    let downward = tokio::spawn(async move {
+        let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = from_guest.read(&mut piece).await {
+            said.extend_from_slice(&piece[..count]);
+            if to_host.write_all(&piece[..count]).await.is_err() {
+                break;
+            }
+        }
+        said
+    });
+    talk(host, streamed).await.expect("a good session");
+    upward.abort();
+    downward.await.expect("what it said").split_off(Marker::BYTES)
+}
+
+/// A guest of good manners.
+#[derive(Clone)]
+struct Polite;
+
+impl Handler for Polite {
+    fn request_limit(&self) -> usize {
+        1 << 20
+    }
+
+    async fn take_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
+        self.cancel("").map(|()| unreachable!())
+    }
+
+    async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        self.cancel("").map(|()| unreachable!())
+    }
+
+    async fn rest(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn settle(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let answer = r#"{"exit_code":0,"signal":null,"stdout":"hi\n","stderr":"","duration_ms":1,"timed_out":false,"truncated":false}"#;
+        Ok(answer.as_bytes().to_vec())
+    }
+
+    fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {
+        let exit: ExecExit = serde_json::from_str(
+            r#"{"exit_code":0,"signal":null,"duration_ms":1,"timed_out":false,"truncated":false}"#,
+        )
+        .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+        let events = [(0, ExecEvent::Stdout(Bytes::from_static(b"hi\n"))), (0, ExecEvent::Exit(exit))];
+        Ok(Box::pin(futures_util::stream::iter(events)))
+    }
+
+    fn attach(&self, id: &str, _: u64, _: u64) -> Result<Events, Failure> {
+        self.cancel(id).map(|()| unreachable!())
+    }
+
+    fn cancel(&self, _: &str) -> Result<(), Failure> {
+        Err(Failure::new(ErrorCode::UnknownExec, "there is none"))
+    }
+}

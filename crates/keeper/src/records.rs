@@ -1,0 +1,165 @@
+//! What is remembered of each VM for the keeper after this one.
+
+use std::{fs, io, io::Write, net::Ipv4Addr, os::unix::fs::OpenOptionsExt, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+use skep_api::VmId;
+
+use crate::{DataDir, Error, data_dir::remove_file, layer::FileId, process::ProcessId};
+
+/// Of the record's shape. A VM whose record has another is ended: what it needs is not known.
+const VERSION: u32 = 1;
+
+/// A VM's record. It is there before anything of the VM outlives us, and gone when nothing of it is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    /// The run of the machine that it lives in.
+    pub(crate) boot_id: String,
+    pub(crate) vm: VmId,
+    pub(crate) uid: u32,
+    /// The tap's name, for people.
+    pub(crate) tap: String,
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) mac: [u8; 6],
+    pub(crate) template: String,
+    /// Whether it is somebody's. Until then it ends with the server that launched it.
+    pub(crate) committed: bool,
+    /// `None` while it is half made.
+    pub(crate) vmm: Option<VmmRecord>,
+}
+
+/// A VMM that runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VmmRecord {
+    pub(crate) process: ProcessId,
+    pub(crate) template_key: String,
+    pub(crate) vcpus: u32,
+    pub(crate) memory_mb: u64,
+    pub(crate) layer: FileId,
+}
+
+impl Record {
+    /// A VM that is about to be made at this port.
+    pub(crate) fn half_made(
+        boot_id: String,
+        vm: VmId,
+        uid: u32,
+        port: &skep_network::Port,
+        template: String,
+    ) -> Self {
+        let skep_network::Port { name, ip, mac, .. } = port;
+        let (tap, ip, mac) = (name.clone(), *ip, *mac);
+        Self { version: VERSION, boot_id, vm, uid, tap, ip, mac, template, committed: false, vmm: None }
+    }
+}
+
+/// The records of a data directory, a file each.
+#[derive(Debug)]
+pub(crate) struct Records(PathBuf);
+
+impl Records {
+    pub(crate) fn of(data_dir: &DataDir) -> Self {
+        Self(data_dir.records())
+    }
+
+    /// Whole or not at all. Not secured against a power cut, which ends the VM too.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+        let path = self.path(record.vm);
+        let new = path.with_extension("new");
+        let write = || -> io::Result<()> {
+            let text = serde_json::to_vec_pretty(record)?;
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&text)?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_file(&new);
+            match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::DiskFull,
+                _ => Error::io(path.display().to_string())(error),
+            }
+        })
+    }
+
+    /// Removes one. One that does not exist is no error.
+    pub(crate) fn remove(&self, vm: VmId) -> Result<(), Error> {
+        remove_file(&self.path(vm))
+    }
+
+    /// Those that can be understood.
+    pub(crate) fn read(&self) -> Vec<Record> {
+        let records = self.files().filter_map(|path| {
+            let record: Record = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            // A copy under another's name would speak for that one.
+            (record.version == VERSION && self.path(record.vm) == path).then_some(record)
+        });
+        records.collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files().next().is_none()
+    }
+
+    /// Removes all but these, whatever they hold.
+    pub(crate) fn remove_all_but(&self, kept: impl Fn(VmId) -> bool) -> Result<(), Error> {
+        for path in self.files() {
+            let vm = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse().ok());
+            if !vm.is_some_and(&kept) {
+                remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, vm: VmId) -> PathBuf {
+        self.0.join(format!("{vm}.json"))
+    }
+
+    /// No folder: no records.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(vm: VmId) -> Record {
+        Record {
+            version: VERSION,
+            boot_id: "boot".to_owned(),
+            vm,
+            uid: 7,
+            tap: "vm0".to_owned(),
+            ip: Ipv4Addr::LOCALHOST,
+            mac: [2, 0, 0, 0, 0, 1],
+            template: "base".to_owned(),
+            committed: true,
+            vmm: None,
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_others_are_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        let records = Records::of(&data_dir);
+        assert!(records.is_empty());
+        let [kept, copied, newer] = [(); 3].map(|()| record(VmId::generate()));
+        records.write(&kept).unwrap();
+        records.write(&Record { version: VERSION + 1, ..newer }).unwrap();
+        fs::copy(records.path(kept.vm), records.path(copied.vm)).unwrap();
+        fs::write(data_dir.records().join("half.new"), "{").unwrap();
+        fs::write(data_dir.records().join("text.json"), "hello").unwrap();
+        assert_eq!(records.read(), std::slice::from_ref(&kept));
+
+        records.remove_all_but(|vm| vm == kept.vm).unwrap();
+        assert_eq!(fs::read_dir(data_dir.records()).unwrap().count(), 1);
+        records.remove(kept.vm).unwrap();
+        records.remove(kept.vm).unwrap();
+        assert!(records.is_empty());
+    }
+}

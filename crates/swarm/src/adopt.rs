@@ -1,0 +1,136 @@
+//! VMs that outlived the server before this one.
+//!
+//! A VM is committed at the keeper, then recorded in the store, then told of. So whatever a caller was told of stands in
+//! both, and what stands in one alone belongs to nobody: it is ended, or recorded as lost.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, future::try_join_all, stream};
+use jiff::Timestamp;
+use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
+use skep_channel::Guest;
+use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
+use skep_store::{EndVms, Store, VmBooted};
+use tokio::time::timeout;
+
+use crate::{
+    Error,
+    budget::Budget,
+    console::ConsoleLog,
+    restore::Restorer,
+    vm::{self, BootedVm, Surroundings},
+};
+
+/// VMs that are taken over at the same time.
+const AT_ONCE: usize = 16;
+/// How long one may take to answer: the service does not begin before.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Has VMs outlive this server. Before they are recorded, which is before anybody is told of them.
+///
+/// # Errors
+/// The keeper cannot remember one of them, or is gone.
+pub(crate) async fn commit(keeper: &ServerEnd, vms: &[BootedVm]) -> Result<(), Error> {
+    try_join_all(vms.iter().map(|vm| keeper.commit(vm.facts.id))).await?;
+    Ok(())
+}
+
+/// Takes over what lives and is on record. Ends what is not on record, and records as lost what does not answer.
+///
+/// # Errors
+/// The keeper or the store is away.
+pub(crate) async fn take_over(
+    restorer: &Restorer,
+    surroundings: &Surroundings,
+    budget: &Arc<Budget>,
+) -> Result<(), Error> {
+    let Surroundings { keeper, store, .. } = surroundings;
+    let alive: Vec<VmBooted> = store.alive_vms().await?.into_iter().map(|record| record.vm).collect();
+    let mut held: HashMap<VmId, HeldVm> = HashMap::new();
+    for found in keeper.list().await? {
+        let vm = found.launched.vm;
+        if alive.iter().any(|facts| facts.id == vm) {
+            held.insert(vm, found);
+        } else {
+            tracing::warn!(%vm, "VM {vm} is ended: nobody was told of it");
+            keeper.end(vm).await?;
+        }
+    }
+    let alive: Vec<_> = alive.into_iter().map(|facts| (held.remove(&facts.id), facts)).collect();
+    let mut outcomes = stream::iter(alive)
+        .map(|(held, facts)| async move {
+            let vm = facts.id;
+            let reached = timeout(PATIENCE, reach(restorer, budget, held, facts));
+            (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Silent(PATIENCE).into())))
+        })
+        .buffer_unordered(AT_ONCE);
+    let mut lost = Vec::new();
+    while let Some((vm, outcome)) = outcomes.next().await {
+        match outcome {
+            Ok(reached) => vm::settle_in(reached, surroundings.clone()),
+            Err(error) => {
+                tracing::warn!(%vm, %error, "VM {vm} of an earlier start cannot be taken over: {error}");
+                restorer.clear_away(vm).await;
+                lost.push(vm);
+            }
+        }
+    }
+    record_lost(&**store, lost).await
+}
+
+/// Records as lost all VMs that are on record. For a start that has no VMs: its keeper ended those of an earlier one.
+///
+/// # Errors
+/// The store is away.
+pub async fn lose_all(store: &dyn Store) -> Result<(), Error> {
+    let alive = store.alive_vms().await?.into_iter().map(|record| record.vm.id).collect();
+    record_lost(store, alive).await
+}
+
+async fn record_lost(store: &dyn Store, vms: Vec<VmId>) -> Result<(), Error> {
+    if vms.is_empty() {
+        return Ok(());
+    }
+    let ended = store.end_vms(EndVms { vms, reason: EndReason::Lost, at: Timestamp::now() }).await?;
+    for record in ended {
+        tracing::warn!(vm = %record.vm.id, "VM {} of an earlier start is lost", record.vm.id);
+    }
+    Ok(())
+}
+
+/// Connects a VM anew, and proves that its guest answers.
+async fn reach(
+    restorer: &Restorer,
+    budget: &Arc<Budget>,
+    held: Option<HeldVm>,
+    facts: VmBooted,
+) -> Result<BootedVm, Error> {
+    let gone = |reason: &str| Error::from(Failure::new(ErrorCode::VmEnded, reason));
+    let held = held.ok_or_else(|| gone("its process ended meanwhile"))?;
+    if held.launched.pid != facts.pid {
+        return Err(gone("it is another process than the one on record"));
+    }
+    let AttachedVm { pidfd, monitor, agent, console, .. } = restorer.keeper.attach(facts.id).await?;
+    let machine = restorer.driver.attach(monitor).await?;
+    if !machine.is_running().await? {
+        return Err(gone("its processors stand still"));
+    }
+    let log = ConsoleLog::default();
+    tokio::spawn(log.clone().follow(console));
+    let guest = Guest::connect(agent, PATIENCE).await?;
+    let reservation = budget.hold(facts.account, facts.memory_mb);
+    tracing::info!(vm = %facts.id, pid = facts.pid, "VM {} is taken over", facts.id);
+    let arrived = began(facts.started_at);
+    Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, reservation })
+}
+
+/// When its boot call arrived, by the clock that uptimes are told by.
+fn began(started_at: Timestamp) -> Instant {
+    let age = Duration::try_from(Timestamp::now().duration_since(started_at)).unwrap_or_default();
+    // A wall clock that was set may make it older than this machine is up.
+    Instant::now().checked_sub(age).unwrap_or_else(Instant::now)
+}

@@ -1,0 +1,164 @@
+//! What a program finds on its stack when it begins: arguments, environment and the kernel's own notes (System V ABI
+//! for x86-64, 3.4.1).
+//!
+//! A shell that is started ahead begins with room for more variables and longer texts than it has. What a command needs
+//! is written into that room, at the addresses that its libraries took note of when they were linked.
+
+use std::{collections::BTreeMap, ffi::OsString, io, iter};
+
+/// How the shell is started: what precedes the command.
+pub(super) const ARGUMENTS: [&str; 3] = ["/bin/sh", "-c", "--"];
+/// What stands in the command's place until there is one. It is what a listing of processes shows, and does nothing.
+pub(super) const PLACEHOLDER: &str = ": a shell that waits for its command";
+/// Places for variables, and for the kernel's notes behind them.
+const PLACES: usize = 512;
+/// Room for all texts, in bytes. The kernel takes no longer variable than 128 KiB.
+const ROOM: usize = 64 * 1024;
+/// Variables that take effect while libraries are linked, which is over: by what their names begin with.
+const OF_THE_LOADER: [&str; 3] = ["LD_", "GLIBC_TUNABLES", "MALLOC_"];
+const WORD: usize = size_of::<u64>();
+
+/// Variables that make the room.
+pub(super) fn spare_environment() -> impl Iterator<Item = (OsString, OsString)> {
+    let places = (1..PLACES).map(|number| (format!("_{number}").into(), OsString::new()));
+    places.chain(iter::once(("_".into(), "_".repeat(ROOM).into())))
+}
+
+/// Where a process that waits has what its command needs.
+#[derive(Debug, Clone)]
+pub(super) struct Stack {
+    /// Of the number of arguments, which everything follows.
+    top: u64,
+    /// Of the first argument's text.
+    texts: u64,
+    /// Behind the last text.
+    texts_end: u64,
+    /// The kernel's notes, with their end.
+    notes: Vec<u8>,
+}
+
+/// What is written for one command.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    /// Of `pointers`.
+    pub(super) pointers_at: u64,
+    pub(super) pointers: Vec<u8>,
+    /// Of `texts`.
+    pub(super) texts_at: u64,
+    pub(super) texts: Vec<u8>,
+    /// Where arguments end and the environment begins.
+    pub(super) environment: u64,
+    /// Where the environment ends.
+    pub(super) end: u64,
+}
+
+impl Stack {
+    /// A stack with its top here, texts from there to there, and these notes.
+    pub(super) fn new(top: u64, texts: u64, texts_end: u64, notes: Vec<u8>) -> Self {
+        Self { top, texts, texts_end, notes }
+    }
+
+    /// Whether what lies there is what was started.
+    pub(super) fn check(&self, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        let (mut head, mut texts) = ([0; 2 * WORD], prefix());
+        read(self.top, &mut head)?;
+        read(self.texts, &mut texts)?;
+        let count = ARGUMENTS.len() as u64 + 1;
+        let wanted: Vec<u8> = [count, self.texts].iter().flat_map(|word| word.to_le_bytes()).collect();
+        if head.as_slice() == wanted && texts == prefix() {
+            return Ok(());
+        }
+        Err(io::Error::other("the shell has another stack than it was given"))
+    }
+
+    /// What is written for this command. `None` where it does not fit, or would have changed how libraries are linked.
+    pub(super) fn image(&self, command: &str, environment: &BTreeMap<&str, &str>) -> Option<Image> {
+        let of_the_loader = |name: &&str| OF_THE_LOADER.iter().any(|begin| name.starts_with(begin));
+        if environment.keys().any(of_the_loader) {
+            return None;
+        }
+        // The kernel's notes stay where they are too: they must not be written over by their copy.
+        if environment.len() + self.notes.len().div_ceil(WORD) > PLACES {
+            return None;
+        }
+        let texts_at = self.texts + prefix().len() as u64;
+        let mut texts = terminated(&[command])?;
+        let argument = texts_at;
+        let environment_at = texts_at + texts.len() as u64;
+        let mut pointers = [argument, 0].map(u64::to_le_bytes).concat();
+        for (name, value) in environment {
+            pointers.extend((texts_at + texts.len() as u64).to_le_bytes());
+            texts.extend(terminated(&[name, "=", value])?);
+        }
+        pointers.extend(0u64.to_le_bytes());
+        pointers.extend(&self.notes);
+        let end = texts_at + texts.len() as u64;
+        let pointers_at = self.top + (WORD * (1 + ARGUMENTS.len())) as u64;
+        let fits = end <= self.texts_end;
+        fits.then_some(Image { pointers_at, pointers, texts_at, texts, environment: environment_at, end })
+    }
+}
+
+fn prefix() -> Vec<u8> {
+    ARGUMENTS.iter().flat_map(|argument| argument.bytes().chain([0])).collect()
+}
+
+/// These parts as one text with the byte that ends it, unless it would end sooner.
+fn terminated(parts: &[&str]) -> Option<Vec<u8>> {
+    let mut text = parts.concat().into_bytes();
+    if text.contains(&0) {
+        return None;
+    }
+    text.push(0);
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOP: u64 = 0x7000_0000;
+    const TEXTS: u64 = TOP + 0x2000;
+
+    fn stack() -> Stack {
+        Stack::new(TOP, TEXTS, TEXTS + ROOM as u64, vec![0xA5; 42 * WORD])
+    }
+
+    fn words(bytes: &[u8]) -> Vec<u64> {
+        bytes.chunks_exact(WORD).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn pointers_lead_to_texts_that_follow_each_other() {
+        let env = BTreeMap::from([("A", "1\n2"), ("B", "")]);
+        let image = stack().image("echo", &env).unwrap();
+        assert_eq!(image.texts, b"echo\0A=1\n2\0B=\0");
+        assert_eq!((image.pointers_at, image.texts_at), (TOP + 32, TEXTS + 14));
+        let at = image.texts_at;
+        let pointers = words(&image.pointers);
+        assert_eq!(pointers[..5], [at, 0, at + 5, at + 11, 0]);
+        assert_eq!(image.pointers[5 * WORD..], stack().notes);
+        assert_eq!((image.environment, image.end), (at + 5, at + 14));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_written() {
+        let none = BTreeMap::new();
+        assert!(stack().image(&"x".repeat(ROOM - 15), &none).is_some());
+        assert_eq!(stack().image(&"x".repeat(ROOM - 14), &none), None);
+        let names: Vec<String> = (0..PLACES).map(|number| format!("N{number:03}")).collect();
+        let env = |count: usize| names[..count].iter().map(|name| (name.as_str(), "")).collect();
+        assert!(stack().image("true", &env(PLACES - 42)).is_some());
+        assert_eq!(stack().image("true", &env(PLACES - 41)), None);
+    }
+
+    #[test]
+    fn what_the_loader_would_have_read_is_refused() {
+        for name in ["LD_PRELOAD", "LD_X", "GLIBC_TUNABLES", "MALLOC_PERTURB_"] {
+            assert_eq!(stack().image("true", &BTreeMap::from([(name, "1")])), None, "{name}");
+        }
+        assert!(stack().image("true", &BTreeMap::from([("OLD_LD_", "1")])).is_some());
+        assert_eq!(stack().image("a\0b", &BTreeMap::new()), None);
+        assert_eq!(stack().image("true", &BTreeMap::from([("A", "\0")])), None);
+    }
+}

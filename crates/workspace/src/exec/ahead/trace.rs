@@ -1,0 +1,213 @@
+//! A process that is stopped under `ptrace`: its registers, its memory, and system calls made in its name.
+//!
+//! Only the thread that began to trace a process may ask for any of this; from others the kernel refuses it.
+
+use std::{
+    ffi::c_uint,
+    io, mem,
+    os::unix::process::CommandExt,
+    process::Command,
+    ptr,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    process::{Pid, WaitOptions, WaitStatus, waitpid},
+    thread::sched_yield,
+};
+
+/// What a system call in another process may take. Those that are made here wait for nothing but a processor, so one
+/// that takes longer is held up by somebody.
+const CALL_LIMIT: Duration = Duration::from_secs(1);
+const SIGTRAP: i32 = libc::SIGTRAP;
+
+/// The registers of a stopped process.
+pub(super) type Registers = libc::user_regs_struct;
+
+/// A stopped process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tracee {
+    pid: Pid,
+    /// Where its memory holds the instruction `syscall`.
+    gate: u64,
+}
+
+/// Lets this command stop as soon as its program is loaded, traced by the thread that starts it.
+pub(super) fn stop_at_start(command: &mut Command) {
+    let trace_me = || {
+        rustix::process::setsid()?;
+        rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
+        // SAFETY: this request takes no arguments.
+        succeeded(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0usize, 0usize) }).map(drop)
+    };
+    // SAFETY: between fork and exec only three plain system calls run, and nothing allocates or takes a lock.
+    unsafe { command.pre_exec(trace_me) };
+}
+
+/// How it stopped or ended, if it did since it was last asked.
+pub(super) fn change(pid: Pid) -> io::Result<Option<WaitStatus>> {
+    Ok(waitpid(Some(pid), WaitOptions::NOHANG)?.map(|(_, status)| status))
+}
+
+/// Whether it stands where a step, a breakpoint or the start of its program stopped it.
+pub(super) fn is_trap(status: WaitStatus) -> bool {
+    status.stopping_signal() == Some(SIGTRAP)
+}
+
+/// Waits in place for a stop that comes at once. The tracer has no time to sleep: with one processor, to step aside is
+/// all that the other process needs.
+pub(super) fn next_stop(pid: Pid) -> io::Result<WaitStatus> {
+    let began = Instant::now();
+    loop {
+        sched_yield();
+        if let Some(status) = change(pid)? {
+            return if status.stopped() { Ok(status) } else { Err(io::Error::other("it ended")) };
+        }
+        if began.elapsed() > CALL_LIMIT {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+impl Tracee {
+    /// A process that is stopped, with no gate known yet.
+    pub(super) fn new(pid: Pid) -> Self {
+        Self { pid, gate: 0 }
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The same for a process with the same memory.
+    pub(super) fn twin(&self, pid: Pid) -> Self {
+        Self { pid, ..*self }
+    }
+
+    pub(super) fn set_gate(&mut self, gate: u64) {
+        self.gate = gate;
+    }
+
+    /// It ends when its tracer does.
+    pub(super) fn end_with_tracer(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_SETOPTIONS, 0, libc::PTRACE_O_EXITKILL as usize)
+    }
+
+    /// Lets it run to its next stop.
+    pub(super) fn go_on(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_CONT, 0, 0)
+    }
+
+    /// Lets it run for good.
+    pub(super) fn detach(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_DETACH, 0, 0)
+    }
+
+    pub(super) fn registers(&self) -> io::Result<Registers> {
+        // SAFETY: registers are integers, of which every bit pattern is one.
+        let mut registers: Registers = unsafe { mem::zeroed() };
+        let to = ptr::from_mut(&mut registers);
+        // SAFETY: the request writes one such structure.
+        succeeded(unsafe { libc::ptrace(libc::PTRACE_GETREGS, self.pid.as_raw_pid(), 0usize, to) })?;
+        Ok(registers)
+    }
+
+    pub(super) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        let from = ptr::from_ref(registers);
+        // SAFETY: the request reads one such structure.
+        succeeded(unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.pid.as_raw_pid(), 0usize, from) })
+            .map(drop)
+    }
+
+    /// Writes one word, also where it may not write itself.
+    pub(super) fn poke(&self, address: u64, word: u64) -> io::Result<()> {
+        self.request(libc::PTRACE_POKETEXT, address as usize, word as usize)
+    }
+
+    /// Whether a signal waits for it.
+    pub(super) fn has_signal(&self) -> io::Result<bool> {
+        for queue in [0, libc::PTRACE_PEEKSIGINFO_SHARED] {
+            let which = libc::ptrace_peeksiginfo_args { off: 0, flags: queue, nr: 1 };
+            // SAFETY: all bit patterns of a `siginfo_t` are valid.
+            let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+            let (which, info) = (ptr::from_ref(&which), ptr::from_mut(&mut info));
+            // SAFETY: the request reads the one and writes at most `nr` of the other.
+            let found = unsafe { libc::ptrace(libc::PTRACE_PEEKSIGINFO, self.pid.as_raw_pid(), which, info) };
+            if succeeded(found)? > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes a system call in its name. What its registers hold afterwards is of no use.
+    pub(super) fn call(&self, registers: &Registers, number: i64, arguments: &[u64]) -> io::Result<i64> {
+        let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
+        let call = Registers {
+            rip: self.gate,
+            rax: number as u64,
+            // No call of its own is under way that the kernel could begin anew.
+            orig_rax: u64::MAX,
+            rdi: argument(0),
+            rsi: argument(1),
+            rdx: argument(2),
+            r10: argument(3),
+            r8: argument(4),
+            ..*registers
+        };
+        self.set_registers(&call)?;
+        self.request(libc::PTRACE_SINGLESTEP, 0, 0)?;
+        if !is_trap(next_stop(self.pid)?) {
+            return Err(io::Error::other("a signal came between"));
+        }
+        let result = self.registers()?.rax as i64;
+        match i32::try_from(result) {
+            Ok(error @ ..=-1) => Err(io::Error::from_raw_os_error(-error)),
+            _ => Ok(result),
+        }
+    }
+
+    /// Reads its memory.
+    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let local = vector(bytes.as_mut_ptr().cast(), bytes.len());
+        let remote = vector(address as *mut _, bytes.len());
+        // SAFETY: our side is a slice that may be written; the other is no memory of ours.
+        let count = unsafe { libc::process_vm_readv(self.pid.as_raw_pid(), &local, 1, &remote, 1, 0) };
+        complete(count, bytes.len())
+    }
+
+    /// Writes pieces of its memory where it may write itself.
+    pub(super) fn write(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
+        let local: Vec<_> =
+            pieces.iter().map(|(_, bytes)| vector(bytes.as_ptr().cast_mut().cast(), bytes.len())).collect();
+        let remote: Vec<_> =
+            pieces.iter().map(|(address, bytes)| vector(*address as *mut _, bytes.len())).collect();
+        let count = pieces.len() as libc::c_ulong;
+        // SAFETY: our side is slices, which are only read; the other is no memory of ours.
+        let written = unsafe {
+            libc::process_vm_writev(self.pid.as_raw_pid(), local.as_ptr(), count, remote.as_ptr(), count, 0)
+        };
+        complete(written, pieces.iter().map(|(_, bytes)| bytes.len()).sum())
+    }
+
+    fn request(&self, kind: c_uint, address: usize, data: usize) -> io::Result<()> {
+        // SAFETY: the requests that come here take numbers, and addresses of the other process.
+        succeeded(unsafe { libc::ptrace(kind, self.pid.as_raw_pid(), address, data) }).map(drop)
+    }
+}
+
+fn vector(base: *mut libc::c_void, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: base, iov_len: length }
+}
+
+fn succeeded(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn complete(count: isize, wanted: usize) -> io::Result<()> {
+    match usize::try_from(count) {
+        Ok(count) if count == wanted => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}

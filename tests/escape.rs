@@ -1,0 +1,236 @@
+//! The jail of a VMM under attack.
+//!
+//! The VMM is taken for hostile: a probe is started by it, in its very jail and with its very descriptors, and stays there
+//! while the VMM runs a guest as ever. It is held by less than the VMM: QEMU's own sandbox stands in front of the jail.
+//! Every attempt has a control, the same code outside of the jail, which must work.
+
+mod attempts;
+mod ground;
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::harness::{Skep, eventually};
+use attempts::{ATTEMPTS, Attempt, Control};
+use ground::{Canaries, Probe};
+
+/// The number of each descriptor that a VMM is born with, after standard input, output and error.
+const BORN_WITH: [(&str, u32); 9] = [
+    ("monitor", 3),
+    ("agent", 4),
+    ("console", 5),
+    ("tap", 6),
+    ("ram", 7),
+    ("kernel", 8),
+    ("initrd", 9),
+    ("root", 10),
+    ("layer", 11),
+];
+
+/// What a control has in the place of a VMM's descriptors.
+const DESCRIPTORS_OF_A_CONTROL: &str = r"
+if 'ram' in c['wanted']:
+    c['ram'] = os.memfd_create('control', os.MFD_ALLOW_SEALING)
+    os.ftruncate(c['ram'], 1 << 20)
+if 'tap' in c['wanted']:
+    c['tap'] = os.open('/dev/net/tun', os.O_RDWR)
+    fcntl.ioctl(c['tap'], 0x400454ca, struct.pack('16sH22x', b'control', 0x1002))
+for name in ['kernel', 'initrd', 'root', 'layer']:
+    if name in c['wanted']:
+        c[name] = os.open(c['file'], os.O_RDWR)
+";
+
+fn pid_of(vm: &Value) -> u64 {
+    vm["pid"].as_u64().unwrap()
+}
+
+fn with(mut told: Value, more: Value) -> Value {
+    told.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    told
+}
+
+/// What lies outside beside the canaries.
+fn machine(skep: &Skep, sibling: &Value) -> Value {
+    let data_dir = fs::canonicalize(skep.data_dir.path()).unwrap();
+    let sockets = Path::new("/run/skep").join(skep.namespace().trim_start_matches("skep-"));
+    json!({
+        "data_dir": data_dir,
+        "key": data_dir.join("admin.key"),
+        "layers": data_dir.join("keeper/layers"),
+        "keeper": skep.pid(),
+        "server": skep.server_pid().unwrap(),
+        "sibling": sibling["pid"],
+        "sibling_socket": sockets.join(sibling["id"].as_str().unwrap()).join("monitor"),
+    })
+}
+
+/// The template as a jailed process has it: the hash of the shared memory, and who wrote its files when.
+fn template(probe: u32) -> Vec<String> {
+    let open = |name: &str| {
+        let number = BORN_WITH.iter().find(|(known, _)| *known == name).unwrap().1;
+        format!("/proc/{probe}/fd/{number}")
+    };
+    let memory = Sha256::digest(fs::read(open("ram")).unwrap());
+    let memory: String = memory.iter().map(|byte| format!("{byte:02x}")).collect();
+    let files = ["kernel", "initrd", "root"].map(|name| {
+        let found = fs::metadata(open(name)).unwrap();
+        format!("{name} {} {:?} {:?}", found.len(), found.permissions(), found.modified().unwrap())
+    });
+    [vec![memory, format!("{:?}", fs::metadata(open("ram")).unwrap().permissions())], files.to_vec()].concat()
+}
+
+/// Why an attempt proves nothing: the same does not work where nothing is in the way.
+fn control(attempt: &Attempt, folder: &tempfile::TempDir, machine: &Value) -> Option<String> {
+    // Its own: it may destroy them.
+    let canaries = Canaries::new();
+    let told = canaries.told();
+    let wanted: Vec<&str> = BORN_WITH
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| attempt.code.contains(&format!("c['{name}']")))
+        .collect();
+    let more = json!({"wanted": wanted, "folders": [told["writable"]]});
+    let code = format!("{DESCRIPTORS_OF_A_CONTROL}\n{}", attempt.code);
+    let mut probe = Probe::outside(folder, attempt.control == Control::Namespaces);
+    let said = probe.attempt(&code, &with(with(machine.clone(), told), more));
+    let lacking = ["ENOSYS", "EAFNOSUPPORT", "ENODEV", "EOPNOTSUPP"];
+    let absent = attempt.control == Control::IfBuiltIn
+        && lacking.iter().any(|errno| said == format!("refused: {errno}"));
+    if absent {
+        eprintln!("this kernel cannot `{}`: {said}", attempt.name);
+    }
+    (!absent && !said.starts_with("worked")).then(|| format!("no control for `{}`: {said}", attempt.name))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_attempt_leaves_the_jail_of_a_vmm() {
+    let (skep, folder) = ground::start().await;
+    let vms = skep.boot(2).await;
+    let (mut probe, probe_pid) = Probe::in_jail_of(pid_of(&vms[0]));
+    let mut canaries = Canaries::new();
+    let machine = machine(&skep, &vms[1]);
+    let numbers: BTreeMap<&str, u32> = BORN_WITH.into_iter().collect();
+    let told = with(with(machine.clone(), canaries.told()), json!(numbers));
+    let before = template(probe_pid);
+
+    let mut faults = Vec::new();
+    for attempt in ATTEMPTS {
+        let said = probe.attempt(attempt.code, &told);
+        if !said.starts_with("refused: ") {
+            faults.push(format!("a VMM can {}: {said}", attempt.name));
+        }
+        let touched = canaries.touched();
+        if !touched.is_empty() {
+            faults.push(format!("`{}` touched {touched:?}", attempt.name));
+        }
+        faults.extend(control(attempt, &folder, &machine));
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(ATTEMPTS.len() > 20);
+    assert_eq!(template(probe_pid), before, "the template has changed");
+    for vm in &vms {
+        assert_eq!(skep.output(pid_of(vm), "echo alive").await, "alive");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
+    let (skep, _folder) = ground::start().await;
+    let vm = skep.boot_one().await;
+    let (mut probe, pid) = Probe::in_jail_of(vm);
+    let said = probe.attempt("import json; found = json.dumps(born_with)", &json!({}));
+    let text = said.strip_prefix("worked: '").and_then(|rest| rest.strip_suffix('\'')).expect(&said);
+    let mut open: BTreeMap<u32, String> = serde_json::from_str(text).unwrap();
+    // The folder that it looked into.
+    open.retain(|_, target| !target.starts_with("/proc/"));
+    let numbers: Vec<u32> = (0..3).chain(BORN_WITH.map(|(_, number)| number)).collect();
+    assert_eq!(open.keys().copied().collect::<Vec<_>>(), numbers, "{open:?}");
+    let kinds =
+        ["/dev/null", "/dev/null", "pipe:", "socket:", "socket:", "socket:", "/dev/net/tun", "/memfd:"];
+    for (number, kind) in (0..).zip(kinds) {
+        assert!(open[&number].starts_with(kind), "{number}: {open:?}");
+    }
+    // The control: one more is seen.
+    let more = probe.attempt("os.dup(3); found = len(os.listdir('/proc/self/fd'))", &json!({}));
+    let fewer = probe.attempt("found = len(os.listdir('/proc/self/fd'))", &json!({}));
+    assert_ne!(more, fewer);
+    assert!(fs::metadata(format!("/proc/{pid}")).is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_to_everybody_stays_in_the_jail() {
+    let (skep, folder) = ground::start().await;
+    let vms = skep.boot(2).await;
+    let mut canaries = Canaries::new();
+    // Its victim shows that the signal was sent to all that can be reached.
+    let code = "
+victim = os.fork() or time.sleep(60)
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+os.kill(-1, signal.SIGUSR1)
+found = os.waitpid(victim, 0)[1]";
+    let (mut probe, _) = Probe::in_jail_of(pid_of(&vms[0]));
+    assert_eq!(probe.attempt(code, &json!({})), "worked: 10");
+    assert_eq!(Probe::outside(&folder, true).attempt(code, &json!({})), "worked: 10");
+    assert_eq!(canaries.touched(), Vec::<&str>::new());
+    for vm in &vms {
+        assert_eq!(skep.output(pid_of(vm), "echo alive").await, "alive");
+    }
+}
+
+/// Processes whose control group has this name in its path.
+fn processes_of(group: &str) -> usize {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let member = |path: &Path| fs::read_to_string(path.join("cgroup")).is_ok_and(|text| text.contains(group));
+    all.filter(|entry| member(&entry.path())).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_bomb_stays_within_its_limit_and_ends_with_its_group() {
+    let (skep, folder) = ground::start().await;
+    let vms = skep.boot(2).await;
+    let bomb = "
+found = 0
+while found < 200:
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        break
+    if child == 0:
+        time.sleep(3600)
+        os._exit(0)
+    found += 1";
+    let (mut probe, _) = Probe::in_jail_of(pid_of(&vms[0]));
+    let said = probe.attempt(bomb, &json!({}));
+    let forked: usize = said.strip_prefix("worked: ").and_then(|rest| rest.parse().ok()).expect(&said);
+    let group = vms[0]["id"].as_str().unwrap();
+    let living = processes_of(group);
+    assert!(forked > 10 && living > 10 && living <= 64, "{forked} were forked, {living} live");
+    assert_eq!(Probe::outside(&folder, true).attempt(bomb, &json!({})), "worked: 200");
+
+    assert_eq!(skep.output(pid_of(&vms[1]), "echo alive").await, "alive");
+    skep.delete(&format!("/api/swarm/vm/{}", vms[0]["pid"])).await.ok(200);
+    eventually("the end of the whole group", async || processes_of(group) == 0).await;
+    let another = skep.boot_one().await;
+    assert_eq!(skep.output(another, "echo alive").await, "alive");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_bomb_dies_in_its_group() {
+    let (skep, folder) = ground::start().await;
+    let vms = skep.boot(3).await;
+    let private = "found = len(bytearray(b'x') * (900 << 20))";
+    let shared = "
+file = os.memfd_create('bomb')
+found = sum(os.write(file, bytes(1 << 20)) for _ in range(900))";
+    for (code, vm) in [private, shared].into_iter().zip(&vms) {
+        let (mut probe, _) = Probe::in_jail_of(pid_of(vm));
+        let said = probe.attempt(code, &json!({}));
+        // Whether it takes the VMM with it is the kernel's choice.
+        assert!(said == "died: 9" || said == "gone", "{code}: {said}");
+        assert_eq!(Probe::outside(&folder, true).attempt(code, &json!({})), "worked: 943718400");
+        assert_eq!(skep.output(pid_of(&vms[2]), "echo alive").await, "alive");
+    }
+    assert_eq!(skep.get("/api/health").await.ok(200)["status"], "ok");
+}

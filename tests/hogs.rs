@@ -1,0 +1,178 @@
+//! A guest that takes all it can get: processes, memory, disk, console, channel, network. The server answers on, its
+//! sibling works on, and it answers itself or has ended with a reason.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::Skep;
+
+/// What a private layer may hold, as the server sets it.
+const LAYER_BYTES: u64 = 2048 << 20;
+/// What one stream of an answer may hold.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// How long a guest may take to come to its senses: an emulated one without memory is slow at killing.
+const RECOVERY: Duration = Duration::from_secs(240);
+
+/// A guest and its sibling.
+struct Pair {
+    skep: Skep,
+    hog: Value,
+    sibling: u64,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let skep = Skep::start().await;
+        let vms = skep.boot(2).await;
+        let sibling = vms[1]["pid"].as_u64().unwrap();
+        Self { skep, hog: vms[0].clone(), sibling }
+    }
+
+    fn hog(&self) -> u64 {
+        self.hog["pid"].as_u64().unwrap()
+    }
+
+    /// Runs a command in the hog while the sibling works; at most for the time it is given.
+    async fn run(&self, command: &str, timeout_ms: u64) -> Value {
+        let request = json!({"command": command, "timeout": timeout_ms});
+        let path = format!("/api/swarm/vm/{}/exec", self.hog());
+        let hog = self.skep.post(&path, &request);
+        // Long after the command's time no answer is none.
+        let hog = async { tokio::time::timeout(Duration::from_millis(timeout_ms + 60_000), hog).await };
+        let (answer, ()) = tokio::join!(hog, self.others_work());
+        self.others_work().await;
+        answer.unwrap().body
+    }
+
+    async fn others_work(&self) {
+        assert_eq!(self.skep.output(self.sibling, "echo alive | tr a-z A-Z").await, "ALIVE");
+        assert_eq!(self.skep.get("/api/health").await.ok(200)["status"], "ok");
+    }
+
+    /// The hog works again, or has ended for a reason that was told.
+    async fn is_well_or_ended(&self) {
+        let path = format!("/api/swarm/vm/{}", self.hog());
+        let begun = Instant::now();
+        loop {
+            if self.skep.get(&path).await.status == 404 {
+                let log = self.skep.log();
+                assert!(log.contains("out_of_memory") || log.contains("crashed"), "{log}");
+                return;
+            }
+            let request = json!({"command": "echo on", "timeout": 10_000});
+            let answer = self.skep.post(&format!("{path}/exec"), &request).await;
+            if answer.body["stdout"] == "on\n" {
+                return;
+            }
+            assert!(begun.elapsed() < RECOVERY, "neither well nor ended: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_bomb_in_a_guest_ends_with_its_command() {
+    let pair = Pair::start().await;
+    let newest = "cut -d ' ' -f 5 /proc/loadavg";
+    let before: u64 = pair.skep.output(pair.hog(), newest).await.parse().unwrap();
+    let answer = pair.run("bomb() { bomb | bomb & }; bomb; sleep 600", 8_000).await;
+    let ended = answer["timed_out"] == true || answer["exit_code"] != 0;
+    assert!(ended, "{answer}");
+    pair.is_well_or_ended().await;
+    let path = format!("/api/swarm/vm/{}/exec", pair.hog());
+    let after = pair.skep.post(&path, &json!({"command": newest})).await;
+    if let Some(text) = after.body["stdout"].as_str() {
+        let started = text.trim().parse::<u64>().unwrap() - before;
+        assert!(started > 50, "the bomb was none: {started} processes");
+        let living = pair.skep.output(pair.hog(), "ls -d /proc/[0-9]* | wc -l").await;
+        assert!(living.parse::<u64>().unwrap() < 100, "{living} processes live on");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_hog_in_a_guest_dies_in_it() {
+    let pair = Pair::start().await;
+    // It keeps all of its input until the end.
+    let answer = pair.run("head -c 1G /dev/zero | tail -n 1 | wc -c", 60_000).await;
+    assert_ne!(answer["stdout"], "1073741824\n", "a guest of 128 MB held a gigabyte: {answer}");
+    pair.is_well_or_ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_hog_fills_its_own_layer_and_no_more() {
+    let pair = Pair::start().await;
+    // Reserved first, which writes nothing, so that little is left to be filled.
+    let fill = "fallocate -l 1900M /reserved; LC_ALL=C cat /dev/zero > /filled";
+    let answer = pair.run(fill, 120_000).await;
+    let said = answer["stderr"].as_str().unwrap_or_default();
+    assert!(said.contains("No space left") || said.contains("Input/output error"), "{answer}");
+    let (length, blocks) = layer_of(pair.hog());
+    assert!(length <= LAYER_BYTES && blocks <= LAYER_BYTES, "{length} bytes, {blocks} on the disk");
+    let filled = pair.skep.output(pair.hog(), "stat -c %s /filled; rm /reserved /filled; echo on").await;
+    let (size, on) = filled.split_once('\n').unwrap();
+    // The control: it did write until it was stopped.
+    assert!(size.parse::<u64>().unwrap() > 10 << 20 && on == "on", "{filled}");
+}
+
+/// Length and space on the disk of a VMM's private layer, in bytes.
+fn layer_of(vmm: u64) -> (u64, u64) {
+    let open = fs::read_dir(format!("/proc/{vmm}/fd")).unwrap().flatten();
+    let layer = open.filter(|entry| {
+        let target = fs::read_link(entry.path()).unwrap_or_default().display().to_string();
+        target.ends_with(" (deleted)") && !target.starts_with("/memfd:")
+    });
+    let found = fs::metadata(layer.map(|entry| entry.path()).next().unwrap()).unwrap();
+    (found.len(), found.blocks() * 512)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_the_console_is_cut_and_holds_up_nothing() {
+    let pair = Pair::start().await;
+    let flood = "yes skep-console-flood | timeout 15 head -c 64M > /dev/console";
+    pair.run(flood, 30_000).await;
+    let path = format!("/api/swarm/vm/{}/console", pair.hog());
+    let console = pair.skep.get(&path).await.ok(200);
+    assert_eq!(console["truncated"], true, "the flood was none");
+    let kept = console["console"].as_str().unwrap();
+    assert!(kept.len() <= KEPT_BYTES && kept.contains("skep-console-flood"), "{} bytes", kept.len());
+    pair.is_well_or_ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_the_channel_is_cut_and_holds_up_nothing() {
+    let pair = Pair::start().await;
+    let answer =
+        pair.run("head -c 64M /dev/zero | tr '\\0' x; head -c 64M /dev/zero | tr '\\0' y >&2", 120_000).await;
+    assert_eq!(answer["truncated"], true, "{}", answer["exit_code"]);
+    for stream in ["stdout", "stderr"] {
+        let length = answer[stream].as_str().unwrap().len();
+        assert!(length > KEPT_BYTES / 2 && length <= KEPT_BYTES + 4096, "{stream}: {length}");
+    }
+    pair.is_well_or_ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_the_network_holds_up_nothing() {
+    let pair = Pair::start().await;
+    let before = dropped_or_received(&pair.skep);
+    let flood = "gateway=$(ip route show default | awk '{print $3}')
+        timeout 10 bash -c \"exec 3>/dev/udp/$gateway/9; dd if=/dev/zero bs=1400 count=20000 >&3\"";
+    pair.run(flood, 30_000).await;
+    let packets = dropped_or_received(&pair.skep) - before;
+    assert!(packets > 2_000, "the flood was none: {packets} packets");
+    pair.is_well_or_ended().await;
+}
+
+/// What all taps of the namespace have taken from their guests.
+fn dropped_or_received(skep: &Skep) -> u64 {
+    let count = "cat /sys/class/net/vm*/statistics/rx_packets";
+    let output =
+        Command::new("ip").args(["netns", "exec", &skep.namespace(), "sh", "-c", count]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse::<u64>().unwrap()).sum()
+}

@@ -1,0 +1,369 @@
+//! VMs outlive the server and the keeper, however those end; what belongs to nobody does not.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    pin::Pin,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use eventsource_stream::Eventsource;
+use futures_util::{Stream, StreamExt};
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, Wreck, eventually, kill, remains_of, remains_of_vms, send};
+
+/// Who is killed, with no chance to clear anything away.
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    Server,
+    Keeper,
+    Both,
+}
+
+const VICTIMS: [Victim; 3] = [Victim::Server, Victim::Keeper, Victim::Both];
+
+impl Victim {
+    /// Kills, and gives the server that follows.
+    async fn kill(self, skep: Skep) -> Skep {
+        let server = skep.server_pid();
+        match (self, server) {
+            (Self::Server, Some(server)) => {
+                kill(server);
+                skep.wait_for_server_after(server).await;
+                skep
+            }
+            (Self::Both, Some(server)) => {
+                kill(server);
+                skep.crash().start().await
+            }
+            _ => skep.crash().start().await,
+        }
+    }
+}
+
+fn ids(vms: &[Value]) -> BTreeSet<String> {
+    vms.iter().map(|vm| vm["id"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn listed(skep: &Skep) -> Vec<Value> {
+    skep.get("/api/swarm/status").await.ok(200)["vms"].as_array().unwrap().clone()
+}
+
+/// Fails unless exactly the VMs that are listed are there, each with all that it needs, and each answers.
+async fn assert_in_order(skep: &Skep) {
+    let vms = listed(skep).await;
+    let wanted = ids(&vms);
+    for (kind, _) in remains_of_vms(skep.data_dir.path()) {
+        eventually(&format!("exactly the {kind} of {wanted:?}"), async || {
+            remains_of_vms(skep.data_dir.path()).into_iter().any(|(of, found)| of == kind && found == wanted)
+        })
+        .await;
+    }
+    let taps =
+        std::process::Command::new("ip").args(["-n", &skep.namespace(), "-o", "link"]).output().unwrap();
+    let taps = String::from_utf8_lossy(&taps.stdout).matches(": vm").count();
+    assert_eq!(taps, vms.len(), "taps");
+    for vm in &vms {
+        let name = vm["id"].as_str().unwrap().replace('_', "-");
+        assert_eq!(skep.output(vm["pid"].as_u64().unwrap(), "uname -n").await, name);
+    }
+}
+
+/// What came of a command's stream.
+struct Streamed {
+    id: String,
+    events: Pin<Box<dyn Stream<Item = (String, Value)> + Send>>,
+    stdout: String,
+    stderr: String,
+    stdout_offset: u64,
+    stderr_offset: u64,
+}
+
+impl Streamed {
+    async fn begin(skep: &Skep, pid: u64, command: &str) -> Self {
+        let request = json!({"command": command, "stream": true, "timeout": 600_000});
+        let path = format!("/api/swarm/vm/{pid}/exec");
+        Self::of(skep.request(Method::POST, &path).json(&request).send().await.unwrap())
+    }
+
+    fn of(response: Response) -> Self {
+        assert_eq!(response.status(), 200, "{response:?}");
+        let id = response.headers()["skep-exec-id"].to_str().unwrap().to_owned();
+        let events =
+            response.bytes_stream().eventsource().take_while(|event| std::future::ready(event.is_ok()));
+        let events = events.map(|event| {
+            let event = event.unwrap();
+            (event.event, serde_json::from_str(&event.data).unwrap())
+        });
+        Self {
+            id,
+            events: Box::pin(events),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_offset: 0,
+            stderr_offset: 0,
+        }
+    }
+
+    /// Goes on where this broke.
+    async fn again(self, skep: &Skep, pid: u64) -> Self {
+        let (out, err) = (self.stdout_offset, self.stderr_offset);
+        let path = format!("/api/swarm/vm/{pid}/exec/{}?stdout={out}&stderr={err}", self.id);
+        let next = Self::of(skep.request(Method::GET, &path).send().await.unwrap());
+        assert_eq!(next.id, self.id);
+        Self { events: next.events, ..self }
+    }
+
+    /// The next event that is no output; `None` where the stream broke.
+    async fn rest(&mut self) -> Option<(String, Value)> {
+        while let Some((kind, data)) = self.events.next().await {
+            if !self.take(&kind, &data) {
+                return Some((kind, data));
+            }
+        }
+        None
+    }
+
+    async fn wait_for_output(&mut self, bytes: usize) {
+        while self.stdout.len() < bytes {
+            let (kind, data) = self.events.next().await.unwrap();
+            assert!(self.take(&kind, &data), "{kind}: {data}");
+        }
+    }
+
+    fn take(&mut self, kind: &str, data: &Value) -> bool {
+        let (text, offset) = match kind {
+            "stdout" => (&mut self.stdout, &mut self.stdout_offset),
+            "stderr" => (&mut self.stderr, &mut self.stderr_offset),
+            _ => return false,
+        };
+        text.push_str(data["data"].as_str().unwrap());
+        *offset = data["offset"].as_u64().unwrap();
+        assert_eq!(*offset, text.len() as u64, "a byte was lost or came twice");
+        true
+    }
+}
+
+/// Prints for some seconds, with characters of more than one byte, and ends with 7.
+const TALK: &str = "n=0; while [ $n -lt 600 ]; do echo \"zeile $n für wen\"; n=$((n+1)); \
+                    [ $((n % 20)) = 0 ] && sleep 0.2; done; echo over >&2; exit 7";
+
+fn talk() -> String {
+    (0..600).map(|n| format!("zeile {n} für wen\n")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_and_their_commands_outlive_whoever_is_killed() {
+    let mut skep = Skep::start().await;
+    let request = json!({"count": 2, "env": {"WORD": "kept"}, "metadata": {"team": "blue"}});
+    let before = skep.post("/api/swarm/boot", &request).await.ok(201)["vms"].as_array().unwrap().clone();
+    let pid = before[0]["pid"].as_u64().unwrap();
+    for victim in VICTIMS {
+        let mut streamed = Streamed::begin(&skep, pid, TALK).await;
+        streamed.wait_for_output(2000).await;
+        skep = victim.kill(skep).await;
+        assert_eq!(streamed.rest().await, None, "{victim:?}: the stream did not break");
+        assert!(streamed.stdout.len() < talk().len(), "{victim:?}: the command ended too early");
+
+        let mut streamed = streamed.again(&skep, pid).await;
+        let (kind, exit) = streamed.rest().await.unwrap();
+        assert_eq!(
+            (kind.as_str(), &exit["exit_code"], &exit["truncated"]),
+            ("exit", &json!(7), &json!(false))
+        );
+        assert_eq!((&streamed.stdout, streamed.stderr.as_str()), (&talk(), "over\n"), "{victim:?}");
+        // All of it once more: it ended a moment ago.
+        let path = format!("/api/swarm/vm/{pid}/exec/{}", streamed.id);
+        let mut whole = Streamed::of(skep.request(Method::GET, &path).send().await.unwrap());
+        whole.rest().await.unwrap();
+        assert_eq!(whole.stdout, talk(), "{victim:?}");
+
+        let after = listed(&skep).await;
+        for (before, after) in before.iter().zip(&after) {
+            for fact in ["id", "pid", "ip", "started_at", "metadata", "boot", "template"] {
+                assert_eq!(before[fact], after[fact], "{victim:?}: {fact}");
+            }
+            assert!(after["uptime"].as_f64() > before["uptime"].as_f64(), "{victim:?}: {after}");
+        }
+        assert_eq!(skep.output(pid, "echo $WORD").await, "kept", "{victim:?}");
+        assert_in_order(&skep).await;
+    }
+    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    assert_in_order(&skep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_was_told_of_ends_with_a_boot_that_is_cut_short() {
+    let mut skep = Skep::start().await;
+    let kept = ids(&skep.boot(1).await);
+    for victim in VICTIMS {
+        let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 5})).send();
+        let boot = tokio::spawn(boot);
+        eventually("a VM that is half made", async || {
+            let [(_, records), ..] = remains_of_vms(skep.data_dir.path());
+            records.len() > kept.len()
+        })
+        .await;
+        skep = victim.kill(skep).await;
+        assert!(boot.await.unwrap().is_err(), "{victim:?}: the boot was faster than the test");
+        assert_eq!(ids(&listed(&skep).await), kept, "{victim:?}");
+        assert_in_order(&skep).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_is_cut_short_is_whole_or_none() {
+    let mut skep = Skep::start().await;
+    let kept = ids(&skep.boot(1).await);
+    for victim in VICTIMS {
+        let vm = skep.boot(1).await.remove(0);
+        let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
+        let end = tokio::spawn(skep.request(Method::DELETE, &path).send());
+        tokio::task::yield_now().await;
+        skep = victim.kill(skep).await;
+        let told = matches!(end.await.unwrap(), Ok(answer) if answer.status() == 200);
+        let left = ids(&listed(&skep).await);
+        assert!(left.is_superset(&kept), "{victim:?}");
+        assert!(!told || left == kept, "{victim:?}: an end was told of, and the VM lives");
+        assert_in_order(&skep).await;
+        if left != kept {
+            skep.delete(&path).await.ok(200);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_live_through_a_restart_and_their_time_runs_on() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    skep.output(pid, "echo before > /root/file; echo old-console > /dev/console").await;
+    let brief = skep.post("/api/swarm/boot", &json!({"ttl_ms": 3000})).await.ok(201);
+    let brief = brief["vms"][0]["id"].as_str().unwrap().to_owned();
+    let wreck = skep.stop_and_leave_vms();
+    let said = fs::read_to_string(wreck.path().join("test.log")).unwrap();
+    assert!(said.contains("2 VMs live on") && said.contains("skep doctor --clean"), "{said}");
+    let skep = wreck.start().await;
+    assert_eq!(skep.output(pid, "cat /root/file").await, "before");
+    eventually("the end of a time to live", async || {
+        skep.get(&format!("/api/swarm/vm/{brief}")).await.status == 404
+    })
+    .await;
+    assert!(skep.log().contains("expired"), "{}", skep.log());
+    skep.output(pid, "echo new-console > /dev/console").await;
+    eventually("the new console", async || {
+        let console = skep.get(&format!("/api/swarm/vm/{pid}/console")).await.ok(200);
+        console["console"].as_str().unwrap().contains("new-console")
+    })
+    .await;
+    assert_in_order(&skep).await;
+    // Ctrl-C ends what a restart left, too.
+    let dir = skep.stop_and_leave_vms().start().await.stop();
+    assert_eq!(remains_of(dir.path()), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_says_how_to_come_back_to_a_command() {
+    let mut skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    let mut streamed = Streamed::begin(&skep, pid, "echo one; sleep 60; echo two; exit 3").await;
+    streamed.wait_for_output(4).await;
+    skep.ask_to_stop();
+    let (kind, data) = streamed.rest().await.unwrap();
+    assert_eq!((kind.as_str(), &data["code"]), ("error", &json!("shutting_down")), "{data}");
+    let skep = skep.stop_and_leave_vms().start().await;
+    let mut streamed = streamed.again(&skep, pid).await;
+    let (_, exit) = streamed.rest().await.unwrap();
+    assert_eq!((streamed.stdout.as_str(), &exit["exit_code"]), ("one\ntwo\n", &json!(3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_come_back_to_is_one_of_that_vm() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let pids: Vec<u64> = vms.iter().map(|vm| vm["pid"].as_u64().unwrap()).collect();
+    let mut streamed = Streamed::begin(&skep, pids[0], "echo one").await;
+    streamed.rest().await.unwrap();
+    let path = |pid: u64, id: &str| format!("/api/swarm/vm/{pid}/exec/{id}");
+    let id = streamed.id.clone();
+    skep.get(&path(pids[1], &id)).await.refused(404, "unknown_exec");
+    for wrong in ["none", "..%2Fidentity", "a%3Fstdout=1", "%20", &"a".repeat(65)] {
+        skep.get(&path(pids[0], wrong)).await.refused(404, "unknown_exec");
+    }
+    skep.get(&path(1, &id)).await.refused(404, "unknown_vm");
+    for wrong in ["stdout=x", "stdout=-1", "offset=1"] {
+        assert_eq!(skep.get(&format!("{}?{wrong}", path(pids[0], &id))).await.status, 400, "{wrong}");
+    }
+    let bare = send(skep.bare(Method::GET, &path(pids[0], &id))).await;
+    assert_eq!(bare.status, 401);
+    // Beyond the end there is only the exit.
+    let beyond = format!("{}?stdout=1000", path(pids[0], &id));
+    let mut beyond = Streamed::of(skep.request(Method::GET, &beyond).send().await.unwrap());
+    assert_eq!(beyond.rest().await.unwrap().0, "exit");
+    assert_eq!(beyond.stdout, "");
+}
+
+/// Numbers that look random and come again with their seed (Marsaglia's xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whenever_it_is_killed_what_was_told_of_is_there() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed =
+        std::env::var("SKEP_TEST_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
+    eprintln!("SKEP_TEST_SEED={seed}");
+    let mut dice = Dice(seed);
+    let mut skep = Skep::start().await;
+    let mut told = ids(&skep.boot(2).await);
+    for round in 0..10 {
+        let end = told.iter().next().filter(|_| told.len() > 1).cloned();
+        let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 1 + dice.below(3)}));
+        let boot = tokio::spawn(boot.send());
+        let path = format!("/api/swarm/vm/{}", end.as_deref().unwrap_or("none"));
+        let ending = tokio::spawn(skep.request(Method::DELETE, &path).send());
+        // At a moment of no meaning: that is what is tried here.
+        tokio::time::sleep(Duration::from_millis(dice.below(700))).await;
+        let victim = VICTIMS[usize::try_from(dice.below(3)).unwrap()];
+        skep = match dice.below(4) {
+            0 => planned(skep).await.start().await,
+            _ => victim.kill(skep).await,
+        };
+        if let Ok(answer) = boot.await.unwrap()
+            && let Ok(answer) = answer.json::<Value>().await
+        {
+            told.extend(ids(answer["vms"].as_array().unwrap_or(&Vec::new())));
+        }
+        let _ = ending.await;
+        let found = ids(&listed(&skep).await);
+        if let Some(end) = end
+            && !found.contains(&end)
+        {
+            told.remove(&end);
+        }
+        assert!(
+            found.is_superset(&told),
+            "round {round}, {victim:?}: {told:?} were told of, {found:?} are there"
+        );
+        assert_in_order(&skep).await;
+        // Those that nobody was told of, because the answer was cut off, are as good as any.
+        told = found;
+        while told.len() > 4 {
+            let one = told.pop_first().unwrap();
+            skep.delete(&format!("/api/swarm/vm/{one}")).await.ok(200);
+        }
+    }
+}
+
+async fn planned(skep: Skep) -> Wreck {
+    tokio::task::spawn_blocking(move || skep.stop_and_leave_vms()).await.unwrap()
+}
