@@ -78,5 +78,7 @@ async fn rehearse(vm: &Restored) -> Result<(), Error> {
         timeout_ms: REHEARSAL_MS,
     };
     vm.guest.call(&command).await?;
+    // The shell of the next command is started ahead, too.
+    vm.guest.rest().await?;
     Ok(vm.machine.pause().await?)
 }
