@@ -1,19 +1,33 @@
 //! The command: a client of the API, with people's output, exit codes and streams.
 
 use std::{
-    io::Write,
-    process::{Command, Output, Stdio},
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, Output, Stdio},
 };
 
-use serde_json::Value;
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
+use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary};
+use crate::harness::{Skep, binary, ended, eventually};
 
-fn skep(server: &Skep, arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(binary())
+fn command(server: &Skep, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command
         .args(arguments)
         .env("SKEP_URL", &server.url)
         .env("SKEP_API_KEY", &server.key)
+        .stdin(Stdio::null());
+    command
+}
+
+fn skep(server: &Skep, arguments: &[&str], input: &str) -> Output {
+    let mut child = command(server, arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -26,6 +40,17 @@ fn skep(server: &Skep, arguments: &[&str], input: &str) -> Output {
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command printed, which must be JSON and have succeeded.
+#[track_caller]
+fn answer(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,7 +69,9 @@ async fn a_swarm_is_booted_used_and_ended_by_command() {
 
     assert!(skep(&server, &["rm", &pid], "").status.success());
     let gone = skep(&server, &["exec", &pid, "true"], "");
-    assert!(!gone.status.success() && String::from_utf8_lossy(&gone.stderr).contains(&pid), "{gone:?}");
+    // No code that a command is likely to end with: a script must tell the two apart.
+    assert_eq!(gone.status.code(), Some(125), "{gone:?}");
+    assert!(String::from_utf8_lossy(&gone.stderr).contains(&pid), "{gone:?}");
     assert!(stdout(&skep(&server, &["cleanup"], "")).contains('1'));
 }
 
@@ -79,4 +106,202 @@ async fn the_doctor_names_the_engine_and_why() {
     let said = stdout(&output);
     assert!(said.contains("qemu"), "{said}");
     assert!(said.contains("landlock") || said.contains("Landlock"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_takes_what_the_api_takes_and_every_verb_answers_as_json() {
+    let server = Skep::start().await;
+    let boot =
+        "boot --ttl 10m --metadata team=blue --metadata note=a=b --env WHERE=here --template base --json";
+    let booted = answer(&skep(&server, &boot.split(' ').collect::<Vec<_>>(), ""));
+    let vm = &booted["vms"][0];
+    assert_eq!(vm["metadata"], json!({"team": "blue", "note": "a=b"}));
+    assert!(vm["expires_at"].is_string(), "{vm}");
+    let pid = vm["pid"].to_string();
+    let run = answer(&skep(&server, &["exec", "--json", "-n", &pid, "echo $WHERE"], ""));
+    assert_eq!((&run["stdout"], &run["exit_code"]), (&json!("here\n"), &json!(0)));
+    for verb in ["ps", "status"] {
+        assert_eq!(answer(&skep(&server, &[verb, "--json"], ""))["count"], 1, "{verb}");
+    }
+    assert_eq!(answer(&skep(&server, &["rm", "--json", &pid], ""))["terminated"], true);
+    assert_eq!(answer(&skep(&server, &["cleanup", "--json"], ""))["terminated"], 0);
+    let doctor = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
+    assert_eq!(answer(&doctor)["healthy"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_of_the_pool_and_of_what_the_machine_holds() {
+    let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "1", "--max-vms", "7"]).await;
+    eventually("a VM in the pool", async || {
+        stdout(&skep(&server, &["status"], "")).contains("base: 1 of 1 ready")
+    })
+    .await;
+    let said = stdout(&skep(&server, &["status"], ""));
+    assert!(said.contains("0 of 7") && said.contains("MiB") && said.contains("engine"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_tell_a_refusal_from_a_wrong_command_line_and_help_documents_them() {
+    let server = Skep::start().await;
+    let pid = server.boot_one().await.to_string();
+    // One that is not there keeps none of the others alive.
+    let mixed = skep(&server, &["rm", "1", &pid], "");
+    assert_eq!(mixed.status.code(), Some(1), "{mixed:?}");
+    assert_eq!(server.count().await, 0);
+    assert_eq!(skep(&server, &["rm"], "").status.code(), Some(2));
+    assert_eq!(skep(&server, &["boot", "--template", "nothing"], "").status.code(), Some(1));
+    for verb in ["boot", "ps", "exec", "rm", "cleanup", "status", "doctor", "bench boot"] {
+        let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
+        let help = stdout(&skep(&server, &words, ""));
+        assert!(help.contains("Exit codes: "), "{verb}: {help}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_the_command_in_the_vm_too() {
+    let server = Skep::start().await;
+    let vm = server.boot_one().await;
+    let pid = vm.to_string();
+    let sleeps = async || server.exec(vm, "pgrep -x sleep").await["exit_code"] == 0;
+    for (sent, code, json) in [
+        (Signal::INT, 130, false),
+        (Signal::TERM, 143, false),
+        (Signal::HUP, 129, false),
+        (Signal::INT, 130, true),
+    ] {
+        let form: &[&str] = if json { &["--json"] } else { &[] };
+        let words = [&["exec"], form, &[&pid, "sleep 600"]].concat();
+        let mut child = command(&server, &words).stdout(Stdio::null()).spawn().unwrap();
+        eventually("the command", sleeps).await;
+        signal(&child, sent);
+        let status = child.wait().unwrap();
+        // Its own exit code: what a signal ended has none.
+        assert_eq!((status.code(), status.signal()), (Some(code), None), "{sent:?}, json: {json}");
+        eventually("the command's end", async || !sleeps().await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_is_heeded_while_nobody_reads_the_output() {
+    let server = Skep::start().await;
+    let pid = server.boot_one().await.to_string();
+    let mut child = command(&server, &["exec", &pid, "yes"]).stdout(Stdio::piped()).spawn().unwrap();
+    // Open, and full soon.
+    let unread = child.stdout.take().unwrap();
+    eventually("the full pipe", async || {
+        rustix::io::ioctl_fionread(&unread).unwrap()
+            >= rustix::pipe::fcntl_getpipe_size(&unread).unwrap() as u64
+    })
+    .await;
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_shows_what_comes_until_nobody_reads_it() {
+    let server = Skep::start().await;
+    let mut child =
+        command(&server, &["ps", "--json", "--watch", "100ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = move || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["count"], 0);
+    server.boot_one().await;
+    while next()["count"] == 0 {}
+    drop(next);
+    eventually("its end", async || child.try_wait().unwrap().is_some()).await;
+}
+
+#[test]
+fn a_boot_that_takes_long_shows_on_a_terminal_that_it_goes_on() {
+    // A server that takes the request and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let end = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let mut child = Command::new(binary())
+        .args(["boot", "-n", "3", "--url", &url, "--api-key", "x"])
+        .env("TERM", "xterm")
+        .stdout(Stdio::null())
+        .stderr(end)
+        .spawn()
+        .unwrap();
+    let (mut said, mut terminal) = (String::new(), File::from(terminal));
+    while !said.contains("booting 3 VMs") {
+        let mut block = [0; 256];
+        // Nothing but an end of the process makes this fail.
+        let read = terminal.read(&mut block).unwrap();
+        said.push_str(&String::from_utf8_lossy(&block[..read]));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// The runs of a report, by mode.
+fn runs(report: &Value) -> Vec<(&str, &Value)> {
+    report["runs"].as_array().unwrap().iter().map(|run| (run["mode"].as_str().unwrap(), run)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bench_measures_boots_out_of_the_pool_and_leaves_none() {
+    let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "2"]).await;
+    let words = "bench boot -n 2 -c 2 --every 10ms --commands 3 --idle 300ms --json";
+    let report = answer(&ended(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
+    let modes: Vec<&str> = runs(&report).iter().map(|(mode, _)| *mode).collect();
+    assert_eq!(modes, ["sequential", "staggered", "burst"]);
+    for (mode, run) in runs(&report) {
+        assert_eq!((&run["succeeded"], &run["success_rate"]), (&json!(2), &json!(1.0)), "{mode}: {run}");
+        let group = &run["groups"][0];
+        assert_eq!((&group["source"], &group["vms"]), (&json!("pool"), &json!(2)), "{mode}: {run}");
+        let p50 = |figure: &str| group[figure]["p50"].as_f64().unwrap();
+        assert!(p50("tti_ms") > p50("ready_ms") && p50("ready_ms") > 0.0, "{mode}: {run}");
+        assert!(p50("proportional_mb") > p50("private_mb") && p50("private_mb") > 1.0, "{mode}: {run}");
+        // A refill alone takes tens of milliseconds of a processor.
+        let cpu = run["cost"]["cpu_ms_per_vm"].as_f64().unwrap();
+        assert!(cpu > run["cost"]["server_cpu_ms_per_vm"].as_f64().unwrap() && cpu > 20.0, "{mode}: {run}");
+    }
+    assert!(report["commands"]["elapsed_ms"]["max"].as_f64() > Some(0.0), "{report}");
+    let idle = &report["idle"];
+    assert_eq!((&idle["running"]["vms"], &idle["parked"]["vms"]), (&json!(2), &json!(2)), "{report}");
+    assert_eq!(server.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bench_tells_cold_boots_apart_and_says_what_this_server_cannot_show() {
+    let server = Skep::start().await;
+    let words = "bench boot -n 1 --mode sequential --commands 0 --idle 0s --json";
+    let report = answer(&ended(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
+    assert_eq!(report["runs"][0]["groups"][0]["source"], "cold", "{report}");
+    let refused = ended(&mut command(&server, &["bench", "boot", "--source", "pool"]));
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--pool-size"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bench_whose_boots_fail_says_so_and_ends_with_1() {
+    let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "1"]).await;
+    let words = "bench boot -n 2 -c 2 --mode burst --commands 0 --idle 0s --json";
+    let failed = ended(&mut command(&server, &words.split(' ').collect::<Vec<_>>()));
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let report: Value = serde_json::from_slice(&failed.stdout).unwrap();
+    let run = &report["runs"][0];
+    assert_eq!((&run["succeeded"], &run["success_rate"]), (&json!(0), &json!(0.0)), "{run}");
+    assert_eq!(run["failures"].as_array().unwrap().len(), 2, "{run}");
+    // Once, however often it was.
+    assert_eq!(String::from_utf8_lossy(&failed.stderr).lines().count(), 1, "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bench_that_is_interrupted_ends_its_vms_and_no_others() {
+    let server = Skep::start().await;
+    let other = server.boot_one().await;
+    let words = ["bench", "boot", "-n", "1000", "-c", "2", "--mode", "burst"];
+    let mut child = command(&server, &words).stdout(Stdio::null()).spawn().unwrap();
+    eventually("its VMs", async || server.count().await > 1).await;
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    eventually("the end of its VMs", async || server.count().await == 1).await;
+    assert_eq!(server.output(other, "echo alive").await, "alive");
 }

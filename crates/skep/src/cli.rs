@@ -2,11 +2,14 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::verbs::{bake, boot, cleanup, doctor, exec, keys, ps, rm, serve, status};
+use crate::{
+    connection::EXIT_CODES,
+    verbs::{bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, status},
+};
 
 /// Boots microVMs for AI agents from a snapshot, and runs commands in them.
 #[derive(Debug, Parser)]
-#[command(name = "skep", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "skep", version, propagate_version = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -28,6 +31,8 @@ pub(crate) enum Verb {
     Cleanup(cleanup::Cleanup),
     /// Show what the machine can hold, and the engine in use.
     Status(status::Status),
+    /// Measure a running server: how soon its VMs are ready, and what they cost.
+    Bench(bench::Bench),
     /// Create, list and revoke keys; no server needs to run.
     Keys(keys::Keys),
     /// Say what this machine can do, what is missing, and how to get it.

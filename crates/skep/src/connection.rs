@@ -8,6 +8,10 @@ use skep_client::Client;
 
 use crate::settings::default_data_dir;
 
+/// The exit codes of all verbs but `exec`.
+pub(crate) const EXIT_CODES: &str =
+    "Exit codes: 0 done; 1 refused, failed, or no server; 2 the command line is wrong.";
+
 /// Which server, with which key, and how its answer is shown.
 #[derive(Debug, Args)]
 pub(crate) struct Connection {
@@ -38,5 +42,9 @@ impl Connection {
 /// Runs a verb that only waits for its server.
 pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("the asynchronous runtime could not start")?.block_on(verb)
+    let runtime = runtime.context("the asynchronous runtime could not start")?;
+    let outcome = runtime.block_on(verb);
+    // A write to a reader that takes nothing keeps nobody from leaving.
+    runtime.shutdown_background();
+    outcome
 }

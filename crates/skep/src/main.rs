@@ -10,6 +10,7 @@ mod privileges;
 mod random;
 mod service;
 mod settings;
+mod signals;
 mod templates;
 mod verbs;
 
@@ -17,7 +18,7 @@ use std::{env, ffi::OsString, process::ExitCode};
 
 use cli::{Cli, Verb};
 use settings::FileError;
-use verbs::{bake, boot, cleanup, doctor, exec, keys, ps, rm, serve, server_process, status};
+use verbs::{bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, server_process, status};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
@@ -34,6 +35,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),
+        Verb::Bench(verb) => connection::block_on(bench::run(verb)),
         Verb::Keys(verb) => keys::run(verb),
         Verb::Doctor(verb) => doctor::run(verb),
         Verb::Bake(verb) => bake::run(verb),

@@ -1,13 +1,21 @@
 //! What people and programs read: tables, JSON as it came, and one line for what went wrong.
 
 use std::{
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, IsTerminal, Write},
+    pin::pin,
     process::ExitCode,
+    time::Duration,
 };
 
 use comfy_table::{Table, presets::NOTHING};
+use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+
+/// What takes longer shows that it goes on.
+const SOON: Duration = Duration::from_millis(300);
+const TICK: Duration = Duration::from_millis(120);
 
 /// Prints text and a line end. A reader that went away, as `head` does, is no error.
 pub(crate) fn line(text: &str) -> io::Result<()> {
@@ -26,6 +34,40 @@ pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
 /// Tells people something, beside what is printed. That nobody reads it, as on a terminal that was closed, is no error.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Whether nobody reads what is printed any more.
+pub(crate) fn is_unread() -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let out = io::stdout();
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
+/// Waits for something. On a terminal, what takes long shows that it goes on.
+pub(crate) async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if !io::stderr().is_terminal() {
+        return work.await;
+    }
+    if let Ok(done) = tokio::time::timeout(SOON, &mut work).await {
+        return done;
+    }
+    let bar = spinner();
+    bar.set_message(what.to_owned());
+    let done = work.await;
+    bar.finish_and_clear();
+    done
+}
+
+/// The sign that something goes on, and how long it has; nothing where there is no terminal.
+pub(crate) fn spinner() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(TICK);
+    bar
 }
 
 /// Prints an answer of the API as it came.

@@ -4,13 +4,18 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use serde_json::{Map, Value};
 use skep_api::swarm::BootRequest;
 
 use super::ps::show;
-use crate::{connection::Connection, output};
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
 
 /// Boot VMs.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Boot {
     /// How many.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
@@ -21,6 +26,9 @@ pub(crate) struct Boot {
     /// Seconds until they end by themselves; `s`, `m`, `h` and `d` may follow the number.
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
+    /// Written on their records; may be given several times.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
     /// A variable that every command in them sees; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -33,10 +41,12 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         count: Some(verb.count),
         template: verb.template,
         ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
-        metadata: None,
+        metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
         env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
     };
-    let booted = verb.connection.client()?.boot(&request).await?;
+    let client = verb.connection.client()?;
+    let what = format!("booting {} VM{}", verb.count, if verb.count == 1 { "" } else { "s" });
+    let booted = output::waiting(&what, client.boot(&request)).await?;
     if verb.connection.json {
         output::json(&booted.text)?;
     } else {
@@ -53,6 +63,11 @@ pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, Str
         Ok((name.to_owned(), value.to_owned()))
     };
     pairs.iter().map(pair).collect()
+}
+
+/// The same as what a record carries.
+fn metadata(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
+    Ok(variables(pairs)?.into_iter().map(|(name, value)| (name, Value::String(value))).collect())
 }
 
 /// A time with its unit; seconds where it has none.

@@ -4,17 +4,22 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::{connection::Connection, output};
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
 
 /// End all VMs.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Cleanup {
     #[command(flatten)]
     connection: Connection,
 }
 
 pub(crate) async fn run(verb: Cleanup) -> anyhow::Result<ExitCode> {
-    let answer = verb.connection.client()?.cleanup().await?;
+    let client = verb.connection.client()?;
+    let answer = output::waiting("ending all VMs", client.cleanup()).await?;
     if verb.connection.json {
         output::json(&answer.text)?;
     } else {

@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::{output, settings::Settings};
 
+/// As those of the other verbs, in the words of this one.
+const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, or all is cleaned; 1 something is missing, or failed; 2 the command line is wrong.";
+
 mod engine;
 mod kernel;
 mod place;
@@ -15,6 +18,7 @@ mod programs;
 
 /// Say what this machine can do, what is missing, and how to get it; no server needs to run.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Doctor {
     #[command(flatten)]
     settings: Settings,
@@ -22,7 +26,7 @@ pub(crate) struct Doctor {
     /// Refused while a server or a bake runs.
     #[arg(long)]
     clean: bool,
-    /// Print the findings as JSON.
+    /// Print the findings, or what was cleaned, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +70,7 @@ impl Finding {
 pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
     let settings = verb.settings.absolute()?;
     if verb.clean {
-        return clean(&settings);
+        return clean(&settings, verb.json);
     }
     let mut findings = vec![place::privileges()];
     findings.extend(kernel::findings());
@@ -97,7 +101,7 @@ fn show(findings: &[Finding]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn clean(settings: &Settings) -> anyhow::Result<ExitCode> {
+fn clean(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("what a server with VMs left belongs to root: run `sudo skep doctor --clean`");
     }
@@ -106,6 +110,10 @@ fn clean(settings: &Settings) -> anyhow::Result<ExitCode> {
         skep_keeper::clean(data_dir)?;
     }
     skep_image::clean(&image_dir)?;
+    if json {
+        output::value(&serde_json::json!({"cleaned": [data_dir, image_dir]}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     output::line(&format!("nothing is left of {} outside of it", data_dir.display()))?;
     output::line(&format!("nothing is left of a bake that was killed in {}", image_dir.display()))?;
     Ok(ExitCode::SUCCESS)

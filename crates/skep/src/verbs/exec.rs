@@ -1,7 +1,7 @@
 //! `skep exec`.
 
 use std::{
-    io::{self, IsTerminal, Read, Write},
+    io::{self, IsTerminal, Read},
     process::ExitCode,
 };
 
@@ -9,21 +9,29 @@ use anyhow::Context;
 use clap::Args;
 use futures_util::StreamExt;
 use skep_api::exec::{ExecExit, ExecRequest};
-use skep_client::ExecEvent;
+use skep_client::{Client, ExecEvent};
+use tokio::io::AsyncWriteExt;
 
 use super::boot::{milliseconds, variables};
-use crate::{connection::Connection, output};
+use crate::{
+    connection::Connection,
+    output,
+    signals::{SIGNALLED, Signals},
+};
 
 /// The exit code for a command that its timeout ended, as `timeout` has it.
 const TIMED_OUT: u8 = 124;
-/// What shells add to the number of the signal that ended a command.
-const SIGNALLED: u8 = 128;
+/// The exit code where the command's end is not known, as `env` and `timeout` have it.
+const FAILED: u8 = 125;
+const AFTER_HELP: &str = "A single word is taken as a line for the shell, as -c does: skep exec 4242 'ls | wc -l'
+
+Exit codes: the command's own; 128+n where signal n ended it, or ended this verb: SIGINT, SIGTERM and SIGHUP end the
+command in the VM too; 124 where its timeout did; 125 where it did not run, or its end is not known; 2 where the command
+line is wrong.";
 
 /// Run a command in a VM.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "A single word is taken as a line for the shell, as -c does: skep exec 4242 'ls | wc -l'"
-)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Exec {
     /// The VM, by process id or id.
     vm: String,
@@ -50,6 +58,13 @@ pub(crate) struct Exec {
 }
 
 pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
+    Ok(run_to_its_end(verb).await.unwrap_or_else(|error| {
+        output::failed(&error);
+        ExitCode::from(FAILED)
+    }))
+}
+
+async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let request = ExecRequest {
         command: verb.line.unwrap_or_else(|| shell_line(&verb.command)),
@@ -60,23 +75,44 @@ pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
         vm: None,
         stream: None,
     };
-    if verb.connection.json {
-        let outcome = client.exec_in(&verb.vm, &request).await?;
-        output::json(&outcome.text)?;
-        return Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out));
+    let mut signals = Signals::listen()?;
+    let command = async {
+        if verb.connection.json {
+            whole(&client, &verb.vm, &request).await
+        } else {
+            streamed(&client, &verb.vm, &request).await
+        }
+    };
+    tokio::select! {
+        outcome = command => outcome,
+        // The call is given up, and with it the server ends the command.
+        code = signals.next() => Ok(code),
     }
-    let mut events = client.exec_stream(&verb.vm, &request).await?;
+}
+
+async fn whole(client: &Client, vm: &str, request: &ExecRequest) -> anyhow::Result<ExitCode> {
+    let outcome = client.exec_in(vm, request).await?;
+    output::json(&outcome.text)?;
+    Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out))
+}
+
+async fn streamed(client: &Client, vm: &str, request: &ExecRequest) -> anyhow::Result<ExitCode> {
+    // Not the blocking ones: a reader that takes nothing would keep signals waiting too.
+    let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
+    let mut events = client.exec_stream(vm, request).await?;
     while let Some(event) = events.next().await {
         match event? {
             ExecEvent::Stdout(text) => {
-                let mut out = io::stdout().lock();
                 // A reader that went away ends the command, as it would on this machine.
-                out.write_all(text.as_bytes())
-                    .and_then(|()| out.flush())
-                    .context("the output has no reader")?;
+                let written = async {
+                    out.write_all(text.as_bytes()).await?;
+                    out.flush().await
+                };
+                written.await.context("the output has no reader")?;
             }
             ExecEvent::Stderr(text) => {
-                let _ = io::stderr().lock().write_all(text.as_bytes());
+                let _ = err.write_all(text.as_bytes()).await;
+                let _ = err.flush().await;
             }
             ExecEvent::Exit(exit) => return Ok(ended(&exit)),
         }

@@ -1,6 +1,7 @@
 //! The verbs, a file for each.
 
 pub(crate) mod bake;
+pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod cleanup;
 pub(crate) mod doctor;

@@ -4,10 +4,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::{connection::Connection, output};
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
 
 /// End VMs.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Rm {
     /// The VMs, by process id or id.
     #[arg(required = true, value_name = "VM")]

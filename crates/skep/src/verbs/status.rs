@@ -5,10 +5,14 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_api::swarm::Isolation;
 
-use crate::{connection::Connection, output};
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
 
 /// Show what the machine can hold, and the engine in use.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Status {
     #[command(flatten)]
     connection: Connection,

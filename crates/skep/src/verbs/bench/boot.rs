@@ -1,0 +1,154 @@
+//! The measurement, part by part.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use skep_api::swarm::{EngineReport, Vm};
+use tokio::time::sleep;
+
+use super::{
+    Boot, Source,
+    figures::Figures,
+    fleet::{Fleet, milliseconds},
+    idle,
+    machine::Machine,
+    plain::{self, Plain},
+    report::{Commands, Report},
+    runs::Plan,
+};
+use crate::{output, verbs::boot};
+
+/// VMs at once where the server keeps none ready.
+const FEW: u32 = 4;
+/// What a VM still does after its last command is not its rest.
+const SETTLE: Duration = Duration::from_secs(2);
+/// What the base template has, where no VM was booted to say it.
+const MEMORY_MB: u64 = 128;
+
+/// Measures everything that was asked for.
+pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report> {
+    let every = Duration::from_millis(boot::milliseconds(&verb.every)?);
+    let watched = Duration::from_millis(boot::milliseconds(&verb.idle)?);
+    let (status, target) = (fleet.status().await?.value, fleet.pool().await?.target);
+    let source = source(verb.source, target)?;
+    let bar = output::spinner();
+    bar.set_message("first VM");
+    let first = first_vm(fleet).await?;
+    let plan = Plan {
+        number: verb.number,
+        concurrency: verb.concurrency.unwrap_or(if target > 0 { target } else { FEW }),
+        every,
+        source,
+        machine: first.as_ref().and_then(Machine::of),
+    };
+    fleet.end(first.iter().cloned()).await;
+    let memory_mb = first.as_ref().map_or(MEMORY_MB, |vm| vm.memory_mb);
+    let mut runs = Vec::new();
+    for mode in verb.mode.each() {
+        runs.push(plan.run(fleet, mode, &bar).await?);
+    }
+    let commands = if verb.commands > 0 { Some(commands(fleet, verb.commands, &bar).await) } else { None };
+    let idle = match plan.machine.filter(|_| !watched.is_zero()) {
+        Some(machine) => at_rest(fleet, &plan, machine, watched, &bar).await?,
+        None => None,
+    };
+    let plain = match (&verb.plain, &status.engine) {
+        (Some(template), Some(engine)) => {
+            Some(plain_boots(template, engine, memory_mb, verb.plain_boots, &bar).await?)
+        }
+        _ => None,
+    };
+    bar.finish_and_clear();
+    Ok(Report {
+        engine: status.engine,
+        capacity: status.capacity,
+        pool_target: target,
+        source,
+        concurrency: plan.concurrency,
+        runs,
+        commands,
+        idle,
+        plain,
+        same_machine: plan.machine.is_some(),
+    })
+}
+
+/// What is measured, if this server can be asked for it.
+fn source(wanted: Option<Source>, target: u32) -> anyhow::Result<Source> {
+    match (wanted, target) {
+        (Some(Source::Pool), 0) => {
+            bail!(
+                "this server keeps no VM of the template ready; start it with --pool-size, or ask for --source cold"
+            )
+        }
+        (Some(Source::Cold), 1..) => bail!(
+            "this server keeps {target} VMs ready; start it with --pool-size 0, or ask for --source any with more at once \
+             than that: figures are told apart by where each VM came from"
+        ),
+        (Some(source), _) => Ok(source),
+        (None, 0) => Ok(Source::Cold),
+        (None, _) => Ok(Source::Pool),
+    }
+}
+
+/// Shows which machine this is, and takes what only the first VM after a start pays. Whether it fails is for the runs to tell.
+async fn first_vm(fleet: &Fleet) -> anyhow::Result<Option<Vm>> {
+    fleet.wait_for_pool().await?;
+    Ok(fleet.together(1).await.into_iter().flatten().next().map(|booted| booted.vm))
+}
+
+async fn commands(fleet: &Fleet, number: u32, bar: &ProgressBar) -> Commands {
+    bar.set_message(format!("{number} commands in one VM"));
+    let (mut times, mut failures, mut vms) = (Vec::new(), Vec::new(), Vec::new());
+    match fleet.together(1).await.into_iter().next() {
+        Some(Ok(booted)) => {
+            for _ in 0..number {
+                let begun = Instant::now();
+                match fleet.command(&booted.vm).await {
+                    Ok(()) => times.push(milliseconds(begun.elapsed())),
+                    Err(failure) => failures.push(failure),
+                }
+            }
+            vms.push(booted.vm);
+        }
+        Some(Err(failure)) => failures.push(failure),
+        None => {}
+    }
+    failures.extend(fleet.end(vms).await);
+    Commands { number, elapsed_ms: Figures::of(times), failures }
+}
+
+async fn at_rest(
+    fleet: &Fleet,
+    plan: &Plan,
+    machine: Machine,
+    time: Duration,
+    bar: &ProgressBar,
+) -> anyhow::Result<Option<idle::Idle>> {
+    bar.set_message("VMs at rest");
+    let booted = fleet.together(plan.concurrency).await;
+    let vms: Vec<Vm> = booted.into_iter().flatten().map(|booted| booted.vm).collect();
+    fleet.wait_for_pool().await?;
+    sleep(SETTLE).await;
+    let running: Vec<u32> = vms.iter().map(|vm| vm.pid).collect();
+    let rest = idle::watch(machine, &running, time).await;
+    fleet.end(vms).await;
+    Ok(Some(rest))
+}
+
+async fn plain_boots(
+    template: &Path,
+    engine: &EngineReport,
+    memory_mb: u64,
+    number: u32,
+    bar: &ProgressBar,
+) -> anyhow::Result<Plain> {
+    bar.set_message(format!("{number} boots by plain QEMU"));
+    let (template, engine) = (template.to_owned(), engine.clone());
+    let boots = move || plain::boots(&template, &engine, memory_mb, number);
+    tokio::task::spawn_blocking(boots).await.context("plain QEMU could not be measured")
+}

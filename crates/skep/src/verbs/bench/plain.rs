@@ -1,0 +1,161 @@
+//! What somebody would do without skep: the same kernel and the same root file system, booted by plain QEMU.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader},
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use serde::Serialize;
+use skep_api::swarm::EngineReport;
+use skep_engine::{Descriptors, LaunchOrder, Launcher, Purpose};
+
+use super::{figures::Figures, fleet::milliseconds, machine::memory};
+use crate::engine;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+/// What the guest's first process says on the console once it would take commands.
+const READY: &str = "skep-agent: ready";
+/// An emulated guest on a busy machine may stand still for ever.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Boots by plain QEMU.
+#[derive(Debug, Serialize)]
+pub(super) struct Plain {
+    pub(super) boots: u32,
+    /// From the start of the process until the guest would take commands; null where none got there.
+    pub(super) ready_ms: Option<Figures>,
+    /// Null where it could not be read.
+    pub(super) private_mb: Option<Figures>,
+    pub(super) failures: Vec<String>,
+}
+
+/// Boots the template in this folder, one after the other. Blocks.
+pub(super) fn boots(template: &Path, engine: &EngineReport, memory_mb: u64, number: u32) -> Plain {
+    let (mut ready, mut private, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let arguments = arguments(template, engine, memory_mb);
+    for _ in 0..number {
+        match arguments.as_deref().map_err(|error| io::Error::other(error.to_string())).and_then(boot) {
+            Ok((time, private_mb)) => {
+                ready.push(milliseconds(time));
+                private.extend(private_mb);
+            }
+            Err(error) => failures.push(format!("plain QEMU: {error}")),
+        }
+    }
+    Plain { boots: number, ready_ms: Figures::of(ready), private_mb: Figures::of(private), failures }
+}
+
+fn boot(arguments: &[String]) -> io::Result<(Duration, Option<f64>)> {
+    let begun = Instant::now();
+    let mut vmm = Ended(
+        Command::new(PROGRAM)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?,
+    );
+    let console = vmm.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(console).lines().map_while(Result::ok);
+        if lines.any(|line| line.contains(READY)) {
+            let _ = tell.send(begun.elapsed());
+        }
+    });
+    match told.recv_timeout(PATIENCE) {
+        Ok(time) => Ok((time, memory(vmm.0.id()).map(|memory| memory.private_mb))),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(io::Error::other(format!("the guest did not boot within {PATIENCE:?}")))
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("it ended before the guest had booted"))
+        }
+    }
+}
+
+/// The devices that the guest's first process needs.
+fn arguments(template: &Path, engine: &EngineReport, memory_mb: u64) -> anyhow::Result<Vec<String>> {
+    let file = |name: &str| template.join(name).display().to_string();
+    let cpu = if engine.accel == "kvm" { "host" } else { "max" };
+    let machine = format!("microvm,accel={},acpi=on,isa-serial=on", engine.accel);
+    let append = kernel_command_line(engine, memory_mb)?;
+    let root = format!("if=none,id=root,format=raw,readonly=on,file={}", file("root.erofs"));
+    // Its own changes go into a temporary file: the template stays as it is.
+    let layer = format!("if=none,id=layer,format=raw,snapshot=on,file={}", file("layer.ext4"));
+    Ok([
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-machine",
+        &machine,
+        "-cpu",
+        cpu,
+        "-m",
+        &format!("{memory_mb}M"),
+        "-kernel",
+        &file("kernel"),
+        "-initrd",
+        &file("initrd"),
+        "-append",
+        &append,
+        "-drive",
+        &root,
+        "-device",
+        "virtio-blk-device,drive=root",
+        "-drive",
+        &layer,
+        "-device",
+        "virtio-blk-device,drive=layer",
+        "-chardev",
+        "null,id=agent",
+        "-device",
+        "virtio-serial-device",
+        "-device",
+        "virtserialport,chardev=agent,name=skep.agent",
+    ]
+    .map(str::to_owned)
+    .to_vec())
+}
+
+/// The one that the template was baked with: an emulated guest that has to find its own clock may stand still for ever.
+fn kernel_command_line(engine: &EngineReport, memory_mb: u64) -> anyhow::Result<String> {
+    let nothing = || File::open("/dev/null").map(OwnedFd::from);
+    let descriptors = Descriptors {
+        monitor: nothing()?,
+        agent: nothing()?,
+        console: nothing()?,
+        tap: nothing()?,
+        ram: nothing()?,
+        kernel: nothing()?,
+        initrd: nothing()?,
+        root: nothing()?,
+        layer: nothing()?,
+    };
+    let order = LaunchOrder { vcpus: 1, memory_mb, mac: [0; 6], purpose: Purpose::Bake, descriptors };
+    let mut arguments = engine::of(engine)?.command(order).arguments.into_iter();
+    let append = arguments.by_ref().skip_while(|word| word != "-append").nth(1);
+    append.context("the engine boots no kernel")
+}
+
+/// A process that ends with us.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let Self(child) = self;
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

@@ -1,0 +1,125 @@
+//! What was measured, as programs read it.
+
+use serde::Serialize;
+use skep_api::swarm::{BootSource, Capacity, EngineReport};
+
+use super::{Mode, Source, figures::Figures, idle::Idle, machine::Cost, plain::Plain, runs::Sample};
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) engine: Option<EngineReport>,
+    pub(super) capacity: Capacity,
+    /// VMs that the server keeps ready.
+    pub(super) pool_target: u32,
+    pub(super) source: Source,
+    pub(super) concurrency: u32,
+    pub(super) runs: Vec<Run>,
+    /// Commands one after the other in one VM; null where none were asked for.
+    pub(super) commands: Option<Commands>,
+    /// VMs at rest; null where it was not asked for, or the server runs on another machine.
+    pub(super) idle: Option<Idle>,
+    /// The template by plain QEMU, without a snapshot; null where it was not asked for.
+    pub(super) plain: Option<Plain>,
+    /// Whether this is the server's machine, so that CPU could be read.
+    pub(super) same_machine: bool,
+}
+
+/// One mode.
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) mode: Mode,
+    pub(super) vms: u32,
+    /// VMs that answered their first command.
+    pub(super) succeeded: u32,
+    pub(super) success_rate: f64,
+    /// Waiting for the pool, and the VMs' ends, included.
+    pub(super) elapsed_ms: f64,
+    pub(super) groups: Vec<Group>,
+    /// Null where the server runs on another machine.
+    pub(super) cost: Option<Cost>,
+    pub(super) failures: Vec<String>,
+}
+
+/// The VMs of one mode that came from the same place.
+#[derive(Debug, Serialize)]
+pub(super) struct Group {
+    pub(super) source: BootSource,
+    pub(super) vms: u32,
+    pub(super) identity_ms: Figures,
+    pub(super) ready_ms: Figures,
+    pub(super) tti_ms: Figures,
+    /// Null where it could not be read.
+    pub(super) private_mb: Option<Figures>,
+    /// Null where it could not be read.
+    pub(super) proportional_mb: Option<Figures>,
+}
+
+/// Commands one after the other in one VM.
+#[derive(Debug, Serialize)]
+pub(super) struct Commands {
+    pub(super) number: u32,
+    /// Null where none succeeded.
+    pub(super) elapsed_ms: Option<Figures>,
+    pub(super) failures: Vec<String>,
+}
+
+impl Run {
+    pub(super) fn new(
+        mode: Mode,
+        vms: u32,
+        elapsed_ms: f64,
+        samples: &[Sample],
+        failures: Vec<String>,
+        cost: Option<Cost>,
+    ) -> Self {
+        let groups = [BootSource::Pool, BootSource::Cold].into_iter().filter_map(|source| {
+            Group::of(source, samples.iter().filter(|sample| sample.source == source).collect())
+        });
+        let succeeded = u32::try_from(samples.len()).unwrap_or(u32::MAX);
+        Self {
+            mode,
+            vms,
+            succeeded,
+            success_rate: f64::from(succeeded) / f64::from(vms.max(1)),
+            elapsed_ms,
+            groups: groups.collect(),
+            cost,
+            failures,
+        }
+    }
+}
+
+impl Group {
+    fn of(source: BootSource, samples: Vec<&Sample>) -> Option<Self> {
+        let figures = |value: fn(&Sample) -> f64| Figures::of(samples.iter().map(|sample| value(sample)));
+        let memory = || samples.iter().filter_map(|sample| sample.memory);
+        Some(Self {
+            source,
+            vms: u32::try_from(samples.len()).ok()?,
+            identity_ms: figures(|sample| sample.identity_ms)?,
+            ready_ms: figures(|sample| sample.ready_ms)?,
+            tti_ms: figures(|sample| sample.tti_ms)?,
+            private_mb: Figures::of(memory().map(|memory| memory.private_mb)),
+            proportional_mb: Figures::of(memory().map(|memory| memory.proportional_mb)),
+        })
+    }
+}
+
+impl Report {
+    /// Everything that went wrong, each once.
+    pub(super) fn failures(&self) -> Vec<&String> {
+        let mut failures: Vec<&String> = self.runs.iter().flat_map(|run| &run.failures).collect();
+        failures.extend(self.commands.iter().flat_map(|commands| &commands.failures));
+        failures.extend(self.plain.iter().flat_map(|plain| &plain.failures));
+        failures.sort();
+        failures.dedup();
+        failures
+    }
+
+    /// How many boots, first commands, later commands and ends went wrong. Plain boots are not the server's.
+    pub(super) fn failed(&self) -> usize {
+        let of_runs: usize = self.runs.iter().map(|run| run.failures.len()).sum();
+        of_runs + self.commands.as_ref().map_or(0, |commands| commands.failures.len())
+    }
+}

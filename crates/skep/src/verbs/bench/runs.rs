@@ -1,0 +1,87 @@
+//! One mode: VMs in waves, until there were enough.
+
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use skep_api::swarm::BootSource;
+
+use super::{
+    Mode, Source,
+    fleet::{Booted, Fleet, milliseconds},
+    machine::{Machine, Memory, Usage, memory},
+    report::Run,
+};
+
+/// How a mode is run.
+pub(super) struct Plan {
+    pub(super) number: u32,
+    pub(super) concurrency: u32,
+    pub(super) every: Duration,
+    pub(super) source: Source,
+    /// `None` where the server runs on another one.
+    pub(super) machine: Option<Machine>,
+}
+
+/// A VM that was booted and answered.
+pub(super) struct Sample {
+    pub(super) source: BootSource,
+    pub(super) identity_ms: f64,
+    pub(super) ready_ms: f64,
+    pub(super) tti_ms: f64,
+    /// `None` where it may not be read.
+    pub(super) memory: Option<Memory>,
+}
+
+impl Plan {
+    /// Runs a mode.
+    pub(super) async fn run(&self, fleet: &Fleet, mode: Mode, bar: &ProgressBar) -> anyhow::Result<Run> {
+        self.settle(fleet).await?;
+        let (begun, before) = (Instant::now(), self.usage());
+        let (mut samples, mut failures, mut asked) = (Vec::new(), Vec::new(), 0);
+        while asked < self.number {
+            bar.set_message(format!("{}: {asked} of {}", mode.name(), self.number));
+            self.settle(fleet).await?;
+            let size = match mode {
+                Mode::Sequential | Mode::All => 1,
+                Mode::Staggered | Mode::Burst => self.concurrency.min(self.number - asked),
+            };
+            let outcomes = match mode {
+                Mode::Staggered => fleet.staggered(size, self.every).await,
+                _ => fleet.together(size).await,
+            };
+            asked += size;
+            let mut vms = Vec::new();
+            for outcome in outcomes {
+                match outcome {
+                    Ok(Booted { vm, tti_ms }) => {
+                        match tti_ms {
+                            Ok(tti_ms) => samples.push(Sample {
+                                source: vm.boot.source,
+                                identity_ms: vm.boot.identity_ms,
+                                ready_ms: vm.boot.ready_ms,
+                                tti_ms,
+                                memory: self.machine.and_then(|_| memory(vm.pid)),
+                            }),
+                            Err(failure) => failures.push(failure),
+                        }
+                        vms.push(vm);
+                    }
+                    Err(failure) => failures.push(failure),
+                }
+            }
+            failures.extend(fleet.end(vms).await);
+        }
+        // What replaces the VMs that were taken is their cost too.
+        self.settle(fleet).await?;
+        let cost = before.zip(self.usage()).map(|(before, now)| now.since(&before, asked));
+        Ok(Run::new(mode, asked, milliseconds(begun.elapsed()), &samples, failures, cost))
+    }
+
+    async fn settle(&self, fleet: &Fleet) -> anyhow::Result<()> {
+        if self.source == Source::Pool { fleet.wait_for_pool().await } else { Ok(()) }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.machine.and_then(Machine::usage)
+    }
+}
