@@ -92,6 +92,21 @@ async fn a_bake_on_a_full_disk_says_so_and_leaves_nothing() {
     drop(mounted);
 }
 
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_boots_no_vm_and_says_so() {
+    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let mounted_at = dir.path().to_owned();
+    let mounted = Mounted::small(&mounted_at);
+    let skep = Skep::start_on(dir, &["--max-vms", "4"]).await;
+    let answer = skep.post("/api/swarm/boot", &json!({})).await;
+    let message = answer.refused(503, "no_capacity");
+    assert!(message.contains("MiB of disk are free"), "{message}");
+    assert_eq!(skep.count().await, 0);
+    let dir = skep.stop();
+    drop(mounted);
+    drop(dir);
+}
+
 /// A file system of 60 MB on a folder, until dropped.
 struct Mounted<'a>(&'a Path);
 

@@ -65,6 +65,11 @@ impl Tree {
         )))
     }
 
+    /// The memory that all of it may use, in bytes, where a limit is set above it, as in a container.
+    pub fn memory_limit_bytes(&self) -> Option<u64> {
+        self.hierarchies.iter().filter_map(Hierarchy::memory_limit_above).min()
+    }
+
     /// Where the tree lies, to be remembered for [`remove_tree`] after a crash.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.hierarchies.iter().map(|hierarchy| hierarchy.root.as_path())

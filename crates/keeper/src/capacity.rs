@@ -1,15 +1,21 @@
-//! How many VMs this machine holds.
+//! How many VMs this machine holds, and whether it can take one more now.
 
 use std::fs;
 
 use rustix::fs::statvfs;
+use skep_engine::VMM_OVERHEAD_MB;
+use skep_jail::Tree;
 
 use crate::{DataDir, Error, SwarmOrder, VmLimits};
 
 /// Part of the available memory that VMs may have, in percent. The rest is for the server and the page cache.
 const MEMORY_SHARE: u64 = 80;
-/// What a VMM takes beside its guest's memory, in MiB. Measured: 43 to 48.
-const VMM_MB: u64 = 64;
+/// Private disk layers that share the space of one: most guests write little, and whoever finds the disk full is told so.
+const LAYERS_IN_ONE: u64 = 4;
+/// Memory that a launch leaves to the machine, in MiB: below it the kernel kills whom it likes.
+const KEPT_MEMORY_MB: u64 = 256;
+/// Disk that a launch leaves to the machine, in MiB: the store writes there too.
+const KEPT_DISK_MB: u64 = 1024;
 /// More were never tried.
 const MOST_VMS: u64 = 1000;
 
@@ -30,19 +36,60 @@ pub(crate) struct Capacity {
 
 /// # Errors
 /// The system does not tell its memory or its disk.
-pub(crate) fn measure(order: &SwarmOrder, data_dir: &DataDir, used: InUse) -> Result<Capacity, Error> {
-    let meminfo = fs::read_to_string("/proc/meminfo").map_err(Error::io("/proc/meminfo"))?;
-    let disk = statvfs(data_dir.path()).map_err(Error::io(data_dir.path().display().to_string()))?;
-    let available_mb = available_mb(&meminfo) + (used.memory_bytes >> 20);
-    let memory_mb = order.memory_mb.unwrap_or(available_mb * MEMORY_SHARE / 100);
-    let disk_mb = (disk.f_bavail * disk.f_frsize + used.disk_bytes) >> 20;
+pub(crate) fn measure(
+    order: &SwarmOrder,
+    data_dir: &DataDir,
+    tree: &Tree,
+    used: InUse,
+) -> Result<Capacity, Error> {
+    let free = Free::now(data_dir)?;
+    let available_mb = free.memory_mb + (used.memory_bytes >> 20);
+    // In a container the machine's memory is not ours.
+    let limit_mb = tree.memory_limit_bytes().map_or(u64::MAX, |bytes| bytes >> 20);
+    let memory_mb = order.memory_mb.unwrap_or(available_mb.min(limit_mb) * MEMORY_SHARE / 100);
+    let disk_mb = free.disk_mb + (used.disk_bytes >> 20);
     let max_vms = order.max_vms.unwrap_or_else(|| most_vms(memory_mb, disk_mb, &order.limits));
     Ok(Capacity { max_vms, memory_mb })
 }
 
+/// Refuses a launch that would take what the machine needs for itself. What was counted at the start may be somebody
+/// else's by now.
+///
+/// # Errors
+/// [`Error::NoMemory`], [`Error::NoDisk`].
+pub(crate) fn check_now(data_dir: &DataDir, each: &VmLimits) -> Result<(), Error> {
+    Free::now(data_dir)?.check(each)
+}
+
+/// What is free on the machine, in MiB.
+#[derive(Debug, Clone, Copy)]
+struct Free {
+    memory_mb: u64,
+    disk_mb: u64,
+}
+
+impl Free {
+    fn now(data_dir: &DataDir) -> Result<Self, Error> {
+        let meminfo = fs::read_to_string("/proc/meminfo").map_err(Error::io("/proc/meminfo"))?;
+        let disk = statvfs(data_dir.path()).map_err(Error::io(data_dir.path().display().to_string()))?;
+        Ok(Self { memory_mb: available_mb(&meminfo), disk_mb: (disk.f_bavail * disk.f_frsize) >> 20 })
+    }
+
+    fn check(self, each: &VmLimits) -> Result<(), Error> {
+        let wanted_mb = each.guest_memory_mb + VMM_OVERHEAD_MB;
+        if self.memory_mb < wanted_mb + KEPT_MEMORY_MB {
+            return Err(Error::NoMemory { free_mb: self.memory_mb, wanted_mb, kept_mb: KEPT_MEMORY_MB });
+        }
+        if self.disk_mb < KEPT_DISK_MB {
+            return Err(Error::NoDisk { free_mb: self.disk_mb, kept_mb: KEPT_DISK_MB });
+        }
+        Ok(())
+    }
+}
+
 fn most_vms(memory_mb: u64, disk_mb: u64, each: &VmLimits) -> u32 {
-    let by_memory = memory_mb / (each.guest_memory_mb + VMM_MB);
-    let by_disk = disk_mb / each.layer_mb.max(1);
+    let by_memory = memory_mb / (each.guest_memory_mb + VMM_OVERHEAD_MB);
+    let by_disk = disk_mb * LAYERS_IN_ONE / each.layer_mb.max(1);
     u32::try_from(by_memory.min(by_disk).min(MOST_VMS)).unwrap_or(u32::MAX)
 }
 
@@ -54,15 +101,28 @@ fn available_mb(meminfo: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use skep_api::ErrorCode;
+
     use super::*;
 
     #[test]
     fn the_scarcest_thing_decides() {
         let each = VmLimits { guest_memory_mb: 128, layer_mb: 2048, ..VmLimits::default() };
-        assert_eq!(most_vms(1920, 1 << 30, &each), 10);
-        assert_eq!(most_vms(1 << 30, 20_480, &each), 10);
+        assert_eq!(most_vms(1760, 1 << 30, &each), 10);
+        assert_eq!(most_vms(1 << 30, 5_120, &each), 10);
         assert_eq!(most_vms(1 << 30, 1 << 30, &each), 1000);
         assert_eq!(most_vms(100, 1 << 30, &each), 0);
+    }
+
+    #[test]
+    fn a_launch_leaves_the_machine_what_it_needs() {
+        let each = VmLimits { guest_memory_mb: 128, ..VmLimits::default() };
+        let check = |memory_mb, disk_mb| Free { memory_mb, disk_mb }.check(&each);
+        check(432, 1024).unwrap();
+        let (memory, disk) = (check(431, 1024).unwrap_err(), check(432, 1023).unwrap_err());
+        assert!(memory.to_string().contains("431 MiB") && memory.to_string().contains("176"), "{memory}");
+        assert!(disk.to_string().contains("1023 MiB"), "{disk}");
+        assert_eq!((memory.code(), disk.code()), (ErrorCode::NoCapacity, ErrorCode::NoCapacity));
     }
 
     #[test]

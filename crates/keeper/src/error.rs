@@ -54,6 +54,30 @@ pub enum Error {
     /// There are as many as this machine holds.
     #[error("all {0} VMs that this machine holds exist; end one first")]
     Full(u32),
+    /// A launch would take the memory that the machine needs for itself.
+    #[error(
+        "{free_mb} MiB of memory are free on this machine; a VM takes {wanted_mb}, and {kept_mb} are left to the machine; \
+         end some VMs, or whatever else takes it"
+    )]
+    NoMemory {
+        /// What is free.
+        free_mb: u64,
+        /// What a VM takes.
+        wanted_mb: u64,
+        /// What is left to the machine.
+        kept_mb: u64,
+    },
+    /// The disk that VMs write to is nearly full.
+    #[error(
+        "{free_mb} MiB of disk are free below the data directory, and {kept_mb} are left to the machine; end a VM, or \
+         free some space on the server"
+    )]
+    NoDisk {
+        /// What is free.
+        free_mb: u64,
+        /// What is left to the machine.
+        kept_mb: u64,
+    },
     /// The disk that VMs write to is full.
     #[error("no space is left for the disk of another VM; end a VM, or free some space on the server")]
     DiskFull,
@@ -109,7 +133,9 @@ impl Error {
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
             Self::Ended(_) => ErrorCode::VmEnded,
             Self::VmExists(_) | Self::NotATemplate(_) => ErrorCode::InvalidValue,
-            Self::NoUids | Self::Full(_) | Self::DiskFull => ErrorCode::NoCapacity,
+            Self::NoUids | Self::Full(_) | Self::NoMemory { .. } | Self::NoDisk { .. } | Self::DiskFull => {
+                ErrorCode::NoCapacity
+            }
             Self::Refused(failure) => failure.code,
             Self::Jail(error) => error.code(),
             Self::Network(error) => error.code(),

@@ -67,7 +67,7 @@ impl Vmms {
         let mut uids = UidPool::new(claim.uids);
         let made = async {
             let Ground { tree, network, living } = ground(&data_dir, &swarm, &mut uids, survivors).await?;
-            let capacity = capacity::measure(&swarm, &data_dir, in_use(living.values()))?;
+            let capacity = capacity::measure(&swarm, &data_dir, &tree, in_use(living.values()))?;
             Ok((tree, network, living, capacity, boot_id()?))
         };
         match made.await {
@@ -151,6 +151,7 @@ impl Vmms {
         if !is_template_name(&template) {
             return Err(Error::NotATemplate(template));
         }
+        capacity::check_now(&self.data_dir, &self.swarm.limits)?;
         self.reserve(vm)?;
         let mut belongings = Belongings::default();
         match self.build(vm, template, &mut belongings).await {

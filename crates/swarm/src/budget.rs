@@ -7,9 +7,7 @@ use std::{
 };
 
 use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
-
-/// What a VMM takes beside its guest's memory, in MiB: measured 44 to 48 of the emulator, rounded up.
-const VMM_OVERHEAD_MB: u64 = 64;
+use skep_engine::VMM_OVERHEAD_MB;
 
 /// The machine's budget.
 #[derive(Debug)]
@@ -212,7 +210,7 @@ mod tests {
         assert!(refused.message.contains("holds 3 VMs"), "{}", refused.message);
         let one = first.split_one();
         drop(first);
-        assert_eq!(budget.capacity().memory_used_mb, 192);
+        assert_eq!(budget.capacity().memory_used_mb, 176);
         drop(one);
         assert_eq!(budget.capacity().memory_used_mb, 0);
         budget.reserve(account, &FREE, 3, 128).unwrap();
@@ -223,7 +221,7 @@ mod tests {
         let budget = Arc::new(Budget::new(1, 100));
         let account = AccountId::generate();
         let held = [budget.hold(account, 128), budget.hold(account, 128)];
-        assert_eq!(budget.capacity().memory_used_mb, 384);
+        assert_eq!(budget.capacity().memory_used_mb, 352);
         budget.reserve(account, &FREE, 1, 1).unwrap_err();
         drop(held);
         assert_eq!(budget.capacity().memory_used_mb, 0);
@@ -246,7 +244,7 @@ mod tests {
         let spaces = [budget.parking_space(128).unwrap(), budget.parking_space(128).unwrap()];
         assert!(budget.parking_space(128).is_none());
         assert!(!budget.is_overcommitted());
-        assert_eq!(budget.capacity().memory_used_mb, 192, "nobody uses what is parked");
+        assert_eq!(budget.capacity().memory_used_mb, 176, "nobody uses what is parked");
         let _two = budget.reserve(account, &FREE, 2, 128).unwrap();
         assert!(budget.is_overcommitted());
         drop(spaces);

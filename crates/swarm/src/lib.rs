@@ -9,6 +9,7 @@ mod budget;
 mod console;
 mod demand;
 mod error;
+mod hand_out;
 mod identity;
 mod order;
 mod park;

@@ -2,17 +2,16 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use crate::{
+    Error,
+    hand_out::hand_out,
+    restore::{Restored, Restorer},
+    round_ms,
+};
 use skep_api::{
     VmId,
     exec::RunCommand,
     swarm::{BootReceipt, BootSource},
-};
-use skep_channel::{HandOut, HandOutReport, Moment};
-
-use crate::{
-    Error,
-    restore::{Restored, Restorer},
-    round_ms,
 };
 
 /// How long a shell may take that does nothing, in a guest that runs it for the first time.
@@ -49,12 +48,10 @@ impl Parked {
         env: &BTreeMap<String, String>,
         arrived: Instant,
     ) -> Result<BootReceipt, Error> {
-        let order = HandOut { moment: Moment::now(), env: env.clone() };
         // At once: what was sent to a stopped VM is there when it runs.
-        let (resumed, report) = tokio::join!(self.vm.machine.resume(), self.vm.guest.hand_out(&order));
+        let (resumed, report) = tokio::join!(self.vm.machine.resume(), hand_out(&self.vm.guest, env));
         resumed?;
-        let report: HandOutReport = report?;
-        report.proves()?;
+        let report = report?;
         Ok(BootReceipt {
             source: BootSource::Pool,
             restore_ms: round_ms(self.vm.restore),
@@ -68,8 +65,7 @@ impl Parked {
 
 /// Walks the way of a hand-out and of a first command, so that an emulator has translated it, and stops the processors.
 async fn rehearse(vm: &Restored) -> Result<(), Error> {
-    let order = HandOut { moment: Moment::now(), env: BTreeMap::new() };
-    vm.guest.hand_out(&order).await?.proves()?;
+    hand_out(&vm.guest, &BTreeMap::new()).await?;
     let command = RunCommand {
         command: "true".to_owned(),
         cwd: None,
@@ -78,5 +74,7 @@ async fn rehearse(vm: &Restored) -> Result<(), Error> {
         timeout_ms: REHEARSAL_MS,
     };
     vm.guest.call(&command).await?;
+    // The shell of the next command is started ahead, too.
+    vm.guest.rest().await?;
     Ok(vm.machine.pause().await?)
 }

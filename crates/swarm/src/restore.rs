@@ -12,7 +12,7 @@ use skep_channel::{Guest, IdentityReport};
 use skep_engine::{Driver, Machine};
 use skep_keeper_protocol::{Launched, LaunchedVm, ServerEnd};
 
-use crate::{Error, console::ConsoleLog, identity};
+use crate::{Error, console::ConsoleLog, hand_out, identity};
 
 /// A guest takes a tenth of a second; on a machine where everything is asked for at once, many.
 const GUEST_PATIENCE: Duration = Duration::from_secs(60);
@@ -83,8 +83,14 @@ async fn bring_up(
         let begun = Instant::now();
         let guest = Guest::connect(agent, GUEST_PATIENCE).await?;
         let identity = identity::new(&launched, env);
-        let report = guest.take_identity(&identity).await?;
+        let mut report = guest.take_identity(&identity).await?;
         report.proves(&identity)?;
+        if let Some(env) = env
+            && begun.elapsed() > hand_out::OLD
+        {
+            // It carried the time, which grew old on the way.
+            report.clock_step_ms += hand_out::hand_out(&guest, env).await?.clock_step_ms;
+        }
         Ok::<_, Error>((machine, guest, report, restore, begun.elapsed()))
     };
     match risen.await {

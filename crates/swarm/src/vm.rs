@@ -19,7 +19,7 @@ use skep_store::{ChangeVm, RecordEnd, Store, VmBooted};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot, watch},
-    time::timeout,
+    time::{sleep_until, timeout},
 };
 
 use crate::{Error, VmChange, budget::Reservation, console::ConsoleLog, registry::Registry};
@@ -176,6 +176,7 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) {
         commands: orders,
     });
     let life = Life {
+        deadline: deadline(facts.expires_at),
         facts,
         guest: vm.guest,
         console: vm.console,
@@ -195,6 +196,8 @@ struct Life {
     machine: Box<dyn Machine>,
     surroundings: Surroundings,
     changes: watch::Sender<Changing>,
+    /// When its time is over, by a clock that nobody sets.
+    deadline: Option<Instant>,
     commands: mpsc::Receiver<Command>,
 }
 
@@ -237,14 +240,14 @@ impl Life {
     async fn cause_of_end(&mut self, pidfd: OwnedFd) -> (Option<EndReason>, Option<EndCommand>) {
         let mut exited = pin!(exited(pidfd));
         loop {
-            let expiry = time_left(self.changes.borrow().expires_at);
+            let deadline = self.deadline;
             tokio::select! {
                 Some(command) = self.commands.recv() => match command {
                     Command::End(command) => return (Some(command.reason), Some(command)),
                     Command::Change(command) => self.change(command).await,
                 },
                 () = &mut exited => return (None, None),
-                () = tokio::time::sleep(expiry.unwrap_or_default()), if expiry.is_some() => {
+                () = sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
                     return (Some(EndReason::Expired), None);
                 }
                 () = self.guest.closed() => return match timeout(LAST_BREATH, exited).await {
@@ -259,9 +262,13 @@ impl Life {
     }
 
     /// First on record, then for whoever looks.
-    async fn change(&self, command: ChangeCommand) {
+    async fn change(&mut self, command: ChangeCommand) {
+        let timed = command.change.expires_at.is_some();
         let changed = self.surroundings.store.change_vm(command.change).await.map(|record| {
             let VmBooted { metadata, expires_at, .. } = record.vm;
+            if timed {
+                self.deadline = deadline(expires_at);
+            }
             self.changes.send_replace(Changing { metadata, expires_at });
         });
         // The caller may have gone away; it is changed all the same.
@@ -318,9 +325,10 @@ async fn record_later(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_sto
     }
 }
 
-fn time_left(expires_at: Option<Timestamp>) -> Option<Duration> {
+/// The wall clock is asked once: set by an hour later on, it makes no VM live longer or shorter.
+fn deadline(expires_at: Option<Timestamp>) -> Option<Instant> {
     let left = expires_at?.duration_since(Timestamp::now());
-    Some(Duration::try_from(left).unwrap_or_default())
+    Instant::now().checked_add(Duration::try_from(left).unwrap_or_default())
 }
 
 /// A pidfd becomes readable when its process is gone.

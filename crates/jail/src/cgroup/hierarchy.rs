@@ -111,6 +111,27 @@ impl Hierarchy {
         self.read("memory", file)?.trim().parse().ok()
     }
 
+    /// The lowest limit of the groups above this one.
+    pub(super) fn memory_limit_above(&self) -> Option<u64> {
+        if !self.controls("memory") {
+            return None;
+        }
+        let file = match self.version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
+        let limits = self.root.ancestors().skip(1).filter_map(|above| {
+            // "max" is none, and so is what no machine has: version 1 writes it that way.
+            fs::read_to_string(above.join(file))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+                .filter(|limit| *limit < 1 << 60)
+        });
+        limits.min()
+    }
+
     pub(super) fn cpu_us(&self) -> Option<u64> {
         match self.version {
             Version::One => {
