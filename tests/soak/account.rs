@@ -85,3 +85,17 @@ fn files_below(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| 1 + if path.is_dir() { files_below(&path) } else { 0 }).sum()
 }
+
+#[test]
+fn what_grows_with_the_boots_is_seen() {
+    let account = |memory_kb, descriptors, files| {
+        let holding = || Holding { pid: 1, memory_kb, descriptors, threads: 3 };
+        Account { keeper: holding(), server: holding(), files }
+    };
+    let before = account(30_000, 40, 18);
+    account(31_000, 60, 18).assert_no_more_than(&before, 32);
+    for grown in [account(60_000, 40, 18), account(30_000, 80, 18), account(30_000, 40, 19)] {
+        let compared = std::panic::catch_unwind(|| grown.assert_no_more_than(&before, 32));
+        assert!(compared.is_err(), "{grown:?} passes");
+    }
+}
