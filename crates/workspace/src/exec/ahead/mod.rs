@@ -36,7 +36,7 @@ use tokio::net::unix::pipe;
 
 use super::{Commands, cgroup::ControlGroup, shell::Shell, spawn::Spawned};
 use crate::Place;
-use trace::Tracee;
+use trace::{Attention, Tracee};
 use zygote::Zygote;
 
 /// How many failures in a row show that it does not work here.
@@ -231,7 +231,8 @@ fn copy(commands: &Commands, linked: &Linked, with_stdin: bool) -> io::Result<Re
     let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stderr) = (pipe::Receiver::from_owned_fd(stdout)?, pipe::Receiver::from_owned_fd(stderr)?);
-    let (pid, ()) = commands.bear(|| linked.zygote.copy().map(|pid| (pid, ())))?;
+    let attention = &Attention::pay()?;
+    let (pid, ()) = commands.bear(|| linked.zygote.copy(attention).map(|pid| (pid, ())))?;
     let shell = commands.adopt(pid)?;
     let group = match commands.unnamed_group() {
         Ok(group) => group,
@@ -240,7 +241,7 @@ fn copy(commands: &Commands, linked: &Linked, with_stdin: bool) -> io::Result<Re
             return Err(error);
         }
     };
-    let equipped = linked.zygote.equip(pid, [&stdin, &their_stdout, &their_stderr]);
+    let equipped = linked.zygote.equip(attention, pid, [&stdin, &their_stdout, &their_stderr]);
     match equipped.and_then(|tracee| group.take_in(pid).map(|()| tracee)) {
         Ok(tracee) => {
             Ok(Ready { group, tracee, spawned: Spawned { shell, stdin: stdin_pipe, stdout, stderr } })
