@@ -5,7 +5,7 @@ use std::{io, os::unix::ffi::OsStrExt, path::Path};
 
 use super::{
     stack::Image,
-    trace::{Registers, Tracee},
+    trace::{Attention, Registers, Tracee},
 };
 
 /// How far below the stack's end the structures begin. The dynamic loader has been there, so it is memory.
@@ -81,11 +81,12 @@ pub(super) fn write_path(tracee: &Tracee, registers: &Registers, path: &Path) ->
 /// Writes what all copies share, and returns where the process keeps its thread's id, and its memory as it is now.
 /// Fails where the kernel would take no map from it.
 pub(super) fn furnish(
+    attention: &Attention,
     tracee: &Tracee,
     registers: &Registers,
     mut memory: MemoryMap,
 ) -> io::Result<(u64, MemoryMap)> {
-    memory.heap[1] = tracee.call(registers, libc::SYS_brk, &[0])? as u64;
+    memory.heap[1] = tracee.call(attention, registers, libc::SYS_brk, &[0])? as u64;
     // No address to send to, one vector, room for descriptors.
     let message =
         [0, 0, at(registers, VECTOR), 1, at(registers, CONTROL), CONTROL_BYTES, 0].map(u64::to_le_bytes);
@@ -95,9 +96,9 @@ pub(super) fn furnish(
         (at(registers, VECTOR), vector.as_flattened()),
         (at(registers, MAP), &memory.to_bytes()),
     ])?;
-    tracee.call(registers, libc::SYS_prctl, &MemoryMap::arguments(at(registers, MAP)))?;
+    tracee.call(attention, registers, libc::SYS_prctl, &MemoryMap::arguments(at(registers, MAP)))?;
     let tid = at(registers, TID);
-    tracee.call(registers, libc::SYS_prctl, &[libc::PR_GET_TID_ADDRESS as u64, tid])?;
+    tracee.call(attention, registers, libc::SYS_prctl, &[libc::PR_GET_TID_ADDRESS as u64, tid])?;
     let mut address = [0; size_of::<u64>()];
     tracee.read(tid, &mut address)?;
     Ok((u64::from_le_bytes(address), memory))

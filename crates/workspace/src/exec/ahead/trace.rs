@@ -3,6 +3,7 @@
 //! Only the thread that began to trace a process may ask for any of this; from others the kernel refuses it.
 
 use std::{
+    cell::Cell,
     ffi::c_uint,
     io, mem,
     os::unix::process::CommandExt,
@@ -11,14 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    process::{Pid, WaitOptions, WaitStatus, waitpid},
-    thread::sched_yield,
-};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 
 /// What a system call in another process may take. Those that are made here wait for nothing but a processor, so one
 /// that takes longer is held up by somebody.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a stop may go unnoticed.
+const MOMENT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const SIGTRAP: i32 = libc::SIGTRAP;
 
 /// The registers of a stopped process.
@@ -54,19 +54,70 @@ pub(super) fn is_trap(status: WaitStatus) -> bool {
     status.stopping_signal() == Some(SIGTRAP)
 }
 
-/// Waits in place for a stop that comes at once. The tracer has no time to sleep: with one processor, to step aside is
-/// all that the other process needs.
-pub(super) fn next_stop(pid: Pid) -> io::Result<WaitStatus> {
-    let began = Instant::now();
-    loop {
-        sched_yield();
-        if let Some(status) = change(pid)? {
-            return if status.stopped() { Ok(status) } else { Err(io::Error::other("it ended")) };
+/// Nothing tells this thread of its children while this exists but [`Attention::next_stop`]: each stop would interrupt
+/// it otherwise, and each wake whoever reaps.
+#[derive(Debug)]
+pub(super) struct Attention {
+    before: libc::sigset_t,
+    /// Whether somebody else's child was told of meanwhile.
+    others: Cell<bool>,
+}
+
+impl Attention {
+    pub(super) fn pay() -> io::Result<Self> {
+        // SAFETY: a signal set is an array of integers, of which every bit pattern is one.
+        let mut before = unsafe { mem::zeroed() };
+        // SAFETY: both sets outlive the call.
+        let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &deaths_and_stops(), &mut before) };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
         }
-        if began.elapsed() > CALL_LIMIT {
-            return Err(io::ErrorKind::TimedOut.into());
+        Ok(Self { before, others: Cell::new(false) })
+    }
+
+    /// Waits in place for a stop that comes at once.
+    pub(super) fn next_stop(&self, pid: Pid) -> io::Result<WaitStatus> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = change(pid)? {
+                return if status.stopped() { Ok(status) } else { Err(io::Error::other("it ended")) };
+            }
+            if began.elapsed() > CALL_LIMIT {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.wait(pid);
         }
     }
+
+    /// Sleeps until a child stops or ends, or for a moment: another thread may have been told instead.
+    fn wait(&self, pid: Pid) {
+        // SAFETY: all bit patterns of a `siginfo_t` are valid.
+        let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+        // SAFETY: all three outlive the call.
+        let signal = unsafe { libc::sigtimedwait(&deaths_and_stops(), &mut info, &MOMENT) };
+        // SAFETY: this signal is about a child, of which it tells the process id.
+        let is_other = signal == libc::SIGCHLD && unsafe { info.si_pid() } != pid.as_raw_pid();
+        self.others.set(self.others.get() || is_other);
+    }
+}
+
+impl Drop for Attention {
+    fn drop(&mut self) {
+        // SAFETY: the set outlives the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
+        if self.others.get() {
+            // Whoever reaps is told now.
+            let _ = kill_process(getpid(), Signal::CHILD);
+        }
+    }
+}
+
+fn deaths_and_stops() -> libc::sigset_t {
+    // SAFETY: a signal set is an array of integers, of which every bit pattern is one.
+    let mut set = unsafe { mem::zeroed() };
+    // SAFETY: the set outlives the call.
+    unsafe { libc::sigaddset(&mut set, libc::SIGCHLD) };
+    set
 }
 
 impl Tracee {
@@ -141,7 +192,13 @@ impl Tracee {
     }
 
     /// Makes a system call in its name. What its registers hold afterwards is of no use.
-    pub(super) fn call(&self, registers: &Registers, number: i64, arguments: &[u64]) -> io::Result<i64> {
+    pub(super) fn call(
+        &self,
+        attention: &Attention,
+        registers: &Registers,
+        number: i64,
+        arguments: &[u64],
+    ) -> io::Result<i64> {
         let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
         let call = Registers {
             rip: self.gate,
@@ -157,7 +214,7 @@ impl Tracee {
         };
         self.set_registers(&call)?;
         self.request(libc::PTRACE_SINGLESTEP, 0, 0)?;
-        if !is_trap(next_stop(self.pid)?) {
+        if !is_trap(attention.next_stop(self.pid)?) {
             return Err(io::Error::other("a signal came between"));
         }
         let result = self.registers()?.rax as i64;

@@ -28,7 +28,7 @@ use super::{
     files::Files,
     scratch::{self, MemoryMap},
     stack::{ARGUMENTS, Image, PLACEHOLDER, Stack, spare_environment},
-    trace::{self, Registers, Tracee},
+    trace::{self, Attention, Registers, Tracee},
 };
 
 /// How often a zygote is looked at while it is linked, and for how long.
@@ -86,8 +86,7 @@ impl Zygote {
             return Err(io::Error::other("the shell moved its stack before it began"));
         }
         tracee.set_gate(facts.gate(|at, bytes| tracee.read(at, bytes))?);
-        let (tid_address, memory) = scratch::furnish(&tracee, &registers, facts.memory)?;
-        free_streams(&tracee, &registers)?;
+        let (tid_address, memory) = furnish(&tracee, &registers, facts.memory)?;
         let files = Files::of(&fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_pid()))?)?;
         let directory = number(directory)?;
         let (thread, stack) = (thread::current().id(), facts.stack);
@@ -116,16 +115,26 @@ impl Zygote {
     /// Makes a copy, which is a child of ours and stopped. It has yet to be equipped.
     ///
     /// After an error here or in what follows the zygote is of no more use.
-    pub(super) fn copy(&self) -> io::Result<Pid> {
+    pub(super) fn copy(&self, attention: &Attention) -> io::Result<Pid> {
         let flags = i64::from(CLONE_FLAGS) as u64;
-        let pid = self.tracee.call(&self.registers, libc::SYS_clone, &[flags, 0, 0, self.tid_address])?;
+        let pid = self.tracee.call(
+            attention,
+            &self.registers,
+            libc::SYS_clone,
+            &[flags, 0, 0, self.tid_address],
+        )?;
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Gives a copy its standard streams and a session of its own.
-    pub(super) fn equip(&self, copy: Pid, streams: [&OwnedFd; 3]) -> io::Result<Tracee> {
-        trace::next_stop(copy)?;
+    pub(super) fn equip(
+        &self,
+        attention: &Attention,
+        copy: Pid,
+        streams: [&OwnedFd; 3],
+    ) -> io::Result<Tracee> {
+        attention.next_stop(copy)?;
         let tracee = self.tracee.twin(copy);
         let streams = streams.map(AsFd::as_fd);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -134,21 +143,22 @@ impl Zygote {
         sendmsg(&self.socket, &[IoSlice::new(b".")], &mut control, SendFlags::DONTWAIT)?;
         // They take the lowest free numbers, which are those of the standard streams.
         let message = [SOCKET, scratch::message(&self.registers), libc::MSG_DONTWAIT as u64];
-        tracee.call(&self.registers, libc::SYS_recvmsg, &message)?;
-        tracee.call(&self.registers, libc::SYS_close, &[SOCKET])?;
-        tracee.call(&self.registers, libc::SYS_setsid, &[])?;
+        tracee.call(attention, &self.registers, libc::SYS_recvmsg, &message)?;
+        tracee.call(attention, &self.registers, libc::SYS_close, &[SOCKET])?;
+        tracee.call(attention, &self.registers, libc::SYS_setsid, &[])?;
         Ok(tracee)
     }
 
     /// Lets a copy run as the shell of a command, in this directory where it is not the zygote's own.
     pub(super) fn run(&self, copy: &Tracee, image: &Image, directory: Option<&Path>) -> io::Result<()> {
+        let attention = &Attention::pay()?;
         // Sent while it waited, it is not for the command.
         if copy.has_signal()? {
             return Err(io::Error::other("a signal waits for the shell"));
         }
         if let Some(directory) = directory {
             let path = scratch::write_path(copy, &self.registers, directory)?;
-            copy.call(&self.registers, libc::SYS_chdir, &[path])?;
+            copy.call(attention, &self.registers, libc::SYS_chdir, &[path])?;
         }
         let map_at = scratch::map(&self.registers);
         copy.write(&[
@@ -157,7 +167,7 @@ impl Zygote {
             (map_at, &self.memory.with_texts(image).to_bytes()),
         ])?;
         // A listing of processes shows the command.
-        copy.call(&self.registers, libc::SYS_prctl, &MemoryMap::arguments(map_at))?;
+        copy.call(attention, &self.registers, libc::SYS_prctl, &MemoryMap::arguments(map_at))?;
         copy.set_registers(&self.registers)?;
         copy.detach()
     }
@@ -197,14 +207,21 @@ fn unexpected(status: WaitStatus) -> io::Error {
     io::Error::other(format!("the shell did not wait: status {:#x}", status.as_raw()))
 }
 
+/// Makes the process what its copies are to be.
+fn furnish(tracee: &Tracee, registers: &Registers, memory: MemoryMap) -> io::Result<(u64, MemoryMap)> {
+    let attention = Attention::pay()?;
+    free_streams(&attention, tracee, registers)?;
+    scratch::furnish(&attention, tracee, registers, memory)
+}
+
 /// Leaves it with nothing open but the socket, behind where its copies will have their streams.
-fn free_streams(tracee: &Tracee, registers: &Registers) -> io::Result<()> {
-    let moved = tracee.call(registers, libc::SYS_fcntl, &[0, libc::F_DUPFD as u64, SOCKET])?;
+fn free_streams(attention: &Attention, tracee: &Tracee, registers: &Registers) -> io::Result<()> {
+    let moved = tracee.call(attention, registers, libc::SYS_fcntl, &[0, libc::F_DUPFD as u64, SOCKET])?;
     if moved as u64 != SOCKET {
         return Err(io::Error::other("the shell has more open than it was given"));
     }
     for stream in 0..SOCKET {
-        tracee.call(registers, libc::SYS_close, &[stream])?;
+        tracee.call(attention, registers, libc::SYS_close, &[stream])?;
     }
     Ok(())
 }
