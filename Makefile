@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build run test check audit fuzz soak clean
+.PHONY: help setup agent build run test check audit bench fuzz soak clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -13,6 +13,7 @@ SKEP := target/release/skep
 TEST_IMAGES := $(CURDIR)/target/images
 # Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
 ARGS ?=
+SOAK_BOOTS ?= 10000
 
 help: ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -61,6 +62,17 @@ fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long 
 	@command -v cargo-fuzz >/dev/null || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
 	@rustup run nightly rustc --version >/dev/null 2>&1 || { echo "make fuzz: a nightly compiler is missing; install it: rustup toolchain install nightly" >&2; exit 1; }
 	@cargo +nightly fuzz run host_end -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60
+
+bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
+	@benches/boot $(SKEP) $(TEST_IMAGES) $(ARGS)
+
+# A minute of VMs for each hundred; SOAK_SEED=... runs one again.
+soak: build ## SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too
+	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@$(SKEP) bake --image-dir $(TEST_IMAGES)
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
+		cargo test --locked --package skep-tests --features root --test front_door -- --ignored --nocapture --test-threads 1 \
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms)
 
 clean: ## remove what was built
 	@cargo clean

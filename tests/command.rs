@@ -198,6 +198,19 @@ async fn a_signal_is_heeded_while_nobody_reads_the_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_boot_that_is_interrupted_leaves_no_vm() {
+    let server = Skep::start().await;
+    let child =
+        command(&server, &["boot", "-n", "4"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The server finishes what it was asked for.
+    eventually("a VMM", async || !server.vmms().is_empty()).await;
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(server.count().await, 0, "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_shows_what_comes_until_nobody_reads_it() {
     let server = Skep::start().await;
     let mut child =
@@ -302,6 +315,6 @@ async fn a_bench_that_is_interrupted_ends_its_vms_and_no_others() {
     eventually("its VMs", async || server.count().await > 1).await;
     signal(&child, Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    eventually("the end of its VMs", async || server.count().await == 1).await;
+    assert_eq!(server.count().await, 1);
     assert_eq!(server.output(other, "echo alive").await, "alive");
 }

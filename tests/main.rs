@@ -37,6 +37,8 @@ mod pool;
 #[cfg(feature = "root")]
 mod processes;
 #[cfg(feature = "root")]
+mod soak;
+#[cfg(feature = "root")]
 mod spoofing;
 #[cfg(feature = "root")]
 mod swarm;

@@ -16,6 +16,6 @@ pub(crate) use remains::of_bake as left_of_bake;
 pub(crate) use remains::of_vms as remains_of_vms;
 pub(crate) use server::{Answer, Skep, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
-pub(crate) use server::{Wreck, binary};
+pub(crate) use server::{Wreck, binary, try_send};
 #[cfg(feature = "root")]
 pub(crate) use vms::{connect_in_namespace, kill};

@@ -254,11 +254,16 @@ impl Drop for Skep {
 
 /// Sends a request and reads its answer whole.
 pub(crate) async fn send(request: RequestBuilder) -> Answer {
-    let response = request.send().await.unwrap();
+    try_send(request).await.unwrap()
+}
+
+/// The same where the server may go away meanwhile.
+pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
+    let response = request.send().await?;
     let (status, headers) = (response.status(), response.headers().clone());
-    let text = response.text().await.unwrap();
+    let text = response.text().await?;
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-    Answer { status, headers, body }
+    Ok(Answer { status, headers, body })
 }
 
 /// The command of a server on a free port. The caller starts it.

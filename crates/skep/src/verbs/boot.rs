@@ -1,17 +1,21 @@
 //! `skep boot`.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{collections::BTreeMap, pin::pin, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Map, Value};
-use skep_api::swarm::BootRequest;
+use skep_api::swarm::{BootAnswer, BootRequest};
+use skep_client::{Answered, Client};
 
 use super::ps::show;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
+    signals::Signals,
 };
+
+type BootOutcome = skep_client::Result<Answered<BootAnswer>>;
 
 /// Boot VMs.
 #[derive(Debug, Args)]
@@ -46,7 +50,19 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
     };
     let client = verb.connection.client()?;
     let what = format!("booting {} VM{}", verb.count, if verb.count == 1 { "" } else { "s" });
-    let booted = output::waiting(&what, client.boot(&request)).await?;
+    let mut signals = Signals::listen()?;
+    let mut boot = pin!(output::waiting(&what, client.boot(&request)));
+    let booted = tokio::select! {
+        booted = &mut boot => booted?,
+        code = signals.next() => {
+            output::say("skep: a boot cannot be called back; its VMs are ended once they are there (again: they are left)");
+            tokio::select! {
+                ended = end(&client, boot) => ended?,
+                _ = signals.next() => {}
+            }
+            return Ok(code);
+        }
+    };
     if verb.connection.json {
         output::json(&booted.text)?;
     } else {
@@ -63,6 +79,16 @@ pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, Str
         Ok((name.to_owned(), value.to_owned()))
     };
     pairs.iter().map(pair).collect()
+}
+
+/// Ends what comes of a boot that nobody wants any more.
+async fn end(client: &Client, boot: impl Future<Output = BootOutcome>) -> anyhow::Result<()> {
+    // One that failed leaves nothing.
+    let vms = boot.await.map_or_else(|_| Vec::new(), |booted| booted.value.vms);
+    for vm in vms {
+        client.end_vm(&vm.id.to_string()).await?;
+    }
+    Ok(())
 }
 
 /// The same as what a record carries.

@@ -1,6 +1,9 @@
 //! The VMs of a measurement: booted, used once, ended.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::bail;
 use futures_util::future::join_all;
@@ -10,7 +13,10 @@ use skep_api::{
     swarm::{BASE_TEMPLATE, BootRequest, PoolState, SwarmStatus, Vm},
 };
 use skep_client::{Answered, Client};
-use tokio::time::{sleep, sleep_until};
+use tokio::{
+    sync::RwLock,
+    time::{sleep, sleep_until},
+};
 
 use super::figures::rounded;
 
@@ -27,6 +33,8 @@ pub(super) struct Fleet {
     client: Client,
     template: Option<String>,
     mark: String,
+    /// Held by each boot that is not answered yet: a server finishes it though its caller has gone.
+    under_way: Arc<RwLock<()>>,
 }
 
 /// A VM, and when the answer of its first command was there, in milliseconds since the boot was sent.
@@ -38,7 +46,12 @@ pub(super) struct Booted {
 impl Fleet {
     pub(super) fn new(client: Client, template: Option<String>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { client, template, mark: format!("{}-{}", std::process::id(), now.as_micros()) }
+        Self {
+            client,
+            template,
+            mark: format!("{}-{}", std::process::id(), now.as_micros()),
+            under_way: Arc::default(),
+        }
     }
 
     pub(super) async fn status(&self) -> anyhow::Result<Answered<SwarmStatus>> {
@@ -78,8 +91,13 @@ impl Fleet {
             metadata: Some(Map::from_iter([(MARK.to_owned(), Value::String(self.mark.clone()))])),
             env: None,
         };
+        let (client, under_way) = (self.client.clone(), Arc::clone(&self.under_way).read_owned().await);
         let sent = Instant::now();
-        match self.client.boot(&request).await {
+        let boot = tokio::spawn(async move {
+            let _under_way = under_way;
+            client.boot(&request).await.map_err(|error| error.to_string())
+        });
+        match boot.await.map_err(|error| error.to_string()).flatten() {
             Ok(answer) => {
                 let used = answer.value.vms.into_iter().map(|vm| async move {
                     let tti_ms = self.command(&vm).await.map(|()| milliseconds(sent.elapsed()));
@@ -87,7 +105,7 @@ impl Fleet {
                 });
                 join_all(used).await
             }
-            Err(error) => (0..count).map(|_| Err(error.to_string())).collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -120,8 +138,9 @@ impl Fleet {
         join_all(ends).await.into_iter().flatten().collect()
     }
 
-    /// Ends whatever is left of this measurement.
+    /// Ends whatever is left of this measurement, once the boots under way are answered.
     pub(super) async fn end_all(&self) -> anyhow::Result<()> {
+        let _answered = self.under_way.write().await;
         let ours = |vm: &Vm| vm.metadata.get(MARK).and_then(Value::as_str) == Some(&self.mark);
         let vms: Vec<Vm> = self.status().await?.value.vms.into_iter().filter(ours).collect();
         match self.end(vms).await.first() {
