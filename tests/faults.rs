@@ -115,7 +115,7 @@ struct Mounted<'a>(&'a Path);
 impl<'a> Mounted<'a> {
     fn small(path: &'a Path) -> Self {
         let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("skep-test", path, "tmpfs", flags, c"size=60m").unwrap();
+        rustix::mount::mount("skep-test", path, "tmpfs", flags, c"size=60m,mode=755").unwrap();
         Self(path)
     }
 }

@@ -6,7 +6,7 @@ use rustix::fs::sync;
 use skep_api::exec::RunCommand;
 use skep_workspace::{Place, Run};
 
-use crate::{console, error::Error, reaper};
+use crate::{console, error::Error, groups, reaper};
 
 /// Programs that agents start, each once, so that their pages and those of their libraries are in memory.
 const PROGRAMS: &[&str] = &[
@@ -52,6 +52,7 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
     commands.discard_ahead();
     commands.idle().await;
     commands.forget_ended();
+    groups::limit()?;
     sync();
     // What is still to be done, every VM would do after its restore, each for the first time.
     tokio::time::sleep(2 * reaper::DELAY).await;
