@@ -10,6 +10,7 @@
 //! Whatever is unexpected costs the time that was to be saved, and no more: there is none ahead then, and the command
 //! gets a shell of its own. So failures are not told.
 
+mod calls;
 mod facts;
 mod files;
 mod scratch;

@@ -1,4 +1,4 @@
-//! A process that is stopped under `ptrace`: its registers, its memory, and system calls made in its name.
+//! A process that is stopped under `ptrace`: its registers and its memory.
 //!
 //! Only the thread that began to trace a process may ask for any of this; from others the kernel refuses it.
 
@@ -14,9 +14,9 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 
-/// What a system call in another process may take. Those that are made here wait for nothing but a processor, so one
-/// that takes longer is held up by somebody.
-const CALL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a stop that comes at once may take. Nothing is waited for but a processor, so one that takes longer is held
+/// up by somebody.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
 /// How long a stop may go unnoticed.
 const MOMENT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const SIGTRAP: i32 = libc::SIGTRAP;
@@ -28,8 +28,6 @@ pub(super) type Registers = libc::user_regs_struct;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tracee {
     pid: Pid,
-    /// Where its memory holds the instruction `syscall`.
-    gate: u64,
 }
 
 /// Lets this command stop as soon as its program is loaded, traced by the thread that starts it.
@@ -82,7 +80,7 @@ impl Attention {
             if let Some(status) = change(pid)? {
                 return if status.stopped() { Ok(status) } else { Err(io::Error::other("it ended")) };
             }
-            if began.elapsed() > CALL_LIMIT {
+            if began.elapsed() > STOP_LIMIT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.wait(pid);
@@ -121,22 +119,13 @@ fn deaths_and_stops() -> libc::sigset_t {
 }
 
 impl Tracee {
-    /// A process that is stopped, with no gate known yet.
+    /// A process that is stopped, or about to be.
     pub(super) fn new(pid: Pid) -> Self {
-        Self { pid, gate: 0 }
+        Self { pid }
     }
 
     pub(super) fn pid(&self) -> Pid {
         self.pid
-    }
-
-    /// The same for a process with the same memory.
-    pub(super) fn twin(&self, pid: Pid) -> Self {
-        Self { pid, ..*self }
-    }
-
-    pub(super) fn set_gate(&mut self, gate: u64) {
-        self.gate = gate;
     }
 
     /// It ends when its tracer does.
@@ -189,39 +178,6 @@ impl Tracee {
             }
         }
         Ok(false)
-    }
-
-    /// Makes a system call in its name. What its registers hold afterwards is of no use.
-    pub(super) fn call(
-        &self,
-        attention: &Attention,
-        registers: &Registers,
-        number: i64,
-        arguments: &[u64],
-    ) -> io::Result<i64> {
-        let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
-        let call = Registers {
-            rip: self.gate,
-            rax: number as u64,
-            // No call of its own is under way that the kernel could begin anew.
-            orig_rax: u64::MAX,
-            rdi: argument(0),
-            rsi: argument(1),
-            rdx: argument(2),
-            r10: argument(3),
-            r8: argument(4),
-            ..*registers
-        };
-        self.set_registers(&call)?;
-        self.request(libc::PTRACE_SINGLESTEP, 0, 0)?;
-        if !is_trap(attention.next_stop(self.pid)?) {
-            return Err(io::Error::other("a signal came between"));
-        }
-        let result = self.registers()?.rax as i64;
-        match i32::try_from(result) {
-            Ok(error @ ..=-1) => Err(io::Error::from_raw_os_error(-error)),
-            _ => Ok(result),
-        }
     }
 
     /// Reads its memory.
