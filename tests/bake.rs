@@ -3,62 +3,17 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, ended, eventually, left_of_bake};
-
-fn test_images() -> PathBuf {
-    let images = std::env::var_os("SKEP_TEST_IMAGES");
-    PathBuf::from(images.unwrap_or_else(|| panic!("SKEP_TEST_IMAGES is not set: run `make test`")))
-}
-
-/// An image directory of a test's own. Where the test fails, the VM of a killed bake does not stay.
-struct Images(TempDir);
-
-impl Images {
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Images {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("cleared away: {:?}", clean(self.path()));
-        }
-    }
-}
-
-/// The same with copies of some of what the shared one has.
-fn images_with(copied: &[&Path]) -> Images {
-    let shared = test_images();
-    // Not below /tmp, which may be memory.
-    let own = tempfile::Builder::new().prefix("skep-test-").tempdir_in(shared.parent().unwrap()).unwrap();
-    for path in copied {
-        let below = own.path().join(path.parent().unwrap());
-        fs::create_dir_all(&below).unwrap();
-        let options = ["-a", "--reflink=auto", "--sparse=always"];
-        let status = Command::new("cp").args(options).arg(shared.join(path)).arg(&below).status().unwrap();
-        assert!(status.success());
-    }
-    Images(own)
-}
-
-fn skep(verb: &[&str], images: &Path) -> Command {
-    let mut command = Command::new(binary());
-    command.args(verb).arg("--image-dir").arg(images).stdin(Stdio::null());
-    command
-}
-
-fn bake(images: &Path) -> Output {
-    skep(&["bake"], images).output().unwrap()
-}
+use crate::harness::{
+    Skep, eventually,
+    images::{bake, clean, flip_a_bit, images_with, images_with_template, skep, templates},
+    left_of_bake,
+};
 
 /// A bake as far as the step that a word of its progress names.
 fn bake_until(step: &str, images: &Path) -> Child {
@@ -67,18 +22,6 @@ fn bake_until(step: &str, images: &Path) -> Child {
     let found = told.by_ref().map_while(Result::ok).any(|line| line.contains(step));
     assert!(found, "the bake never came to `{step}`");
     child
-}
-
-/// The folders of templates that a server could find.
-fn templates(images: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(images.join("base")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.join("manifest.json").exists()).collect()
-}
-
-/// Clears away what killed bakes left, as a user would.
-fn clean(images: &Path) -> Output {
-    // A data directory that does not exist has nothing to be cleared away.
-    ended(skep(&["doctor", "--clean"], images).arg("--data-dir").arg(images.join("no-data")))
 }
 
 fn said(output: &Output) -> String {
@@ -135,11 +78,7 @@ async fn a_bake_that_is_told_to_stop_leaves_nothing() {
 
 #[tokio::test]
 async fn a_damaged_template_is_named_and_baked_again_before_it_is_served() {
-    let shared = bake(&test_images());
-    let template = PathBuf::from(String::from_utf8(shared.stdout).unwrap().trim_end());
-    let key = template.file_name().unwrap();
-    let images = images_with(&[Path::new(".cache"), &Path::new("base").join(key)]);
-    let dir = images.path().join("base").join(key);
+    let (images, dir) = images_with_template();
     flip_a_bit(&dir.join("ram"));
 
     let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
@@ -153,12 +92,4 @@ async fn a_damaged_template_is_named_and_baked_again_before_it_is_served() {
     assert_eq!(left_of_bake(images.path()), Vec::<String>::new());
     assert_eq!(templates(images.path()), [dir]);
     assert!(bake(images.path()).stderr.is_empty(), "it is whole now");
-}
-
-fn flip_a_bit(path: &Path) {
-    let file = fs::File::options().read(true).write(true).open(path).unwrap();
-    let at = file.metadata().unwrap().len() / 2;
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }

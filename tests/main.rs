@@ -44,3 +44,5 @@ mod spoofing;
 mod swarm;
 #[cfg(feature = "root")]
 mod takeover;
+#[cfg(feature = "root")]
+mod template;

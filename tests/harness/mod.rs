@@ -1,5 +1,7 @@
 //! A real server, and the proof that it leaves nothing.
 
+#[cfg(feature = "root")]
+pub(crate) mod images;
 mod patience;
 mod remains;
 mod server;

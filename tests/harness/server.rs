@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use super::remains;
 
-/// A start makes keys and a store, and loads a template.
-const START: Duration = Duration::from_secs(60);
+/// A start makes keys and a store, and loads a template, which some tests have it bake first.
+const START: Duration = Duration::from_secs(180);
 const STOP: Duration = Duration::from_secs(60);
 /// Whom a server without root runs as, where the tests themselves run as root.
 #[cfg(not(feature = "root"))]

@@ -13,10 +13,8 @@ use skep_channel::{
 };
 use skep_workspace::{Commands, Output, Place, run_by_name};
 
-use crate::{error::Error, identity, settle};
+use crate::{error::Error, groups, identity, settle};
 
-/// Where the control groups of commands lie.
-const CGROUP_PARENT: &str = "/sys/fs/cgroup/skep";
 const HOME: &str = "/root";
 /// The largest request in a guest with much memory, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
@@ -53,7 +51,7 @@ impl Agent {
             ("LANG", "C.UTF-8"),
         ];
         let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let bare = Place::new("/", HOME, env, CGROUP_PARENT).with_shell_ahead();
+        let bare = Place::new("/", HOME, env, groups::PARENT).with_shell_ahead();
         Self { bare, owner: Arc::default(), request_limit: request_limit() }
     }
 
@@ -141,7 +139,7 @@ fn events(output: Output) -> Events {
 /// A quarter of the memory: a request is there twice, as JSON and as what it says.
 fn request_limit() -> usize {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let total_kib: Option<usize> = total.and_then(|rest| rest.trim().split(' ').next()?.parse().ok());
-    (total_kib.unwrap_or(64 << 10) << 10).div_euclid(4).min(MAX_REQUEST_BYTES)
+    let total = usize::try_from(groups::memory_kib(&meminfo, "MemTotal:") << 10).unwrap_or(usize::MAX);
+    // The least that a guest has where it does not tell.
+    (total.max(64 << 20) / 4).min(MAX_REQUEST_BYTES)
 }

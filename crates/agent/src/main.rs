@@ -8,6 +8,7 @@ mod console;
 mod entropy;
 mod error;
 mod files;
+mod groups;
 mod handler;
 mod identity;
 mod init;

@@ -6,7 +6,7 @@ use rustix::fs::sync;
 use skep_api::exec::RunCommand;
 use skep_workspace::{Place, Run};
 
-use crate::{console, error::Error};
+use crate::{console, error::Error, groups, reaper};
 
 /// Programs that agents start, each once, so that their pages and those of their libraries are in memory.
 const PROGRAMS: &[&str] = &[
@@ -50,8 +50,12 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
     }
     // Whoever is restored starts its own, with randomness of its own.
     commands.discard_ahead();
+    commands.idle().await;
     commands.forget_ended();
+    groups::limit()?;
     sync();
+    // What is still to be done, every VM would do after its restore, each for the first time.
+    tokio::time::sleep(2 * reaper::DELAY).await;
     console::say("at rest");
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Read},
+    io,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::FileExt,
@@ -20,10 +20,15 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
+mod on_disk;
+
+use on_disk::{OnDisk, Unfit};
+
 /// The manifest's file name.
 pub const MANIFEST: &str = "manifest.json";
 /// A megabyte: large enough that hashing, not reading, is what takes the time.
 const BLOCK_BYTES: usize = 1 << 20;
+const PAGE_OF_ZEROS: [u8; 4096] = [0; 4096];
 
 /// The files of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -104,38 +109,34 @@ pub fn folder(image_dir: &Path, name: &str, key: &str) -> PathBuf {
     image_dir.join(name).join(key)
 }
 
-/// A template, checked against its checksums, its memory loaded. It stays whole where its folder is moved or removed.
+/// A template, checked against its checksums and held: its root file system open, all else in sealed memory files. It stays
+/// whole where its folder is moved or removed.
 #[derive(Debug)]
 pub struct Template {
     /// What it is.
     pub manifest: Manifest,
     dir: PathBuf,
-    /// Those that were checked, not whatever has their names later.
-    files: BTreeMap<Part, File>,
-    ram: OwnedFd,
+    /// All but the root file system.
+    sealed: BTreeMap<Part, File>,
+    /// Too large for memory that nothing can reclaim: guests share it in the page cache.
+    root: OnDisk,
 }
 
 impl Template {
-    /// Reads every file, compares it with its checksum and loads the memory into a sealed memory file. It takes some
-    /// seconds and blocks.
+    /// Reads every file, compares it with its checksum and loads all but the root file system into sealed memory files. It
+    /// takes some seconds and blocks.
     ///
     /// # Errors
     /// It is missing, or damaged; the message says which file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let manifest = read_manifest(dir)?;
-        let ram = create_ram(manifest.memory_mb)?;
-        let mut files = BTreeMap::new();
-        for part in Part::ALL {
-            let mut memory =
-                SparseWriter { file: ram.try_clone().map_err(Error::io("memory file"))?.into(), at: 0 };
-            let file = check(dir, &manifest, part, |bytes| match part {
-                Part::Ram => memory.append(bytes),
-                _ => Ok(()),
-            })?;
-            files.insert(part, file);
-        }
-        seal_ram(&ram)?;
-        Ok(Self { manifest, dir: dir.to_owned(), files, ram })
+        let sealed = Part::ALL.into_iter().filter(|part| *part != Part::Root);
+        let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
+        let sealed = sealed.collect::<Result<_, Error>>()?;
+        let wanted = checksum(dir, &manifest, Part::Root)?;
+        let root = OnDisk::open(&dir.join(Part::Root.file_name()), wanted);
+        let root = root.map_err(|unfit| unusable(dir, Part::Root, unfit))?;
+        Ok(Self { manifest, dir: dir.to_owned(), sealed, root })
     }
 
     /// Its folder.
@@ -143,18 +144,24 @@ impl Template {
         &self.dir
     }
 
+    /// Whether it is still what was checked. Cheap, unless something happened to its file on disk that may be harmless: then
+    /// that is read again, which takes a second and blocks. What was found damaged once stays so.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTemplate`], which says what of it changed.
+    pub fn check(&self) -> Result<(), Error> {
+        self.root.check().map_err(|reason| unusable(&self.dir, Part::Root, Unfit::Damaged(reason)))
+    }
+
     /// Opens one of its files for reading, with a position of its own.
     ///
     /// # Errors
     /// No descriptor is left.
     pub fn open(&self, part: Part) -> Result<OwnedFd, Error> {
-        let path = self.dir.join(part.file_name());
-        let open = || match self.files.get(&part) {
-            // By its descriptor: another file may have the name by now.
-            Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd())),
-            None => Err(io::ErrorKind::NotFound.into()),
-        };
-        Ok(open().map_err(Error::io(path.display().to_string()))?.into())
+        // By its descriptor: another file may have the name by now.
+        let file = self.sealed.get(&part).unwrap_or(self.root.file());
+        let opened = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(opened.map_err(Error::io(self.dir.join(part.file_name()).display().to_string()))?.into())
     }
 
     /// The sealed memory file.
@@ -162,7 +169,9 @@ impl Template {
     /// # Errors
     /// No descriptor is left.
     pub fn ram(&self) -> Result<OwnedFd, Error> {
-        self.ram.try_clone().map_err(Error::io("memory file"))
+        let ram = self.sealed.get(&Part::Ram).ok_or(io::ErrorKind::NotFound.into());
+        let ram = ram.and_then(File::try_clone).map_err(Error::io("memory file"))?;
+        Ok(ram.into())
     }
 }
 
@@ -196,14 +205,16 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest, Error> {
 /// # Errors
 /// No memory, no descriptor.
 pub fn create_ram(memory_mb: u64) -> Result<OwnedFd, Error> {
-    let make = || -> io::Result<OwnedFd> {
-        let ram = memfd_create("skep-ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&ram, memory_mb << 20)?;
-        // QEMU 7.2 opens it read-write even where it maps it private; the seals are what guards it.
-        fchmod(&ram, Mode::from_raw_mode(0o777))?;
-        Ok(ram)
-    };
-    make().map_err(Error::io("memory file"))
+    // QEMU 7.2 opens it read-write even where it maps it private; the seals are what guards it.
+    let mode = Mode::from_raw_mode(0o777);
+    memory_file("skep-ram", memory_mb << 20, mode).map_err(Error::io("memory file"))
+}
+
+fn memory_file(name: &str, bytes: u64, mode: Mode) -> io::Result<OwnedFd> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, bytes)?;
+    fchmod(&file, mode)?;
+    Ok(file)
 }
 
 /// Makes a memory file unchangeable, whoever holds a descriptor of it.
@@ -230,11 +241,13 @@ enum Fault {
     Copy(io::Error),
 }
 
-fn digest(mut file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, Fault> {
+/// From its beginning, wherever its position is.
+fn digest(file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, Fault> {
     let mut hasher = Sha256::new();
     let mut block = vec![0; BLOCK_BYTES];
+    let mut at = 0;
     loop {
-        let read = match file.read(&mut block) {
+        let read = match file.read_at(&mut block, at) {
             Ok(0) => return Ok(hex(&hasher.finalize())),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -242,6 +255,7 @@ fn digest(mut file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Res
         };
         hasher.update(&block[..read]);
         copy(&block[..read]).map_err(Fault::Copy)?;
+        at += read as u64;
     }
 }
 
@@ -250,32 +264,48 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compares a file with its checksum and gives it. A machine that is out of descriptors or memory damages no template.
-fn check(
-    dir: &Path,
-    manifest: &Manifest,
-    part: Part,
-    copy: impl FnMut(&[u8]) -> io::Result<()>,
-) -> Result<File, Error> {
-    let path = dir.join(part.file_name());
-    let damaged = |reason: String| Error::DamagedTemplate {
-        dir: dir.to_owned(),
-        reason: format!("{}: {reason}", part.file_name()),
-    };
-    let file = match File::open(&path) {
+fn checksum<'a>(dir: &Path, manifest: &'a Manifest, part: Part) -> Result<&'a str, Error> {
+    let none = || unusable(dir, part, Unfit::Damaged("no checksum in the manifest".to_owned()));
+    manifest.sha256.get(&part).map(String::as_str).ok_or_else(none)
+}
+
+/// A machine that is out of descriptors or memory damages no template.
+fn unusable(dir: &Path, part: Part, unfit: Unfit) -> Error {
+    match unfit {
+        Unfit::Damaged(reason) => {
+            let reason = format!("{}: {reason}", part.file_name());
+            Error::DamagedTemplate { dir: dir.to_owned(), reason }
+        }
+        Unfit::Io(error) => Error::io(dir.join(part.file_name()).display().to_string())(error),
+    }
+}
+
+/// Copies a file into a sealed memory file and compares what was copied with its checksum.
+fn seal_in_memory(dir: &Path, manifest: &Manifest, part: Part) -> Result<File, Error> {
+    let wanted = checksum(dir, manifest, part)?;
+    let damaged = |reason: String| unusable(dir, part, Unfit::Damaged(reason));
+    let source = match File::open(dir.join(part.file_name())) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(error.to_string())),
-        other => other.map_err(Error::io(path.display().to_string()))?,
+        other => other.map_err(|error| unusable(dir, part, Unfit::Io(error)))?,
     };
-    let found = match digest(&file, copy) {
+    let file = match part {
+        Part::Ram => create_ram(manifest.memory_mb)?,
+        _ => {
+            memory_file(part.file_name(), 0, Mode::from_raw_mode(0o444)).map_err(Error::io("memory file"))?
+        }
+    };
+    let mut memory = SparseWriter { file: file.into(), at: 0 };
+    let found = match digest(&source, |bytes| memory.append(bytes)) {
         Ok(found) => found,
         Err(Fault::Read(error)) => return Err(damaged(error.to_string())),
         Err(Fault::Copy(error)) => return Err(Error::io("memory file")(error)),
     };
-    match manifest.sha256.get(&part) {
-        Some(wanted) if *wanted == found => Ok(file),
-        Some(wanted) => Err(damaged(format!("SHA-256 is {found}, should be {wanted}"))),
-        None => Err(damaged("no checksum in the manifest".to_owned())),
+    if found != wanted {
+        return Err(damaged(format!("SHA-256 is {found}, should be {wanted}")));
     }
+    let file = memory.finish().map_err(Error::io("memory file"))?.into();
+    seal_ram(&file)?;
+    Ok(file.into())
 }
 
 /// Leaves pages of zeros out: they cost no memory then.
@@ -286,13 +316,21 @@ struct SparseWriter {
 
 impl SparseWriter {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        for page in bytes.chunks(4096) {
-            if page.iter().any(|byte| *byte != 0) {
+        for page in bytes.chunks(PAGE_OF_ZEROS.len()) {
+            if *page != PAGE_OF_ZEROS[..page.len()] {
                 self.file.write_all_at(page, self.at)?;
             }
             self.at += page.len() as u64;
         }
         Ok(())
+    }
+
+    /// The file, zeros at its end included.
+    fn finish(self) -> io::Result<File> {
+        if self.file.metadata()?.len() < self.at {
+            self.file.set_len(self.at)?;
+        }
+        Ok(self.file)
     }
 }
 

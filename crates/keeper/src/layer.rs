@@ -125,12 +125,17 @@ mod tests {
 
     #[test]
     fn holes_stay_holes_and_no_name_is_left() {
+        holes_stay_holes(&tempfile::tempfile().unwrap());
+        let in_memory = rustix::fs::memfd_create("layer", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        holes_stay_holes(&in_memory.into());
+    }
+
+    fn holes_stay_holes(source: &File) {
         let dir = tempfile::tempdir().unwrap();
-        let source = tempfile::tempfile().unwrap();
         source.set_len(1 << 30).unwrap();
         source.write_all_at(b"begin", 0).unwrap();
         source.write_all_at(b"middle", 100 << 20).unwrap();
-        let target = copy(&source, dir.path(), own_uid()).unwrap();
+        let target = copy(source, dir.path(), own_uid()).unwrap();
         let found = target.metadata().unwrap();
         assert_eq!(found.len(), 1 << 30);
         assert!(found.blocks() * 512 < 1 << 20, "{} blocks", found.blocks());

@@ -76,11 +76,19 @@ impl Default for VmLimits {
 
 /// Where templates come from.
 pub trait Templates: Send + Sync {
-    /// Opens a template. Blocks; may be called from several threads at once.
+    /// Opens a template, whether or not it was damaged since it was loaded. Blocks; may be called from several threads at
+    /// once.
     ///
     /// # Errors
-    /// There is none of that name, or it is damaged.
+    /// There is none of that name.
     fn open(&self, name: &str) -> Result<OpenTemplate, Failure>;
+
+    /// Whether an edition of a template is still what it was when it was loaded. One that was damaged once stays so, and
+    /// another takes its place. Blocks; asked for each VM more than once, so it is to be cheap where nothing happened.
+    ///
+    /// # Errors
+    /// It is damaged.
+    fn check(&self, name: &str, edition: u64) -> Result<(), Failure>;
 }
 
 /// One use of a template. Every descriptor but `ram` is opened anew for each: they have a position.
@@ -88,6 +96,8 @@ pub trait Templates: Send + Sync {
 pub struct OpenTemplate {
     /// The hash of its inputs.
     pub key: String,
+    /// Counts what had the name before and was found damaged.
+    pub edition: u64,
     /// Virtual processors.
     pub vcpus: u32,
     /// Memory of the guest, in MiB.

@@ -39,6 +39,8 @@ pub(crate) struct Belongings {
     pub(crate) uid: Option<u32>,
     pub(crate) port: Option<Port>,
     pub(crate) record: Option<Record>,
+    /// Of its template. `None` for what an earlier keeper made.
+    edition: Option<u64>,
     jailed: Option<Jailed>,
     group: Option<Cgroup>,
     sockets: Option<SocketDir>,
@@ -72,6 +74,7 @@ impl Belongings {
             port: Some(port),
             layer: layer::find(jailed.pid, vmm.layer),
             record: Some(record),
+            edition: None,
             jailed: Some(jailed),
             group: Some(group),
             sockets: Some(sockets),
@@ -95,6 +98,8 @@ impl Belongings {
         let record = Record::half_made(site.boot_id.to_owned(), vm, uid, &tap.port, name.clone());
         site.records.write(self.record.insert(record))?;
         let template = site.swarm.templates.open(&name)?;
+        self.edition = Some(template.edition);
+        site.swarm.templates.check(&name, template.edition)?;
         let (vcpus, memory_mb, template_key) = (template.vcpus, template.memory_mb, template.key.clone());
         let (descriptors, layer) = self.spawn(site, vm, uid, tap, template)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
@@ -172,6 +177,16 @@ impl Belongings {
     /// Whether it outlives its server.
     pub(crate) fn committed(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.committed)
+    }
+
+    /// The template that it was restored from, with its edition. `None` where nobody knows that any more.
+    pub(crate) fn origin(&self) -> Option<(String, u64)> {
+        Some((self.record.as_ref()?.template.clone(), self.edition?))
+    }
+
+    /// Ends the VMM and clears nothing away.
+    pub(crate) fn kill(&self) -> Result<(), Error> {
+        self.jailed.as_ref().map_or(Ok(()), |jailed| Ok(jailed.kill()?))
     }
 
     /// Its pidfd, and new streams of monitor, agent and console. `None` where it has ended.

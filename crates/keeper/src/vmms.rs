@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::VmId;
+use skep_api::{ErrorCode, VmId};
 use skep_jail::{Tree, UidPool};
 use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PART, Launched, Request, Usage, is_template_name};
 use skep_network::Network;
@@ -154,14 +154,52 @@ impl Vmms {
         capacity::check_now(&self.data_dir, &self.swarm.limits)?;
         self.reserve(vm)?;
         let mut belongings = Belongings::default();
-        match self.build(vm, template, &mut belongings).await {
-            Ok(launched) => {
-                self.held().insert(vm, Held::Running(Box::new(belongings)));
-                Ok(launched)
-            }
+        let built = self.build(vm, template, &mut belongings).await;
+        let origin = belongings.origin();
+        let launched = match built {
+            Ok(launched) => launched,
             Err(error) => {
+                self.end_others_if_damaged(origin.as_ref(), &error);
                 self.clear(vm, belongings).await?;
-                Err(error)
+                return Err(error);
+            }
+        };
+        self.held().insert(vm, Held::Running(Box::new(belongings)));
+        // Once more: who found damage meanwhile did not see this one among the others.
+        if let Err(error) = self.check_origin(origin).await {
+            self.end(vm).await?;
+            return Err(error);
+        }
+        Ok(launched)
+    }
+
+    /// Whether the template that a VM was restored from is still what it was.
+    async fn check_origin(self: &Arc<Self>, origin: Option<(String, u64)>) -> Result<(), Error> {
+        let Some((template, edition)) = origin.clone() else { return Ok(()) };
+        let this = Arc::clone(self);
+        let checking = spawn_blocking(move || this.swarm.templates.check(&template, edition));
+        let checked = checking.await.map_err(|error| Error::io("template")(std::io::Error::other(error)))?;
+        checked.map_err(|failure| {
+            let error = failure.into();
+            self.end_others_if_damaged(origin.as_ref(), &error);
+            error
+        })
+    }
+
+    /// Where a template was found damaged, ends the VMMs of this edition, and of those before it, that are nobody's yet. They
+    /// stay in the table until the server, which sees their ends, has them cleared away. What is somebody's lives on.
+    fn end_others_if_damaged(&self, origin: Option<&(String, u64)>, error: &Error) {
+        let Some((template, damaged)) = origin.filter(|_| error.code() == ErrorCode::TemplateDamaged) else {
+            return;
+        };
+        let is_meant = |(name, edition): (String, u64)| name == *template && edition <= *damaged;
+        for (vm, held) in self.held().iter() {
+            if let Held::Running(belongings) = held
+                && !belongings.committed()
+                && belongings.origin().is_some_and(is_meant)
+                && let Err(error) = belongings.kill()
+            {
+                tracing::error!(%vm, %error, "VM {vm} of a damaged template does not end: {error}");
             }
         }
     }
@@ -205,12 +243,16 @@ impl Vmms {
         Ok((told.launched, descriptors.into()))
     }
 
-    /// Remembers that a VM is somebody's, on disk first.
+    /// Remembers that a VM is somebody's, on disk first. Not where its template was damaged since: then it may have read
+    /// what is wrong.
     async fn commit(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
-        let mut record = match self.held().get(&vm) {
-            Some(Held::Running(belongings)) => belongings.record.clone().ok_or(Error::UnknownVm(vm))?,
+        let (mut record, origin) = match self.held().get(&vm) {
+            Some(Held::Running(belongings)) => {
+                (belongings.record.clone().ok_or(Error::UnknownVm(vm))?, belongings.origin())
+            }
             _ => return Err(Error::UnknownVm(vm)),
         };
+        self.check_origin(origin).await?;
         record.committed = true;
         let (this, written) = (Arc::clone(self), record.clone());
         let writing = spawn_blocking(move || this.records.write(&written));

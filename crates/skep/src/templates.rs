@@ -1,20 +1,49 @@
-//! Where the keeper gets templates from: the base template, baked for the machine as it is now.
+//! Where the keeper gets templates from: the base template, baked for the machine as it is now, and baked again where it is
+//! damaged under a server that runs.
 
-use std::sync::Arc;
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
 
-use skep_api::{Failure, swarm::BASE_TEMPLATE};
-use skep_engine::template::{Part, Template};
+use skep_api::{ErrorCode, Failure, swarm::BASE_TEMPLATE};
+use skep_engine::{
+    Error,
+    template::{Part, Template},
+};
 use skep_image::Bakery;
 use skep_keeper::{OpenTemplate, Templates};
 
+use crate::{bake_process, output};
+
+/// The pause after a bake that failed; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
 /// The base template, loaded.
-pub(crate) struct BaseTemplate(Template);
+pub(crate) struct BaseTemplate(Arc<Inner>);
+
+struct Inner {
+    image_dir: PathBuf,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    template: Arc<Template>,
+    edition: u64,
+    /// Whether the next edition is on its way.
+    baking: bool,
+}
 
 impl BaseTemplate {
     /// Bakes it where it is missing, damaged or was baked for something else, and loads it. Blocks, for a minute or more
     /// where it bakes.
     pub(crate) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
-        Ok(Arc::new(Self(bakery.load()?)))
+        let current = Current { template: Arc::new(bakery.load()?), edition: 0, baking: false };
+        let image_dir = bakery.image_dir.clone();
+        Ok(Arc::new(Self(Arc::new(Inner { image_dir, current: Mutex::new(current) }))))
     }
 }
 
@@ -23,10 +52,11 @@ impl Templates for BaseTemplate {
         if name != BASE_TEMPLATE {
             return Err(Failure::unknown_template(name));
         }
-        let Self(template) = self;
+        let (template, edition) = self.0.current();
         let open = |part| template.open(part).map_err(unusable);
         Ok(OpenTemplate {
             key: template.manifest.key.clone(),
+            edition,
             vcpus: template.manifest.vcpus,
             memory_mb: template.manifest.memory_mb,
             ram: template.ram().map_err(unusable)?,
@@ -37,10 +67,86 @@ impl Templates for BaseTemplate {
             layer: open(Part::Layer)?,
         })
     }
+
+    fn check(&self, name: &str, edition: u64) -> Result<(), Failure> {
+        if name != BASE_TEMPLATE {
+            return Err(Failure::unknown_template(name));
+        }
+        let (template, current) = self.0.current();
+        if edition != current {
+            let message = format!("the template `{name}` was damaged and has been baked again; try again");
+            return Err(Failure::new(ErrorCode::TemplateDamaged, message));
+        }
+        template.check().map_err(|error| {
+            Inner::bake_again(&self.0, edition, &error);
+            unusable(error)
+        })
+    }
 }
 
-/// Its files are held open, so it is this machine that lacks something, such as descriptors.
-fn unusable(error: skep_engine::Error) -> Failure {
-    let message = format!("the template `{BASE_TEMPLATE}` cannot be used: {error}");
-    Failure::new(error.code(), message)
+impl Inner {
+    fn current(&self) -> (Arc<Template>, u64) {
+        let current = self.lock();
+        (Arc::clone(&current.template), current.edition)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that another edition comes. Returns at once; whoever asks next after a thread that could not be started
+    /// asks again.
+    fn bake_again(this: &Arc<Self>, edition: u64, damage: &Error) {
+        let mut current = this.lock();
+        if current.edition != edition || current.baking {
+            return;
+        }
+        tracing::error!(error = %damage, "{damage}; that is done now, and no VM is booted before");
+        let baker = Arc::clone(this);
+        let spawned = thread::Builder::new().name("bake".to_owned()).spawn(move || baker.until_baked());
+        match spawned {
+            Ok(_) => current.baking = true,
+            Err(error) => tracing::error!(%error, "the template cannot be baked again now: {error}"),
+        }
+    }
+
+    fn until_baked(&self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let baked = bake_process::run(&self.image_dir);
+            match baked.and_then(|dir| Ok(Template::load(&dir)?)) {
+                Ok(template) => return self.put_in_place(template),
+                Err(error) => {
+                    let reason = output::one_line(&error);
+                    tracing::error!(
+                        reason,
+                        "the template could not be baked again: {reason}; it is tried again in {pause:?}"
+                    );
+                }
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn put_in_place(&self, template: Template) {
+        let dir = template.dir().display().to_string();
+        let mut current = self.lock();
+        let edition = current.edition + 1;
+        *current = Current { template: Arc::new(template), edition, baking: false };
+        drop(current);
+        tracing::info!(dir, "the template at {dir} is whole: VMs are booted again");
+    }
+}
+
+/// What a caller reads: no path. Where it is not damaged, it is this machine that lacks something, such as descriptors.
+fn unusable(error: Error) -> Failure {
+    let code = error.code();
+    let message = match error {
+        Error::DamagedTemplate { reason, .. } => format!(
+            "the template `{BASE_TEMPLATE}` is damaged ({reason}) and is being baked again; try again in a minute"
+        ),
+        error => format!("the template `{BASE_TEMPLATE}` cannot be used: {error}"),
+    };
+    Failure::new(code, message)
 }

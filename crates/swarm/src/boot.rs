@@ -7,7 +7,7 @@ use std::sync::{
 
 use futures_util::{StreamExt, future::join_all, stream};
 use skep_api::{
-    AccountId, VmId,
+    AccountId, ErrorCode, VmId,
     swarm::{BootReceipt, BootSource},
 };
 use skep_store::VmBooted;
@@ -50,7 +50,10 @@ impl Booter {
                 Ok(vm) => booted.extend(vm),
                 Err(error) => {
                     failing.store(true, Ordering::Relaxed);
-                    failed = failed.or(Some(error));
+                    // The keeper ends the others where it finds that: whichever is seen first, this is why.
+                    if failed.is_none() || error.code() == ErrorCode::TemplateDamaged {
+                        failed = Some(error);
+                    }
                 }
             }
         }

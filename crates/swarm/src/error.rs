@@ -88,6 +88,11 @@ impl From<Error> for Failure {
             (_, Error::Refused(failure)) => return failure,
             (_, Error::Guest(error)) => return error.into(),
             (_, Error::Store(error)) => return error.into(),
+            // The keeper's words for this are made for callers: which file, and what becomes of it.
+            (ErrorCode::TemplateDamaged, Error::Keeper(skep_keeper_protocol::Error::Refused(failure))) => {
+                return failure;
+            }
+            (ErrorCode::TemplateDamaged, Error::NotBooted { source, .. }) => return (*source).into(),
             (ErrorCode::BootFailed, _) => {
                 "a VM did not come up, so none of this boot is left; try again, and read the \
                                            server's log if it happens again"
@@ -97,9 +102,6 @@ impl From<Error> for Failure {
                 "a VM did not come up in time, so none of this boot is left; the machine \
                                              may be overloaded: try again later"
                     .to_owned()
-            }
-            (ErrorCode::TemplateDamaged, Error::NotBooted { template, .. }) => {
-                format!("the template `{template}` is damaged; restart the server to bake it again")
             }
             (ErrorCode::UnknownTemplate, Error::NotBooted { template, .. }) => {
                 return Self::unknown_template(template);
@@ -137,7 +139,6 @@ mod tests {
         let gone = skep_engine::Error::MonitorGone("`/var/lib/x` was not answered".to_owned());
         let failures = [
             (boot(keeper(ErrorCode::Internal)), ErrorCode::Internal),
-            (boot(keeper(ErrorCode::TemplateDamaged)), ErrorCode::TemplateDamaged),
             (boot(keeper(ErrorCode::SwarmUnavailable)), ErrorCode::SwarmUnavailable),
             (boot(keeper(ErrorCode::NoCapacity)), ErrorCode::NoCapacity),
             // As if the caller had asked for it.
@@ -161,6 +162,14 @@ mod tests {
             assert!(!failure.message.contains("/var/lib") && !failure.message.contains("uid"), "{failure}");
             assert!(!failure.message.contains("socket"), "{failure}");
         }
+    }
+
+    #[test]
+    fn what_the_keeper_says_of_a_damaged_template_is_passed_on() {
+        let said = Failure::new(ErrorCode::TemplateDamaged, "`base` is damaged (root.erofs)");
+        let refused = || Error::from(skep_keeper_protocol::Error::Refused(said.clone()));
+        assert_eq!(boot(refused()), said);
+        assert_eq!(Failure::from(refused()), said);
     }
 
     #[test]

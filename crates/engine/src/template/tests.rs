@@ -1,4 +1,10 @@
-use std::{collections::BTreeMap, fs, io::Write, os::unix::fs::FileExt, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs::{self, Metadata},
+    io::Write,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+};
 
 use super::*;
 
@@ -88,4 +94,109 @@ fn a_loaded_template_stays_what_was_checked() {
         let opened = File::from(template.open(Part::Kernel).unwrap());
         assert_eq!(io::read_to_string(opened).unwrap(), Part::Kernel.file_name());
     }
+}
+
+fn root_of(dir: &Path) -> File {
+    fs::OpenOptions::new().read(true).write(true).open(dir.join(Part::Root.file_name())).unwrap()
+}
+
+fn flip_a_bit(file: &File) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 3).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], 3).unwrap();
+}
+
+fn set_modified(file: &File, times: &Metadata) {
+    file.set_times(fs::FileTimes::new().set_modified(times.modified().unwrap())).unwrap();
+}
+
+#[test]
+fn a_change_of_a_loaded_root_file_system_is_named_for_good() {
+    type Change = fn(&File, &Metadata);
+    let changes: [(&str, Change); 5] = [
+        ("written to", |file, _| flip_a_bit(file)),
+        ("has 1 bytes", |file, _| file.set_len(1).unwrap()),
+        ("has 11 bytes", |file, _| file.write_all_at(b"x", 10).unwrap()),
+        ("SHA-256 is", |file, before| {
+            flip_a_bit(file);
+            set_modified(file, before);
+        }),
+        ("SHA-256 is", |file, before| {
+            flip_a_bit(file);
+            set_modified(file, before);
+            fs::remove_file(fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()).unwrap();
+        }),
+    ];
+    for (reason, change) in changes {
+        let dir = tempfile::tempdir().unwrap();
+        lay_out(dir.path());
+        let template = Template::load(dir.path()).unwrap();
+        template.check().unwrap();
+        let file = root_of(dir.path());
+        let before = file.metadata().unwrap();
+        change(&file, &before);
+        let error = template.check().unwrap_err();
+        assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged);
+        let said = error.to_string();
+        assert!(said.contains("root.erofs") && said.contains(reason), "{reason}: {said}");
+        // A guest may have read it meanwhile.
+        file.set_len(0).unwrap();
+        file.write_all_at(b"root.erofs", 0).unwrap();
+        set_modified(&file, &before);
+        assert_eq!(template.check().unwrap_err().to_string(), said);
+    }
+}
+
+#[test]
+fn what_leaves_the_content_alone_damages_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(dir.path());
+    let template = Template::load(dir.path()).unwrap();
+    let path = dir.path().join(Part::Root.file_name());
+    let changes: [&dyn Fn() -> io::Result<()>; 5] = [
+        &|| fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)),
+        &|| fs::hard_link(&path, dir.path().join("another name")),
+        &|| fs::rename(&path, dir.path().join("moved")),
+        &|| fs::write(&path, "another file"),
+        &|| fs::remove_dir_all(dir.path()),
+    ];
+    for change in changes {
+        change().unwrap();
+        template.check().unwrap();
+    }
+    let opened = File::from(template.open(Part::Root).unwrap());
+    assert_eq!(io::read_to_string(opened).unwrap(), "root.erofs");
+}
+
+#[test]
+fn all_but_the_root_file_system_is_out_of_reach() {
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(dir.path());
+    let template = Template::load(dir.path()).unwrap();
+    for part in Part::ALL.into_iter().filter(|part| *part != Part::Root) {
+        fs::write(dir.path().join(part.file_name()), "something else").unwrap();
+        let opened = File::from(template.open(part).unwrap());
+        assert_ne!(io::read_to_string(&opened).unwrap(), "something else", "{part:?}");
+        let writable = File::options().write(true).open(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let refused = writable.and_then(|file| file.write_all_at(b"x", 0)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{part:?}: {refused}");
+    }
+    template.check().unwrap();
+}
+
+#[test]
+fn zeros_of_a_loaded_file_take_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(dir.path());
+    let layer = File::create(dir.path().join(Part::Layer.file_name())).unwrap();
+    layer.write_all_at(b"middle", 10 << 20).unwrap();
+    layer.set_len(64 << 20).unwrap();
+    let mut manifest = read_manifest(dir.path()).unwrap();
+    let sha256 = hash_file(&dir.path().join(Part::Layer.file_name())).unwrap();
+    manifest.sha256.insert(Part::Layer, sha256.clone());
+    fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+    let opened = File::from(Template::load(dir.path()).unwrap().open(Part::Layer).unwrap());
+    let found = opened.metadata().unwrap();
+    assert_eq!((found.len(), found.blocks() * 512), (64 << 20, 4096));
+    assert_eq!(digest(&opened, |_| Ok(())).ok(), Some(sha256));
 }

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         ),
         ("a_second_keeper_is_told_of_the_first", a_second_keeper_is_told_of_the_first),
         ("a_launch_that_fails_is_undone", a_launch_that_fails_is_undone),
+        ("a_damaged_template_is_handed_to_nobody", a_damaged_template_is_handed_to_nobody),
         ("a_vmm_that_was_killed_for_memory_is_told_so", a_vmm_that_was_killed_for_memory_is_told_so),
         ("a_vmm_that_died_is_kept_until_it_is_ended", a_vmm_that_died_is_kept_until_it_is_ended),
         ("ten_launches_at_once_share_nothing", ten_launches_at_once_share_nothing),
@@ -363,6 +364,36 @@ fn a_launch_that_fails_is_undone() {
         assert!(!fixture.links().contains(": vm"), "{template}: {}", fixture.links());
     }
     keeper.stop();
+}
+
+fn a_damaged_template_is_handed_to_nobody() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let somebodys = keeper.launch_for_good();
+    let nobodys = [keeper.launch("base"), keeper.launch("base")];
+    let launch = || keeper.ask(&json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}}));
+    let damage = fixture.data_dir().join(parts::DAMAGE);
+    fs::write(&damage, "").unwrap();
+    for vm in &nobodys {
+        assert_eq!(keeper.ask(&json!({"commit": {"vm": vm.id}}))["refused"], "template_damaged");
+    }
+    assert_eq!(launch()["refused"], "template_damaged");
+    for vm in &nobodys {
+        wait_until("the VMM's end", || fixture::is_zombie(vm.pid));
+        assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    }
+    assert_eq!(keeper.say(&somebodys, "hello")["said"], "hello");
+    assert_eq!(keeper.list(), [somebodys.id.as_str()]);
+
+    fs::remove_file(&damage).unwrap();
+    keeper.launch_for_good();
+    // Also where it is a launch that finds it.
+    let parked = keeper.launch("base");
+    fs::write(&damage, "").unwrap();
+    assert_eq!(launch()["refused"], "template_damaged");
+    wait_until("the VMM's end", || fixture::is_zombie(parked.pid));
+    keeper.stop_by(Signal::INT);
+    fixture.assert_nothing_left();
 }
 
 fn a_vmm_that_was_killed_for_memory_is_told_so() {

@@ -6,7 +6,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -45,6 +45,8 @@ while True:
 
 /// VMs at the same time.
 pub(crate) const MAX_VMS: u32 = 12;
+/// While the data directory has it, templates are damaged.
+pub(crate) const DAMAGE: &str = "damage";
 
 /// Settings of a keeper that plays: data directory, then the server's settings as JSON.
 pub(crate) fn keeper() -> ExitCode {
@@ -53,6 +55,7 @@ pub(crate) fn keeper() -> ExitCode {
     let data_dir = PathBuf::from(arguments.next().unwrap());
     let settings: Value = serde_json::from_str(&arguments.next().unwrap()).unwrap();
     let no_swarm = settings["no_swarm"] == true;
+    let swarm = if no_swarm { Err("a test".to_owned()) } else { Ok(swarm_order(&data_dir)) };
     let order = KeeperOrder {
         data_dir,
         listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -63,7 +66,7 @@ pub(crate) fn keeper() -> ExitCode {
         server_environment: vec![],
         settings,
         grace: Duration::from_secs(5),
-        swarm: if no_swarm { Err("a test".to_owned()) } else { Ok(swarm_order()) },
+        swarm,
     };
     let outcome = skep_keeper::run(order, |started| {
         println!("{}", json!({"address": started.addresses[0].to_string(), "no_swarm": started.no_swarm}));
@@ -74,9 +77,9 @@ pub(crate) fn keeper() -> ExitCode {
     })
 }
 
-fn swarm_order() -> SwarmOrder {
+fn swarm_order(data_dir: &Path) -> SwarmOrder {
     SwarmOrder {
-        templates: Arc::new(PlayedTemplates),
+        templates: Arc::new(PlayedTemplates { damage: data_dir.join(DAMAGE) }),
         launcher: Arc::new(PlayedLauncher),
         engine: EngineReport {
             name: "played".to_owned(),
@@ -92,7 +95,10 @@ fn swarm_order() -> SwarmOrder {
     }
 }
 
-struct PlayedTemplates;
+/// Damaged while a file of this name exists.
+struct PlayedTemplates {
+    damage: PathBuf,
+}
 
 impl Templates for PlayedTemplates {
     fn open(&self, name: &str) -> Result<OpenTemplate, Failure> {
@@ -111,6 +117,7 @@ impl Templates for PlayedTemplates {
         let [ram, kernel, initrd, root, state] = ["ram", "kernel", "initrd", "root", "state"].map(file);
         Ok(OpenTemplate {
             key: "key".to_owned(),
+            edition: 0,
             vcpus: 1,
             memory_mb,
             ram,
@@ -120,6 +127,14 @@ impl Templates for PlayedTemplates {
             state,
             layer,
         })
+    }
+
+    fn check(&self, name: &str, _edition: u64) -> Result<(), Failure> {
+        if self.damage.exists() {
+            let message = format!("the template `{name}` is damaged");
+            return Err(Failure::new(ErrorCode::TemplateDamaged, message));
+        }
+        Ok(())
     }
 }
 

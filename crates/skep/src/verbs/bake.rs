@@ -5,6 +5,7 @@ use std::{io, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{getpid, set_child_subreaper};
 use skep_image::{AGENT, Bakery, Progress};
 
 use crate::{output, settings::Settings};
@@ -21,6 +22,8 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
         bail!("a bake needs root: it boots a VM in a jail; run `sudo skep bake`");
     }
     let settings = verb.settings.absolute()?;
+    // Its VMMs are children of a stage that ends. A keeper that started us would inherit them, and wait for none.
+    set_child_subreaper(Some(getpid())).context("the bake cannot wait for its processes")?;
     let bar = ProgressBar::new_spinner();
     let done = bakery(&settings, progress(&bar))?.load();
     bar.finish_and_clear();

@@ -28,6 +28,9 @@ impl ControlGroup {
             }
             other => other?,
         }
+        // Where memory runs out, all of a command goes: what a fork bomb leaves would only go on. Not every machine hands
+        // that controller down.
+        let _ = fs::write(path.join("memory.oom.group"), "1");
         Ok(Self { path, removed: AtomicBool::new(false) })
     }
 

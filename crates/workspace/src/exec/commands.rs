@@ -30,6 +30,8 @@ const KEPT_COUNT: usize = 64;
 const KEPT_BYTES: usize = 8 << 20;
 /// How long an ended command is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
+/// How often one looks whether all have ended.
+const GLANCE: Duration = Duration::from_millis(5);
 /// How often all others go first once a command ended: its reader, then the connection that the answer goes out by.
 const HOPS: usize = 3;
 
@@ -123,12 +125,13 @@ impl Commands {
     }
 
     async fn clean_up(&self, shell: u32, running: Arc<Running>) {
+        let discarded = self.0.ahead.get().map(ShellAhead::discarded);
         for _ in 0..HOPS {
             tokio::task::yield_now().await;
         }
         self.owned().remove(&shell);
         self.shelf().put_away(running);
-        if let Some(ahead) = self.0.ahead.get() {
+        if let Some(ahead) = self.0.ahead.get().filter(|ahead| discarded == Some(ahead.discarded())) {
             ahead.prepare(self).await;
         }
     }
@@ -171,6 +174,13 @@ impl Commands {
     pub async fn rest(&self) {
         if let Some(ahead) = self.0.ahead.get() {
             ahead.rest(self).await;
+        }
+    }
+
+    /// Waits until no child is awaited here any more: neither a command nor a shell that was to become one.
+    pub async fn idle(&self) {
+        while !self.owned().is_empty() {
+            tokio::time::sleep(GLANCE).await;
         }
     }
 

@@ -4,12 +4,16 @@ use std::{fs, io};
 
 use super::{scratch::MemoryMap, stack::Stack};
 
-/// The kernel's own code in each process begins here, in whole pages, and makes system calls.
-const GATE_PAGES: usize = 2;
-const PAGE: usize = 4096;
-const SYSCALL: [u8; 2] = [0x0F, 0x05];
+const PAGE: u64 = 4096;
+/// Notes of the kernel: where the program's headers are, how many, and where it begins.
+const AT_PHDR: u64 = 3;
+const AT_PHNUM: u64 = 5;
 const AT_ENTRY: u64 = 9;
-const AT_SYSINFO_EHDR: u64 = 33;
+/// A program header: its length, and what is needed of it.
+const HEADER_BYTES: usize = 56;
+const PT_LOAD: u32 = 1;
+const PT_PHDR: u32 = 6;
+const PF_X: u32 = 1;
 
 /// What the kernel tells of a process that was just loaded.
 #[derive(Debug)]
@@ -18,7 +22,8 @@ pub(super) struct Facts {
     pub(super) entry: u64,
     pub(super) stack: Stack,
     pub(super) memory: MemoryMap,
-    kernels_code: u64,
+    headers: u64,
+    header_count: u64,
 }
 
 impl Facts {
@@ -26,22 +31,48 @@ impl Facts {
         let notes = fs::read(format!("/proc/{pid}/auxv"))?;
         let memory = memory(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or_else(strange)?;
         let entry = note(&notes, AT_ENTRY).ok_or_else(strange)?;
-        let kernels_code = note(&notes, AT_SYSINFO_EHDR).ok_or_else(strange)?;
+        let headers = note(&notes, AT_PHDR).ok_or_else(strange)?;
+        let header_count = note(&notes, AT_PHNUM).ok_or_else(strange)?;
         let stack = Stack::new(memory.stack, memory.texts[0], memory.texts[3], notes);
-        Ok(Self { entry, stack, memory, kernels_code })
+        Ok(Self { entry, stack, memory, headers, header_count })
     }
 
-    /// The address of an instruction that makes a system call.
-    pub(super) fn gate(&self, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<u64> {
-        let mut page = [0; PAGE];
-        for number in 0..GATE_PAGES {
-            let address = self.kernels_code + (number * PAGE) as u64;
-            read(address, &mut page)?;
-            if let Some(at) = page.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL) {
-                return Ok(address + at as u64);
-            }
-        }
-        Err(strange())
+    /// Where the program's code ends and its last page does not, for at least so many bytes.
+    pub(super) fn room(
+        &self,
+        bytes: u64,
+        read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut headers = vec![0; usize::try_from(self.header_count).map_err(|_| strange())? * HEADER_BYTES];
+        read(self.headers, &mut headers)?;
+        let headers = || headers.chunks_exact(HEADER_BYTES).filter_map(Header::parse);
+        let own = headers().find(|header| header.kind == PT_PHDR).ok_or_else(strange)?;
+        let shift = self.headers.wrapping_sub(own.address);
+        let holds_entry = |header: &Header| {
+            let begin = header.address.wrapping_add(shift);
+            (begin..begin.saturating_add(header.length)).contains(&self.entry)
+        };
+        let code = headers().find(|it| it.kind == PT_LOAD && it.flags & PF_X != 0 && holds_entry(it));
+        let code = code.ok_or_else(strange)?;
+        let end = (code.address.wrapping_add(shift) + code.length).next_multiple_of(8);
+        let page_end = end.next_multiple_of(PAGE);
+        if page_end - end >= bytes { Ok(end) } else { Err(strange()) }
+    }
+}
+
+struct Header {
+    kind: u32,
+    flags: u32,
+    address: u64,
+    /// In the file, and all that there is of code.
+    length: u64,
+}
+
+impl Header {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let half = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        Some(Self { kind: half(0)?, flags: half(4)?, address: word(16)?, length: word(32)? })
     }
 }
 

@@ -10,6 +10,7 @@
 //! Whatever is unexpected costs the time that was to be saved, and no more: there is none ahead then, and the command
 //! gets a shell of its own. So failures are not told.
 
+mod calls;
 mod facts;
 mod files;
 mod scratch;
@@ -36,7 +37,7 @@ use tokio::net::unix::pipe;
 
 use super::{Commands, cgroup::ControlGroup, shell::Shell, spawn::Spawned};
 use crate::Place;
-use trace::Tracee;
+use trace::{Attention, Tracee};
 use zygote::Zygote;
 
 /// How many failures in a row show that it does not work here.
@@ -119,15 +120,17 @@ impl ShellAhead {
 
     /// Sees to it that a shell is ready, unless somebody else does or it is hopeless. Fails silently.
     pub(super) async fn prepare(&self, commands: &Commands) {
-        while let Some(discarded) = self.begin() {
-            let outcome = self.make_ready(commands, discarded).await;
-            if outcome.is_err() {
-                self.discard(commands);
-            }
+        let Some(mut discarded) = self.begin() else { return };
+        while self.make_ready(commands, discarded).await.is_err() {
+            self.discard(commands);
             let mut state = self.state();
-            state.preparing = false;
-            state.failures = if outcome.is_ok() { 0 } else { state.failures + 1 };
+            state.failures += 1;
+            if state.is_settled() {
+                break;
+            }
+            discarded = state.discarded;
         }
+        self.state().preparing = false;
     }
 
     /// Begins to prepare where that is needed, and returns how often all was discarded before.
@@ -138,6 +141,11 @@ impl ShellAhead {
         }
         state.preparing = true;
         Some(state.discarded)
+    }
+
+    /// How often all was discarded: what was to be done before that need not be done after it.
+    pub(super) fn discarded(&self) -> u64 {
+        self.state().discarded
     }
 
     async fn make_ready(&self, commands: &Commands, discarded: u64) -> io::Result<()> {
@@ -152,7 +160,9 @@ impl ShellAhead {
         }
         self.state().linked = Some(Arc::clone(&linked));
         let ready = copy(commands, &linked, false)?;
-        self.state().ready = Some(ready);
+        let mut state = self.state();
+        state.ready = Some(ready);
+        state.failures = 0;
         Ok(())
     }
 
@@ -222,7 +232,8 @@ fn copy(commands: &Commands, linked: &Linked, with_stdin: bool) -> io::Result<Re
     let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stderr) = (pipe::Receiver::from_owned_fd(stdout)?, pipe::Receiver::from_owned_fd(stderr)?);
-    let (pid, ()) = commands.bear(|| linked.zygote.copy().map(|pid| (pid, ())))?;
+    let attention = &Attention::pay()?;
+    let (pid, ()) = commands.bear(|| linked.zygote.copy(attention).map(|pid| (pid, ())))?;
     let shell = commands.adopt(pid)?;
     let group = match commands.unnamed_group() {
         Ok(group) => group,
@@ -231,7 +242,7 @@ fn copy(commands: &Commands, linked: &Linked, with_stdin: bool) -> io::Result<Re
             return Err(error);
         }
     };
-    let equipped = linked.zygote.equip(pid, [&stdin, &their_stdout, &their_stderr]);
+    let equipped = linked.zygote.equip(attention, pid, [&stdin, &their_stdout, &their_stderr]);
     match equipped.and_then(|tracee| group.take_in(pid).map(|()| tracee)) {
         Ok(tracee) => {
             Ok(Ready { group, tracee, spawned: Spawned { shell, stdin: stdin_pipe, stdout, stderr } })

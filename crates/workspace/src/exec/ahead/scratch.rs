@@ -3,10 +3,7 @@
 
 use std::{io, os::unix::ffi::OsStrExt, path::Path};
 
-use super::{
-    stack::Image,
-    trace::{Registers, Tracee},
-};
+use super::{calls::table_bytes, stack::Image, trace::Tracee};
 
 /// How far below the stack's end the structures begin. The dynamic loader has been there, so it is memory.
 const STRUCTURES: u64 = 2048;
@@ -16,15 +13,87 @@ const PATH_BYTES: usize = 4096;
 const MAP_WORDS: usize = 13;
 /// No other program file.
 const NO_FILE: u64 = 0xFFFF_FFFF_0000_0000;
-
-/// Where each structure begins.
-const MESSAGE: u64 = 0;
-const VECTOR: u64 = 64;
-const BYTE: u64 = 80;
-const CONTROL: u64 = 96;
 const CONTROL_BYTES: u64 = 64;
-const MAP: u64 = 192;
-const TID: u64 = 320;
+
+/// Where each structure is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scratch {
+    end: u64,
+}
+
+impl Scratch {
+    /// Below the end of this stack.
+    pub(super) fn below(end: u64) -> Self {
+        Self { end }
+    }
+
+    fn at(self, offset: u64) -> u64 {
+        self.end - STRUCTURES + offset
+    }
+
+    /// The message by which a copy takes its streams.
+    pub(super) fn message(self) -> u64 {
+        self.at(0)
+    }
+
+    fn vector(self) -> u64 {
+        self.at(64)
+    }
+
+    fn byte(self) -> u64 {
+        self.at(80)
+    }
+
+    fn control(self) -> u64 {
+        self.at(96)
+    }
+
+    /// Its memory map.
+    pub(super) fn map(self) -> u64 {
+        self.at(192)
+    }
+
+    /// Where the kernel says where it keeps its thread's id.
+    pub(super) fn tid(self) -> u64 {
+        self.at(320)
+    }
+
+    /// Calls of the zygote.
+    pub(super) fn zygotes_table(self) -> u64 {
+        self.at(384)
+    }
+
+    /// Calls by which a copy is equipped.
+    pub(super) fn copys_table(self) -> u64 {
+        self.zygotes_table() + table_bytes(8)
+    }
+
+    /// Calls between the command and the program's beginning.
+    pub(super) fn last_table(self) -> u64 {
+        self.copys_table() + table_bytes(4)
+    }
+
+    pub(super) fn path(self) -> u64 {
+        self.end - PATH
+    }
+
+    /// Puts down a path.
+    pub(super) fn write_path(self, tracee: &Tracee, path: &Path) -> io::Result<()> {
+        let path = path.as_os_str().as_bytes();
+        if path.len() >= PATH_BYTES {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        tracee.write(&[(self.path(), &[path, &[0]].concat())])
+    }
+
+    /// Puts down the message, which all copies share.
+    pub(super) fn write_message(self, tracee: &Tracee) -> io::Result<()> {
+        // No address to send to, one vector, room for descriptors.
+        let message = [0, 0, self.vector(), 1, self.control(), CONTROL_BYTES, 0].map(u64::to_le_bytes);
+        let vector = [self.byte(), 1].map(u64::to_le_bytes);
+        tracee.write(&[(self.message(), message.as_flattened()), (self.vector(), vector.as_flattened())])
+    }
+}
 
 /// Where a process has what, as the kernel has it: what a listing of processes shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,56 +124,6 @@ impl MemoryMap {
     pub(super) fn arguments(at: u64) -> [u64; 4] {
         [libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, at, (MAP_WORDS * size_of::<u64>()) as u64]
     }
-}
-
-/// The address of the message by which a copy takes its streams.
-pub(super) fn message(registers: &Registers) -> u64 {
-    at(registers, MESSAGE)
-}
-
-/// The address of its memory map.
-pub(super) fn map(registers: &Registers) -> u64 {
-    at(registers, MAP)
-}
-
-/// Puts down a path, and returns its address.
-pub(super) fn write_path(tracee: &Tracee, registers: &Registers, path: &Path) -> io::Result<u64> {
-    let path = path.as_os_str().as_bytes();
-    if path.len() >= PATH_BYTES {
-        return Err(io::ErrorKind::InvalidFilename.into());
-    }
-    let address = registers.rsp - PATH;
-    tracee.write(&[(address, &[path, &[0]].concat())])?;
-    Ok(address)
-}
-
-/// Writes what all copies share, and returns where the process keeps its thread's id, and its memory as it is now.
-/// Fails where the kernel would take no map from it.
-pub(super) fn furnish(
-    tracee: &Tracee,
-    registers: &Registers,
-    mut memory: MemoryMap,
-) -> io::Result<(u64, MemoryMap)> {
-    memory.heap[1] = tracee.call(registers, libc::SYS_brk, &[0])? as u64;
-    // No address to send to, one vector, room for descriptors.
-    let message =
-        [0, 0, at(registers, VECTOR), 1, at(registers, CONTROL), CONTROL_BYTES, 0].map(u64::to_le_bytes);
-    let vector = [at(registers, BYTE), 1].map(u64::to_le_bytes);
-    tracee.write(&[
-        (at(registers, MESSAGE), message.as_flattened()),
-        (at(registers, VECTOR), vector.as_flattened()),
-        (at(registers, MAP), &memory.to_bytes()),
-    ])?;
-    tracee.call(registers, libc::SYS_prctl, &MemoryMap::arguments(at(registers, MAP)))?;
-    let tid = at(registers, TID);
-    tracee.call(registers, libc::SYS_prctl, &[libc::PR_GET_TID_ADDRESS as u64, tid])?;
-    let mut address = [0; size_of::<u64>()];
-    tracee.read(tid, &mut address)?;
-    Ok((u64::from_le_bytes(address), memory))
-}
-
-fn at(registers: &Registers, offset: u64) -> u64 {
-    registers.rsp - STRUCTURES + offset
 }
 
 #[cfg(test)]

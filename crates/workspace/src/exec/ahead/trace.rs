@@ -1,8 +1,9 @@
-//! A process that is stopped under `ptrace`: its registers, its memory, and system calls made in its name.
+//! A process that is stopped under `ptrace`: its registers and its memory.
 //!
 //! Only the thread that began to trace a process may ask for any of this; from others the kernel refuses it.
 
 use std::{
+    cell::Cell,
     ffi::c_uint,
     io, mem,
     os::unix::process::CommandExt,
@@ -11,14 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    process::{Pid, WaitOptions, WaitStatus, waitpid},
-    thread::sched_yield,
-};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 
-/// What a system call in another process may take. Those that are made here wait for nothing but a processor, so one
-/// that takes longer is held up by somebody.
-const CALL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a stop that comes at once may take. Nothing is waited for but a processor, so one that takes longer is held
+/// up by somebody.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
+/// How long a stop may go unnoticed.
+const MOMENT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const SIGTRAP: i32 = libc::SIGTRAP;
 
 /// The registers of a stopped process.
@@ -28,8 +28,6 @@ pub(super) type Registers = libc::user_regs_struct;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tracee {
     pid: Pid,
-    /// Where its memory holds the instruction `syscall`.
-    gate: u64,
 }
 
 /// Lets this command stop as soon as its program is loaded, traced by the thread that starts it.
@@ -54,38 +52,80 @@ pub(super) fn is_trap(status: WaitStatus) -> bool {
     status.stopping_signal() == Some(SIGTRAP)
 }
 
-/// Waits in place for a stop that comes at once. The tracer has no time to sleep: with one processor, to step aside is
-/// all that the other process needs.
-pub(super) fn next_stop(pid: Pid) -> io::Result<WaitStatus> {
-    let began = Instant::now();
-    loop {
-        sched_yield();
-        if let Some(status) = change(pid)? {
-            return if status.stopped() { Ok(status) } else { Err(io::Error::other("it ended")) };
+/// Nothing tells this thread of its children while this exists but [`Attention::next_stop`]: each stop would interrupt
+/// it otherwise, and each wake whoever reaps.
+#[derive(Debug)]
+pub(super) struct Attention {
+    before: libc::sigset_t,
+    /// Whether somebody else's child was told of meanwhile.
+    others: Cell<bool>,
+}
+
+impl Attention {
+    pub(super) fn pay() -> io::Result<Self> {
+        // SAFETY: a signal set is an array of integers, of which every bit pattern is one.
+        let mut before = unsafe { mem::zeroed() };
+        // SAFETY: both sets outlive the call.
+        let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &deaths_and_stops(), &mut before) };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
         }
-        if began.elapsed() > CALL_LIMIT {
-            return Err(io::ErrorKind::TimedOut.into());
+        Ok(Self { before, others: Cell::new(false) })
+    }
+
+    /// Waits in place for a stop that comes at once.
+    pub(super) fn next_stop(&self, pid: Pid) -> io::Result<WaitStatus> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = change(pid)? {
+                return if status.stopped() { Ok(status) } else { Err(io::Error::other("it ended")) };
+            }
+            if began.elapsed() > STOP_LIMIT {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.wait(pid);
+        }
+    }
+
+    /// Sleeps until a child stops or ends, or for a moment: another thread may have been told instead.
+    fn wait(&self, pid: Pid) {
+        // SAFETY: all bit patterns of a `siginfo_t` are valid.
+        let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+        // SAFETY: all three outlive the call.
+        let signal = unsafe { libc::sigtimedwait(&deaths_and_stops(), &mut info, &MOMENT) };
+        // SAFETY: this signal is about a child, of which it tells the process id.
+        let is_other = signal == libc::SIGCHLD && unsafe { info.si_pid() } != pid.as_raw_pid();
+        self.others.set(self.others.get() || is_other);
+    }
+}
+
+impl Drop for Attention {
+    fn drop(&mut self) {
+        // SAFETY: the set outlives the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
+        if self.others.get() {
+            // Whoever reaps is told now.
+            let _ = kill_process(getpid(), Signal::CHILD);
         }
     }
 }
 
+fn deaths_and_stops() -> libc::sigset_t {
+    // SAFETY: a signal set is an array of integers, of which every bit pattern is one.
+    let mut set = unsafe { mem::zeroed() };
+    // SAFETY: the set outlives the call.
+    unsafe { libc::sigaddset(&mut set, libc::SIGCHLD) };
+    set
+}
+
 impl Tracee {
-    /// A process that is stopped, with no gate known yet.
+    /// A process that is stopped, or about to be.
     pub(super) fn new(pid: Pid) -> Self {
-        Self { pid, gate: 0 }
+        Self { pid }
     }
 
     pub(super) fn pid(&self) -> Pid {
         self.pid
-    }
-
-    /// The same for a process with the same memory.
-    pub(super) fn twin(&self, pid: Pid) -> Self {
-        Self { pid, ..*self }
-    }
-
-    pub(super) fn set_gate(&mut self, gate: u64) {
-        self.gate = gate;
     }
 
     /// It ends when its tracer does.
@@ -138,33 +178,6 @@ impl Tracee {
             }
         }
         Ok(false)
-    }
-
-    /// Makes a system call in its name. What its registers hold afterwards is of no use.
-    pub(super) fn call(&self, registers: &Registers, number: i64, arguments: &[u64]) -> io::Result<i64> {
-        let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
-        let call = Registers {
-            rip: self.gate,
-            rax: number as u64,
-            // No call of its own is under way that the kernel could begin anew.
-            orig_rax: u64::MAX,
-            rdi: argument(0),
-            rsi: argument(1),
-            rdx: argument(2),
-            r10: argument(3),
-            r8: argument(4),
-            ..*registers
-        };
-        self.set_registers(&call)?;
-        self.request(libc::PTRACE_SINGLESTEP, 0, 0)?;
-        if !is_trap(next_stop(self.pid)?) {
-            return Err(io::Error::other("a signal came between"));
-        }
-        let result = self.registers()?.rax as i64;
-        match i32::try_from(result) {
-            Ok(error @ ..=-1) => Err(io::Error::from_raw_os_error(-error)),
-            _ => Ok(result),
-        }
     }
 
     /// Reads its memory.

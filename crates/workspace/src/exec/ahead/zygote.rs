@@ -24,11 +24,12 @@ use rustix::{
 };
 
 use super::{
+    calls::{Caller, ROUTINE_BYTES},
     facts::Facts,
     files::Files,
-    scratch::{self, MemoryMap},
+    scratch::{MemoryMap, Scratch},
     stack::{ARGUMENTS, Image, PLACEHOLDER, Stack, spare_environment},
-    trace::{self, Registers, Tracee},
+    trace::{self, Attention, Registers, Tracee},
 };
 
 /// How often a zygote is looked at while it is linked, and for how long.
@@ -49,12 +50,10 @@ const CLONE_FLAGS: i32 = libc::CLONE_PARENT
 pub(super) struct Zygote {
     tracee: Tracee,
     thread: ThreadId,
-    /// At the first instruction of the program.
-    registers: Registers,
+    caller: Caller,
     stack: Stack,
+    scratch: Scratch,
     memory: MemoryMap,
-    /// Where it keeps its thread's id.
-    tid_address: u64,
     files: Files,
     /// The directory that it stands in.
     directory: (u64, u64),
@@ -76,22 +75,74 @@ pub(super) fn spawn(directory: &Path) -> io::Result<(Child, OwnedFd)> {
 impl Zygote {
     /// Waits until this shell is linked, and makes it a zygote.
     pub(super) async fn link(pid: Pid, directory: &Path, socket: OwnedFd) -> io::Result<Self> {
-        let mut tracee = Tracee::new(pid);
+        let tracee = Tracee::new(pid);
         next_trap(pid).await?;
         tracee.end_with_tracer()?;
         let facts = Facts::of(pid.as_raw_pid().unsigned_abs())?;
         let registers = run_to(&tracee, facts.entry).await?;
-        facts.stack.check(|at, bytes| tracee.read(at, bytes))?;
+        let read = |at, bytes: &mut [u8]| tracee.read(at, bytes);
+        facts.stack.check(read)?;
         if registers.rsp != facts.memory.stack {
             return Err(io::Error::other("the shell moved its stack before it began"));
         }
-        tracee.set_gate(facts.gate(|at, bytes| tracee.read(at, bytes))?);
-        let (tid_address, memory) = scratch::furnish(&tracee, &registers, facts.memory)?;
-        free_streams(&tracee, &registers)?;
         let files = Files::of(&fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_pid()))?)?;
-        let directory = number(directory)?;
-        let (thread, stack) = (thread::current().id(), facts.stack);
-        Ok(Self { tracee, thread, registers, stack, memory, tid_address, files, directory, socket })
+        let mut zygote = Self {
+            tracee,
+            thread: thread::current().id(),
+            caller: Caller::install(&tracee, facts.room(ROUTINE_BYTES, read)?, registers)?,
+            scratch: Scratch::below(registers.rsp),
+            stack: facts.stack,
+            memory: facts.memory,
+            files,
+            directory: number(directory)?,
+            socket,
+        };
+        zygote.furnish()?;
+        Ok(zygote)
+    }
+
+    /// Makes the process what its copies are to be, and puts down what they need. Fails where the kernel would refuse
+    /// any of it to them.
+    fn furnish(&mut self) -> io::Result<()> {
+        let attention = Attention::pay()?;
+        let (scratch, dup) = (self.scratch, libc::F_DUPFD as u64);
+        let table = self.caller.table(&[
+            (libc::SYS_fcntl, &[0, dup, SOCKET]),
+            (libc::SYS_close, &[0]),
+            (libc::SYS_close, &[1]),
+            (libc::SYS_close, &[2]),
+            (libc::SYS_prctl, &[libc::PR_GET_TID_ADDRESS as u64, scratch.tid()]),
+            (libc::SYS_brk, &[0]),
+        ]);
+        self.tracee.write(&[(scratch.zygotes_table(), &table)])?;
+        let results = self.caller.make(&attention, &self.tracee, scratch.zygotes_table())?;
+        let [socket, .., heap_end]: [i64; 6] = results;
+        if socket as u64 != SOCKET {
+            return Err(io::Error::other("the shell has more open than it was given"));
+        }
+        self.memory.heap[1] = heap_end as u64;
+        let mut tid_address = [0; size_of::<u64>()];
+        self.tracee.read(scratch.tid(), &mut tid_address)?;
+        let map = self.caller.table(&[(libc::SYS_prctl, &MemoryMap::arguments(scratch.map()))]);
+        let map_pieces: [(u64, &[u8]); 2] =
+            [(scratch.zygotes_table(), &map), (scratch.map(), &self.memory.to_bytes())];
+        self.tracee.write(&map_pieces)?;
+        let _: [i64; 1] = self.caller.make(&attention, &self.tracee, scratch.zygotes_table())?;
+        self.write_tables(u64::from_le_bytes(tid_address))
+    }
+
+    fn write_tables(&self, tid_address: u64) -> io::Result<()> {
+        let (scratch, caller) = (self.scratch, &self.caller);
+        let flags = i64::from(CLONE_FLAGS) as u64;
+        let clone = caller.table(&[(libc::SYS_clone, &[flags, 0, 0, tid_address])]);
+        let equip = caller.table(&[
+            // They take the lowest free numbers, which are those of the standard streams.
+            (libc::SYS_recvmsg, &[SOCKET, scratch.message(), libc::MSG_DONTWAIT as u64]),
+            (libc::SYS_close, &[SOCKET]),
+            (libc::SYS_setsid, &[]),
+        ]);
+        scratch.write_message(&self.tracee)?;
+        self.tracee.write(&[(scratch.zygotes_table(), &clone), (scratch.copys_table(), &equip)])
     }
 
     /// Whether this thread may ask for copies, and for what is done to them.
@@ -116,49 +167,52 @@ impl Zygote {
     /// Makes a copy, which is a child of ours and stopped. It has yet to be equipped.
     ///
     /// After an error here or in what follows the zygote is of no more use.
-    pub(super) fn copy(&self) -> io::Result<Pid> {
-        let flags = i64::from(CLONE_FLAGS) as u64;
-        let pid = self.tracee.call(&self.registers, libc::SYS_clone, &[flags, 0, 0, self.tid_address])?;
+    pub(super) fn copy(&self, attention: &Attention) -> io::Result<Pid> {
+        let [pid] = self.caller.make(attention, &self.tracee, self.scratch.zygotes_table())?;
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Gives a copy its standard streams and a session of its own.
-    pub(super) fn equip(&self, copy: Pid, streams: [&OwnedFd; 3]) -> io::Result<Tracee> {
-        trace::next_stop(copy)?;
-        let tracee = self.tracee.twin(copy);
+    pub(super) fn equip(
+        &self,
+        attention: &Attention,
+        copy: Pid,
+        streams: [&OwnedFd; 3],
+    ) -> io::Result<Tracee> {
+        let tracee = Tracee::new(copy);
         let streams = streams.map(AsFd::as_fd);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&streams));
         sendmsg(&self.socket, &[IoSlice::new(b".")], &mut control, SendFlags::DONTWAIT)?;
-        // They take the lowest free numbers, which are those of the standard streams.
-        let message = [SOCKET, scratch::message(&self.registers), libc::MSG_DONTWAIT as u64];
-        tracee.call(&self.registers, libc::SYS_recvmsg, &message)?;
-        tracee.call(&self.registers, libc::SYS_close, &[SOCKET])?;
-        tracee.call(&self.registers, libc::SYS_setsid, &[])?;
+        attention.next_stop(copy)?;
+        let _: [i64; 3] = self.caller.make(attention, &tracee, self.scratch.copys_table())?;
         Ok(tracee)
     }
 
     /// Lets a copy run as the shell of a command, in this directory where it is not the zygote's own.
     pub(super) fn run(&self, copy: &Tracee, image: &Image, directory: Option<&Path>) -> io::Result<()> {
+        let scratch = self.scratch;
         // Sent while it waited, it is not for the command.
         if copy.has_signal()? {
             return Err(io::Error::other("a signal waits for the shell"));
         }
         if let Some(directory) = directory {
-            let path = scratch::write_path(copy, &self.registers, directory)?;
-            copy.call(&self.registers, libc::SYS_chdir, &[path])?;
+            let table = self.caller.table(&[(libc::SYS_chdir, &[scratch.path()])]);
+            scratch.write_path(copy, directory)?;
+            copy.write(&[(scratch.copys_table(), &table)])?;
+            let _: [i64; 1] = self.caller.make(&Attention::pay()?, copy, scratch.copys_table())?;
         }
-        let map_at = scratch::map(&self.registers);
+        // A listing of processes shows the command.
+        let map = (libc::SYS_prctl, &MemoryMap::arguments(scratch.map())[..]);
         copy.write(&[
             (image.pointers_at, &image.pointers),
             (image.texts_at, &image.texts),
-            (map_at, &self.memory.with_texts(image).to_bytes()),
+            (scratch.map(), &self.memory.with_texts(image).to_bytes()),
+            (scratch.last_table(), &self.caller.last_table(&[map])),
         ])?;
-        // A listing of processes shows the command.
-        copy.call(&self.registers, libc::SYS_prctl, &MemoryMap::arguments(map_at))?;
-        copy.set_registers(&self.registers)?;
+        self.caller.aim(copy, scratch.last_table())?;
         copy.detach()
     }
 }
@@ -195,18 +249,6 @@ async fn next_trap(pid: Pid) -> io::Result<()> {
 
 fn unexpected(status: WaitStatus) -> io::Error {
     io::Error::other(format!("the shell did not wait: status {:#x}", status.as_raw()))
-}
-
-/// Leaves it with nothing open but the socket, behind where its copies will have their streams.
-fn free_streams(tracee: &Tracee, registers: &Registers) -> io::Result<()> {
-    let moved = tracee.call(registers, libc::SYS_fcntl, &[0, libc::F_DUPFD as u64, SOCKET])?;
-    if moved as u64 != SOCKET {
-        return Err(io::Error::other("the shell has more open than it was given"));
-    }
-    for stream in 0..SOCKET {
-        tracee.call(registers, libc::SYS_close, &[stream])?;
-    }
-    Ok(())
 }
 
 fn number(directory: &Path) -> io::Result<(u64, u64)> {

@@ -1,0 +1,129 @@
+//! System calls in the name of a waiting process: a routine of a few instructions, which makes all that a table lists
+//! and goes on where the table says. It stands where its program's code ends and the page does not.
+
+use std::io;
+
+use super::trace::{self, Attention, Registers, Tracee};
+
+const WORD: usize = size_of::<u64>();
+/// A call's number, five arguments and its result.
+const ENTRY_WORDS: usize = 7;
+const ENTRY_BYTES: u64 = (ENTRY_WORDS * WORD) as u64;
+/// Ends a table; behind it stand the value of `rdx` and where to go on.
+const END: u64 = u64::MAX;
+
+/// With `rbx` at a table.
+const ROUTINE: [u8; 48] = [
+    0x48, 0x8B, 0x03, // next: mov rax, [rbx]
+    0x48, 0x85, 0xC0, // test rax, rax
+    0x78, 0x20, // js done
+    0x48, 0x8B, 0x7B, 0x08, // mov rdi, [rbx + 8]
+    0x48, 0x8B, 0x73, 0x10, // mov rsi, [rbx + 16]
+    0x48, 0x8B, 0x53, 0x18, // mov rdx, [rbx + 24]
+    0x4C, 0x8B, 0x53, 0x20, // mov r10, [rbx + 32]
+    0x4C, 0x8B, 0x43, 0x28, // mov r8, [rbx + 40]
+    0x0F, 0x05, // syscall
+    0x48, 0x89, 0x43, 0x30, // mov [rbx + 48], rax
+    0x48, 0x83, 0xC3, 0x38, // add rbx, 56
+    0xEB, 0xD8, // jmp next
+    0x48, 0x8B, 0x53, 0x08, // done: mov rdx, [rbx + 8]
+    0xFF, 0x63, 0x10, // jmp [rbx + 16]
+    0xCC, // stop: int3
+];
+const STOP: u64 = 47;
+
+/// What the routine takes of a program's last page of code.
+pub(super) const ROUTINE_BYTES: u64 = ROUTINE.len() as u64;
+
+/// A system call: its number, then its arguments.
+pub(super) type Call<'a> = (i64, &'a [u64]);
+
+/// The routine in a process, and in its copies.
+#[derive(Debug)]
+pub(super) struct Caller {
+    code: u64,
+    /// At the program's first instruction.
+    registers: Registers,
+}
+
+impl Caller {
+    /// Puts the routine at this address, in a process that stands at its program's first instruction.
+    pub(super) fn install(tracee: &Tracee, code: u64, registers: Registers) -> io::Result<Self> {
+        for (place, word) in (code..).step_by(WORD).zip(ROUTINE.as_chunks().0) {
+            tracee.poke(place, u64::from_le_bytes(*word))?;
+        }
+        Ok(Self { code, registers })
+    }
+
+    /// A table after which the process stops.
+    pub(super) fn table(&self, calls: &[Call<'_>]) -> Vec<u8> {
+        table(calls, [END, 0, self.code + STOP])
+    }
+
+    /// A table after which the program begins.
+    pub(super) fn last_table(&self, calls: &[Call<'_>]) -> Vec<u8> {
+        table(calls, [END, self.registers.rdx, self.registers.rip])
+    }
+
+    /// Makes the calls of the table at this address, all of which must succeed, and returns what each returned.
+    pub(super) fn make<const COUNT: usize>(
+        &self,
+        attention: &Attention,
+        tracee: &Tracee,
+        table: u64,
+    ) -> io::Result<[i64; COUNT]> {
+        self.aim(tracee, table)?;
+        tracee.go_on()?;
+        if !trace::is_trap(attention.next_stop(tracee.pid())?) {
+            return Err(io::Error::other("a signal came between"));
+        }
+        let mut entries = vec![0; COUNT * ENTRY_WORDS * WORD];
+        tracee.read(table, &mut entries)?;
+        let mut results = [0; COUNT];
+        for (result, entry) in results.iter_mut().zip(entries.chunks_exact(ENTRY_WORDS * WORD)) {
+            let word = entry.last_chunk().copied().unwrap_or_default();
+            *result = i64::from_le_bytes(word);
+            if let Ok(error @ ..=-1) = i32::try_from(*result) {
+                return Err(io::Error::from_raw_os_error(-error));
+            }
+        }
+        Ok(results)
+    }
+
+    /// Lets the process begin with the table at this address when it next runs.
+    pub(super) fn aim(&self, tracee: &Tracee, table: u64) -> io::Result<()> {
+        // No call of its own is under way that the kernel could begin anew.
+        let none = u64::MAX;
+        tracee.set_registers(&Registers { rip: self.code, rbx: table, orig_rax: none, ..self.registers })
+    }
+}
+
+/// How long a table of so many calls is, in bytes.
+pub(super) const fn table_bytes(calls: u64) -> u64 {
+    calls * ENTRY_BYTES + 3 * WORD as u64
+}
+
+fn table(calls: &[Call<'_>], end: [u64; 3]) -> Vec<u8> {
+    let entry = |(number, arguments): &Call<'_>| {
+        let mut entry = [0; ENTRY_WORDS];
+        entry[0] = *number as u64;
+        entry[1..=arguments.len()].copy_from_slice(arguments);
+        entry
+    };
+    calls.iter().flat_map(entry).chain(end).flat_map(u64::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_as_long_as_it_is_said_to_be() {
+        let calls: [Call<'_>; 2] = [(1, &[2, 3]), (4, &[])];
+        let bytes = table(&calls, [END, 5, 6]);
+        assert_eq!(bytes.len() as u64, table_bytes(2));
+        assert_eq!(bytes[..24], [1u64, 2, 3].map(u64::to_le_bytes).concat()[..]);
+        assert_eq!(bytes[56..64], 4u64.to_le_bytes());
+        assert_eq!(ROUTINE[STOP as usize], 0xCC);
+    }
+}

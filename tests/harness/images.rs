@@ -1,0 +1,92 @@
+//! Image directories of a test's own.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use tempfile::TempDir;
+
+use super::{binary, ended};
+
+fn test_images() -> PathBuf {
+    let images = std::env::var_os("SKEP_TEST_IMAGES");
+    PathBuf::from(images.unwrap_or_else(|| panic!("SKEP_TEST_IMAGES is not set: run `make test`")))
+}
+
+/// An image directory of a test's own. Where the test fails, the VM of a killed bake does not stay.
+pub(crate) struct Images(TempDir);
+
+impl Images {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Images {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("cleared away: {:?}", clean(self.path()));
+        }
+    }
+}
+
+/// An image directory with copies of some of what the shared one has.
+pub(crate) fn images_with(copied: &[&Path]) -> Images {
+    let shared = test_images();
+    // Not below /tmp, which may be memory.
+    let own = tempfile::Builder::new().prefix("skep-test-").tempdir_in(shared.parent().unwrap()).unwrap();
+    for path in copied {
+        let below = own.path().join(path.parent().unwrap());
+        fs::create_dir_all(&below).unwrap();
+        let options = ["-a", "--reflink=auto", "--sparse=always"];
+        let status = Command::new("cp").args(options).arg(shared.join(path)).arg(&below).status().unwrap();
+        assert!(status.success());
+    }
+    Images(own)
+}
+
+/// A verb of the command with an image directory.
+pub(crate) fn skep(verb: &[&str], images: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command.args(verb).arg("--image-dir").arg(images).stdin(Stdio::null());
+    command
+}
+
+/// Bakes, where that is needed.
+pub(crate) fn bake(images: &Path) -> Output {
+    skep(&["bake"], images).output().unwrap()
+}
+
+/// The same with the base template of now, and that one's folder.
+pub(crate) fn images_with_template() -> (Images, PathBuf) {
+    let shared = bake(&test_images());
+    let template = PathBuf::from(String::from_utf8(shared.stdout).unwrap().trim_end());
+    let key = template.file_name().unwrap();
+    let images = images_with(&[Path::new(".cache"), &Path::new("base").join(key)]);
+    let dir = images.path().join("base").join(key);
+    (images, dir)
+}
+
+/// The folders of templates that a server could find.
+pub(crate) fn templates(images: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(images.join("base")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.join("manifest.json").exists()).collect()
+}
+
+/// Clears away what killed bakes left, as a user would.
+pub(crate) fn clean(images: &Path) -> Output {
+    // A data directory that does not exist has nothing to be cleared away.
+    ended(skep(&["doctor", "--clean"], images).arg("--data-dir").arg(images.join("no-data")))
+}
+
+/// Changes one bit in the middle of a file.
+pub(crate) fn flip_a_bit(path: &Path) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let at = file.metadata().unwrap().len() / 2;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}

@@ -1,0 +1,115 @@
+//! A template that is damaged or removed under a server that runs.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Skep, eventually,
+    images::{Images, bake, flip_a_bit, images_with_template, templates},
+    left_of_bake,
+};
+
+async fn start(data_dir: tempfile::TempDir, images: &Images) -> Skep {
+    let options = ["--pool-size", "1", "--image-dir", images.path().to_str().unwrap()];
+    Skep::start_on(data_dir, &options).await
+}
+
+/// Waits until a VM is parked, and gives its process.
+async fn parked(skep: &Skep) -> u64 {
+    let mut found = None;
+    eventually("a parked VM", async || {
+        let status = skep.get("/api/swarm/status").await.ok(200);
+        let taken: Vec<&Value> = status["vms"].as_array().unwrap().iter().map(|vm| &vm["pid"]).collect();
+        let ready = status["pool"]["base"]["ready"] == 1;
+        let vmms = skep.vmms().into_iter().map(u64::from);
+        found = vmms.filter(|_| ready).find(|pid| !taken.contains(&&json!(pid)));
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+fn lines_with(skep: &Skep, text: &str) -> usize {
+    skep.log().lines().filter(|line| line.contains(text)).count()
+}
+
+/// Follows a bake step by step: whole, it may take longer than anything else that tests wait for.
+async fn baked(skep: &Skep, times: usize) {
+    for step in ["root file system, initial", "boot of the guest", "checksums", "VMs are booted again"] {
+        eventually(step, async || lines_with(skep, step) == times).await;
+    }
+}
+
+#[tokio::test]
+async fn a_template_that_is_damaged_under_a_server_is_served_to_nobody_and_baked_again() {
+    let (images, dir) = images_with_template();
+    let skep = start(tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap(), &images).await;
+    parked(&skep).await;
+    let users = skep.boot(1).await.remove(0);
+    assert_eq!(users["boot"]["source"], "pool");
+    let damages: [fn(&Path); 2] = [flip_a_bit, |path| {
+        let length = path.metadata().unwrap().len();
+        fs::File::options().write(true).open(path).unwrap().set_len(length / 2).unwrap();
+    }];
+    for (times, damage) in (1..).zip(damages) {
+        let parked = parked(&skep).await;
+        damage(&dir.join("root.erofs"));
+        let refused = skep.post("/api/swarm/boot", &json!({})).await;
+        let message = refused.refused(422, "template_damaged");
+        assert!(message.contains("root.erofs") && message.contains("baked again"), "{message}");
+        assert!(!message.contains(dir.to_str().unwrap()), "{message}");
+        let found = || {
+            let wanted = format!("the template at {} is damaged: root.erofs", dir.display());
+            let log = skep.log();
+            let lines = log.lines().filter(|line| line.contains("no VM is booted before"));
+            lines.filter(|line| line.contains(&wanted)).count()
+        };
+        assert_eq!(found(), times, "{}", skep.log());
+        eventually("the end of what was parked", async || {
+            !skep.vmms().into_iter().any(|pid| u64::from(pid) == parked)
+        })
+        .await;
+        baked(&skep, times).await;
+        assert_eq!(found(), times, "{}", skep.log());
+        let pid = skep.boot_one().await;
+        assert_eq!(skep.output(pid, "echo whole").await, "whole");
+        skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+        let status = skep.get("/api/swarm/status").await.ok(200);
+        assert_eq!(status["vms"].as_array().unwrap().len(), 1, "{status}");
+        assert_eq!(status["vms"][0]["id"], users["id"], "{status}");
+    }
+    assert_eq!(left_of_bake(images.path()), Vec::<String>::new());
+    assert_eq!(templates(images.path()), std::slice::from_ref(&dir));
+    assert!(bake(images.path()).stderr.is_empty(), "it is whole now");
+    // A server that ends while it bakes takes the bake with it.
+    flip_a_bit(&dir.join("root.erofs"));
+    skep.post("/api/swarm/boot", &json!({})).await.refused(422, "template_damaged");
+    eventually("the bake's VMM", async || left_of_bake(images.path()).iter().any(|one| one.contains("qemu")))
+        .await;
+    drop(skep.stop());
+    eventually("the end of the bake", async || left_of_bake(images.path()).is_empty()).await;
+    assert_eq!(templates(images.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_template_whose_folder_goes_is_served_on_and_baked_at_the_next_start() {
+    let (images, dir) = images_with_template();
+    let skep = start(tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap(), &images).await;
+    parked(&skep).await;
+    fs::remove_dir_all(&dir).unwrap();
+    let vms = skep.boot(2).await;
+    let mut sources: Vec<&str> = vms.iter().map(|vm| vm["boot"]["source"].as_str().unwrap()).collect();
+    sources.sort_unstable();
+    assert_eq!(sources, ["cold", "pool"]);
+    for vm in &vms {
+        assert_eq!(skep.output(vm["pid"].as_u64().unwrap(), "ls /bin/sh").await, "/bin/sh");
+    }
+    assert_eq!(lines_with(&skep, "damaged") + lines_with(&skep, "bake: "), 0, "{}", skep.log());
+
+    let skep = start(skep.stop(), &images).await;
+    assert!(lines_with(&skep, "bake: checksums") > 0, "{}", skep.log());
+    let pid = skep.boot_one().await;
+    assert_eq!(skep.output(pid, "echo baked").await, "baked");
+    assert!(dir.is_dir());
+}
