@@ -271,6 +271,7 @@ async fn a_bench_measures_boots_out_of_the_pool_and_leaves_none() {
         let p50 = |figure: &str| group[figure]["p50"].as_f64().unwrap();
         assert!(p50("tti_ms") > p50("ready_ms") && p50("ready_ms") > 0.0, "{mode}: {run}");
         assert!(p50("proportional_mb") > p50("private_mb") && p50("private_mb") > 1.0, "{mode}: {run}");
+        assert!(p50("private_mb") >= p50("anonymous_mb") && p50("anonymous_mb") > 1.0, "{mode}: {run}");
         // A refill alone takes tens of milliseconds of a processor.
         let cpu = run["cost"]["cpu_ms_per_vm"].as_f64().unwrap();
         assert!(cpu > run["cost"]["server_cpu_ms_per_vm"].as_f64().unwrap() && cpu > 20.0, "{mode}: {run}");

@@ -15,11 +15,7 @@ mod report;
 mod runs;
 mod table;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    signals::Signals,
-};
+use crate::{connection::Connection, output, signals::Signals};
 use fleet::Fleet;
 
 /// Measure a running server.
@@ -35,13 +31,16 @@ enum Verb {
     Boot(Boot),
 }
 
-const ABOUT_FIGURES: &str = "identity_ms and ready_ms are the receipts'. tti_ms, the time to interactive, is the client's: \
-from sending the boot until the answer of the first command (`true`, by the shell) was there. CPU, memory and other load can \
-be read on the server's machine only, memory as root only. Percentiles are samples (nearest rank). Exit code 1: a boot or a \
-first command failed.";
+const ABOUT_FIGURES: &str = "\
+identity_ms and ready_ms are the receipts'. tti_ms, the time to interactive, is the client's: from sending the boot until \
+the answer of the first command (`true`, by the shell) was there. private_mb is what no other process maps: of a VM that \
+is alone, the template's pages too; anonymous_mb belongs to no file, so that much one VM more takes. CPU, memory and other \
+load can be read on the server's machine only, memory as root only. Percentiles are samples (nearest rank).
+
+Exit codes: 0 done; 1 a boot or a command failed, or the server refused; 2 the command line is wrong.";
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{ABOUT_FIGURES}\n\n{EXIT_CODES}"))]
+#[command(after_help = ABOUT_FIGURES)]
 struct Boot {
     /// VMs of each mode.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]

@@ -40,8 +40,10 @@ pub(super) struct Cost {
 /// What a VM's process holds, in MiB.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
-    /// Its own pages alone.
+    /// What nobody else maps. Pages of files count too, the template's memory among them: a VM that is alone has more.
     pub(super) private_mb: f64,
+    /// What belongs to no file: that much one VM more takes.
+    pub(super) anonymous_mb: f64,
     /// The same with its share of what others use too.
     pub(super) proportional_mb: f64,
 }
@@ -119,7 +121,11 @@ pub(super) fn memory(pid: u32) -> Option<Memory> {
         let kib = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok());
         kib.sum::<f64>() / 1024.0
     };
-    Some(Memory { private_mb: sum("Private_"), proportional_mb: sum("Pss:") })
+    Some(Memory {
+        private_mb: sum("Private_"),
+        anonymous_mb: sum("Anonymous:"),
+        proportional_mb: sum("Pss:"),
+    })
 }
 
 fn is_vmm(pid: u32) -> bool {

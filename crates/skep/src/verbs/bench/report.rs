@@ -52,6 +52,8 @@ pub(super) struct Group {
     /// Null where it could not be read.
     pub(super) private_mb: Option<Figures>,
     /// Null where it could not be read.
+    pub(super) anonymous_mb: Option<Figures>,
+    /// Null where it could not be read.
     pub(super) proportional_mb: Option<Figures>,
 }
 
@@ -101,6 +103,7 @@ impl Group {
             ready_ms: figures(|sample| sample.ready_ms)?,
             tti_ms: figures(|sample| sample.tti_ms)?,
             private_mb: Figures::of(memory().map(|memory| memory.private_mb)),
+            anonymous_mb: Figures::of(memory().map(|memory| memory.anonymous_mb)),
             proportional_mb: Figures::of(memory().map(|memory| memory.proportional_mb)),
         })
     }

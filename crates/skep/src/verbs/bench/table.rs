@@ -24,7 +24,11 @@ fn rows(report: &Report) -> Vec<[String; 8]> {
             let [mode, source, vms] = [run.mode.name(), source_of(group), &group.vms.to_string()];
             let named =
                 [("identity_ms", group.identity_ms), ("ready_ms", group.ready_ms), ("tti_ms", group.tti_ms)];
-            let memory = [("private_mb", group.private_mb), ("proportional_mb", group.proportional_mb)];
+            let memory = [
+                ("private_mb", group.private_mb),
+                ("anonymous_mb", group.anonymous_mb),
+                ("proportional_mb", group.proportional_mb),
+            ];
             let memory = memory.into_iter().filter_map(|(name, figures)| Some((name, figures?)));
             rows.extend(
                 named
