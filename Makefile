@@ -47,7 +47,7 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@echo "==> format and lints"
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 	@cargo fmt --all --check
-	@cargo clippy --locked --workspace --all-targets --features skep-tests/root -- -D warnings
+	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak -- -D warnings
 	@echo "==> tests that need neither root nor VMs"
 	@cargo test --locked --workspace --lib --bins
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --package skep-server --package skep-keeper-protocol \
@@ -71,7 +71,7 @@ soak: build ## SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
-		cargo test --locked --package skep-tests --features root --test front_door -- --ignored --nocapture --test-threads 1 \
+		cargo test --locked --package skep-tests --features soak --test front_door -- --nocapture --test-threads 1 \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms)
 
 clean: ## remove what was built

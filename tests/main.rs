@@ -36,7 +36,7 @@ mod isolation;
 mod pool;
 #[cfg(feature = "root")]
 mod processes;
-#[cfg(feature = "root")]
+#[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]
 mod spoofing;

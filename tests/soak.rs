@@ -36,13 +36,11 @@ const SERVER_KILLED: u32 = 50;
 /// How soon a killed VMM is noticed at the latest.
 const NOTICED: Duration = Duration::from_secs(5);
 
-#[ignore = "takes long: by `make soak`"]
 #[tokio::test(flavor = "multi_thread")]
 async fn boots_with_vmms_killed_at_random_leave_nothing() {
     soak(number("SOAK_BOOTS", 10_000), false).await;
 }
 
-#[ignore = "takes long: by `make soak SOAK_SERVER=1`"]
 #[tokio::test(flavor = "multi_thread")]
 async fn boots_with_servers_killed_too_leave_nothing() {
     soak(number("SOAK_BOOTS", 10_000) / 10, true).await;

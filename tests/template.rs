@@ -79,7 +79,10 @@ async fn a_template_that_is_damaged_under_a_server_is_served_to_nobody_and_baked
         assert_eq!(status["vms"].as_array().unwrap().len(), 1, "{status}");
         assert_eq!(status["vms"][0]["id"], users["id"], "{status}");
     }
-    assert_eq!(left_of_bake(images.path()), Vec::<String>::new());
+    let mut left = left_of_bake(images.path());
+    // The server itself has the image directory on its command line.
+    left.retain(|one| !one.contains(" serve "));
+    assert_eq!(left, Vec::<String>::new());
     assert_eq!(templates(images.path()), std::slice::from_ref(&dir));
     assert!(bake(images.path()).stderr.is_empty(), "it is whole now");
     // A server that ends while it bakes takes the bake with it.

@@ -103,6 +103,7 @@ impl Handler for Agent {
 
     async fn rest(&self) -> Result<(), Failure> {
         self.bare.commands().rest().await;
+        tokio::time::sleep(settle::SILENCE).await;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::error::{Doing, Error};
 
 /// How long a dead child waits. The answer of the command that just ended goes first.
-pub(crate) const DELAY: Duration = Duration::from_millis(50);
+const DELAY: Duration = Duration::from_millis(50);
 
 /// Reaps orphans from now on.
 pub(crate) fn start(commands: Commands) -> Result<(), Error> {

@@ -1,12 +1,12 @@
 //! The last minutes before the snapshot: what every VM will need is brought into the memory that all of them share.
 
-use std::{collections::BTreeMap, fs, io};
+use std::{collections::BTreeMap, fs, io, time::Duration};
 
 use rustix::fs::sync;
 use skep_api::exec::RunCommand;
 use skep_workspace::{Place, Run};
 
-use crate::{console, error::Error, groups, reaper};
+use crate::{console, error::Error, groups};
 
 /// Programs that agents start, each once, so that their pages and those of their libraries are in memory.
 const PROGRAMS: &[&str] = &[
@@ -29,6 +29,9 @@ const FILES: &[&str] = &[
     "/usr/bin/sleep",
     "/usr/lib/x86_64-linux-gnu/libc.so.6",
 ];
+/// Longer than anything that commands leave to be done later: reaping, and removing what is empty. Whatever is still to
+/// be done when a VM is saved or stopped it does when it goes on, and somebody waits for it then.
+pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 /// How often the way of a command is walked: the first times are the slow ones.
 const ROUNDS: usize = 5;
 
@@ -54,8 +57,7 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
     commands.forget_ended();
     groups::limit()?;
     sync();
-    // What is still to be done, every VM would do after its restore, each for the first time.
-    tokio::time::sleep(2 * reaper::DELAY).await;
+    tokio::time::sleep(SILENCE).await;
     console::say("at rest");
     Ok(())
 }

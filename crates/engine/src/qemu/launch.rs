@@ -33,9 +33,11 @@ impl Launcher for Qemu {
 
 impl Qemu {
     /// The rate of an emulated guest's time stamp counter, which is the machine's own. It cannot find it by itself on a
-    /// busy machine, and has no other clock: it would wait for ever for its first tick.
+    /// busy machine, and has no other clock: it would wait for ever for its first tick. Nor may it compare the counter
+    /// with its ticks, of which a busy machine loses some: it would give the counter up for good, and all that come from
+    /// that snapshot would count time in steps of 4 ms.
     fn clock(&self) -> String {
-        self.tsc_khz.map(|khz| format!(" tsc_early_khz={khz}")).unwrap_or_default()
+        self.tsc_khz.map(|khz| format!(" tsc_early_khz={khz} tsc=reliable")).unwrap_or_default()
     }
 
     fn machine(&self, purpose: &Purpose, vcpus: u32, memory_mb: u64, fds: &Numbered) -> Vec<String> {

@@ -30,6 +30,11 @@ const KEPT_COUNT: usize = 64;
 const KEPT_BYTES: usize = 8 << 20;
 /// How long an ended command is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
+/// How long after a command nothing follows it, so that there is time to clean up.
+const QUIET: Duration = Duration::from_millis(100);
+/// How many control groups of ended commands may wait for that, and how many are removed at once beyond it.
+const MANY_GROUPS: usize = 64;
+const AT_ONCE: usize = 2;
 /// How often one looks whether all have ended.
 const GLANCE: Duration = Duration::from_millis(5);
 /// How often all others go first once a command ended: its reader, then the connection that the answer goes out by.
@@ -43,6 +48,8 @@ pub struct Commands(Arc<Table>);
 struct Table {
     cgroup_parent: PathBuf,
     started: AtomicU64,
+    /// Names that were given to commands and groups without one.
+    named: AtomicU64,
     shelf: Mutex<Shelf>,
     /// Process ids of shells that are awaited here.
     owned: Mutex<BTreeSet<u32>>,
@@ -54,8 +61,8 @@ struct Shelf {
     by_id: BTreeMap<String, Arc<Running>>,
     /// Ended ones, oldest first.
     ended: VecDeque<Arc<Running>>,
-    /// Ended ones whose control group still holds processes.
-    lingering: Vec<Arc<Running>>,
+    /// Ended ones whose control group is still there: it holds processes, or it is not yet removed.
+    lingering: VecDeque<Arc<Running>>,
 }
 
 impl Commands {
@@ -63,6 +70,7 @@ impl Commands {
         Self(Arc::new(Table {
             cgroup_parent,
             started: AtomicU64::new(0),
+            named: AtomicU64::new(0),
             shelf: Mutex::default(),
             owned: Mutex::default(),
             ahead: OnceLock::new(),
@@ -84,6 +92,7 @@ impl Commands {
             return Err(Error::IdTaken { id: id.to_owned() });
         }
         let (group, spawned) = self.launch(id, command, &cwd, place)?;
+        self.0.started.fetch_add(1, Ordering::Relaxed);
         let running = Running::new(id, group);
         shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
         drop(shelf);
@@ -134,6 +143,17 @@ impl Commands {
         if let Some(ahead) = self.0.ahead.get().filter(|ahead| discarded == Some(ahead.discarded())) {
             ahead.prepare(self).await;
         }
+        let started = self.started();
+        tokio::time::sleep(QUIET).await;
+        // Whoever starts one command after the other does not wait for groups of earlier ones to be removed.
+        if self.started() == started {
+            self.shelf().sweep(usize::MAX);
+        }
+    }
+
+    /// How many commands were started so far.
+    fn started(&self) -> u64 {
+        self.0.started.load(Ordering::Relaxed)
     }
 
     /// Starts a child, which is awaited here. The list is held meanwhile: who reaps orphans must never see a child of
@@ -161,7 +181,7 @@ impl Commands {
 
     /// A control group for a command that has no id yet. None is named like it: an id holds no dot.
     pub(super) fn unnamed_group(&self) -> io::Result<ControlGroup> {
-        let name = format!("shell.{}", self.0.started.fetch_add(1, Ordering::Relaxed));
+        let name = format!("shell.{}", self.0.named.fetch_add(1, Ordering::Relaxed));
         ControlGroup::create(&self.0.cgroup_parent, &name)
     }
 
@@ -170,11 +190,13 @@ impl Commands {
         let _ = self.0.ahead.set(ShellAhead::new(directory));
     }
 
-    /// Waits until a shell stands ready for the next command, if one ever will.
+    /// Waits until nothing is left to do before the next command: a shell stands ready for it, if one ever will, and
+    /// nothing is left of those that ended.
     pub async fn rest(&self) {
         if let Some(ahead) = self.0.ahead.get() {
             ahead.rest(self).await;
         }
+        self.shelf().sweep(usize::MAX);
     }
 
     /// Waits until no child is awaited here any more: neither a command nor a shell that was to become one.
@@ -220,7 +242,7 @@ impl Commands {
 
     /// An id for a command whose caller has none.
     pub(crate) fn unused_id(&self) -> String {
-        format!("local_{}", self.0.started.fetch_add(1, Ordering::Relaxed))
+        format!("local_{}", self.0.named.fetch_add(1, Ordering::Relaxed))
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
@@ -234,8 +256,9 @@ impl Commands {
 
 impl Shelf {
     fn put_away(&mut self, running: Arc<Running>) {
-        if !running.remove_group() {
-            self.lingering.push(Arc::clone(&running));
+        self.lingering.push_back(Arc::clone(&running));
+        if self.lingering.len() > MANY_GROUPS {
+            self.sweep(AT_ONCE);
         }
         // It may have been forgotten since it ended.
         if self.by_id.get(running.id()).is_some_and(|kept| Arc::ptr_eq(kept, &running)) {
@@ -244,9 +267,16 @@ impl Shelf {
         self.tidy();
     }
 
-    /// Forgets what is too much or too old, and removes groups that are empty by now.
+    /// Removes so many control groups, oldest first, as far as they are empty.
+    fn sweep(&mut self, count: usize) {
+        for _ in 0..count.min(self.lingering.len()) {
+            let removed = self.lingering.pop_front().filter(|running| !running.remove_group());
+            self.lingering.extend(removed);
+        }
+    }
+
+    /// Forgets what is too much or too old.
     fn tidy(&mut self) {
-        self.lingering.retain(|running| !running.remove_group());
         let remains = self.ended.iter().filter_map(|running| running.remains());
         let mut bytes: usize = remains.map(|(_, kept)| kept).sum();
         while let Some((age, kept)) = self.ended.front().and_then(|running| running.remains()) {

@@ -23,6 +23,9 @@ use super::{
 /// is promised.
 const PIPES_GRACE: Duration = Duration::from_millis(80);
 
+/// How much of a pipe is read at once from a command that says much, in bytes.
+const LONGEST_READ: usize = 32 * 1024;
+
 /// Sees the command to its end, at the latest when `limit` is over.
 pub(super) async fn supervise(
     running: Arc<Running>,
@@ -74,7 +77,8 @@ fn exit(status: Option<ExitStatus>, duration: Duration, timed_out: bool) -> Exec
 /// a closed pipe would end them.
 async fn record(running: Arc<Running>, stream: Stream, mut pipe: pipe::Receiver) {
     let mut taken = running.listen_for_readers();
-    let mut buffer = vec![0; 32 * 1024];
+    // Most commands say little, and fresh memory is dear.
+    let mut buffer = vec![0; 1024];
     loop {
         while !running.has_room(stream) {
             if taken.changed().await.is_err() {
@@ -83,7 +87,12 @@ async fn record(running: Arc<Running>, stream: Stream, mut pipe: pipe::Receiver)
         }
         match pipe.read(&mut buffer).await {
             Ok(0) | Err(_) => return,
-            Ok(count) => running.append(stream, &buffer[..count]),
+            Ok(count) => {
+                running.append(stream, &buffer[..count]);
+                if count == buffer.len() && count < LONGEST_READ {
+                    buffer.resize(2 * count, 0);
+                }
+            }
         }
     }
 }

@@ -115,7 +115,7 @@ const EVERY: [(bool, Purpose); 4] =
 fn a_bake_has_exactly_these_arguments() {
     assert_eq!(
         command(false, Purpose::Bake).arguments,
-        pinned("tcg", "max", "on", " norandmaps tsc_early_khz=2596100")
+        pinned("tcg", "max", "on", " norandmaps tsc_early_khz=2596100 tsc=reliable")
     );
     assert_eq!(command(true, Purpose::Bake).arguments, pinned("kvm", "host", "on", ""));
 }
