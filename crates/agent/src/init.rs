@@ -8,5 +8,5 @@ pub(crate) fn boot() -> Result<(), Error> {
     modules::load_all()?;
     mounts::enter_root()?;
     files::prepare()?;
-    network::loopback_up()
+    network::all_up()
 }
