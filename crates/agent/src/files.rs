@@ -16,6 +16,14 @@ const MACHINE_ID: Published = Published { memory: "/run/machine-id", path: "/etc
 const OUR_LINE: &str = "# this VM";
 const LOCAL_HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
+/// Whether anybody can have changed the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// Nobody's commands ran here so far: all is as it was prepared.
+    None,
+    Some,
+}
+
 /// A file in memory, and the link to it.
 struct Published {
     memory: &'static str,
@@ -35,9 +43,9 @@ impl Published {
     }
 
     /// Writes it, and what stands in its place where a user put something else there.
-    fn write(&self, content: &str) -> io::Result<()> {
+    fn write(&self, content: &str, past: Past) -> io::Result<()> {
         fs::write(self.memory, content)?;
-        if fs::read_to_string(self.path).is_ok_and(|found| found == content) {
+        if past == Past::None || fs::read_to_string(self.path).is_ok_and(|found| found == content) {
             return Ok(());
         }
         fs::write(self.path, content)
@@ -54,13 +62,17 @@ pub(crate) fn prepare() -> Result<(), Error> {
     for published in [HOSTS, HOSTNAME, MACHINE_ID] {
         published.link().doing(format!("link {}", published.path))?;
     }
-    Ok(())
+    // Mounted now, it is only written at each restore.
+    write_boot_id("")
 }
 
-pub(crate) fn write_hostname(name: &str) -> Result<(), Error> {
-    HOSTNAME.write(&format!("{name}\n")).doing("write the host name")?;
-    let before = fs::read_to_string(HOSTS.path).unwrap_or_else(|_| LOCAL_HOSTS.to_owned());
-    HOSTS.write(&hosts_with(&before, name)).doing("write the hosts")
+pub(crate) fn write_hostname(name: &str, past: Past) -> Result<(), Error> {
+    HOSTNAME.write(&format!("{name}\n"), past).doing("write the host name")?;
+    let before = match past {
+        Past::None => None,
+        Past::Some => fs::read_to_string(HOSTS.path).ok(),
+    };
+    HOSTS.write(&hosts_with(before.as_deref().unwrap_or(LOCAL_HOSTS), name), past).doing("write the hosts")
 }
 
 /// The hosts with this name for ourselves, and all other lines as they were.
@@ -71,8 +83,8 @@ fn hosts_with(before: &str, name: &str) -> String {
     hosts
 }
 
-pub(crate) fn write_machine_id(id: &str) -> Result<(), Error> {
-    MACHINE_ID.write(&format!("{id}\n")).doing("write the machine id")
+pub(crate) fn write_machine_id(id: &str, past: Past) -> Result<(), Error> {
+    MACHINE_ID.write(&format!("{id}\n"), past).doing("write the machine id")
 }
 
 pub(crate) fn machine_id() -> Result<String, Error> {

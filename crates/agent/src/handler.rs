@@ -13,7 +13,7 @@ use skep_channel::{
 };
 use skep_workspace::{Commands, Output, Place, run_by_name};
 
-use crate::{error::Error, groups, identity, settle};
+use crate::{error::Error, files::Past, groups, identity, settle};
 
 const HOME: &str = "/root";
 /// The largest request in a guest with much memory, in bytes.
@@ -83,7 +83,9 @@ impl Handler for Agent {
     }
 
     async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
-        let report = identity::take(&identity)?;
+        // Whoever was restored from a template has none; a copy of a VM that ran does.
+        let past = if matches!(self.owner(), Owner::Somebody(_)) { Past::Some } else { Past::None };
+        let report = identity::take(&identity, past)?;
         // They hold randomness that all that come from one snapshot have in common.
         self.bare.commands().discard_ahead();
         let owner = identity.env.map(|env| Owner::Somebody(self.bare.with_env(&env)));

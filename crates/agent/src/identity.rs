@@ -6,17 +6,18 @@ use skep_channel::{HandOutReport, Identity, IdentityReport, Moment};
 use crate::{
     clock, entropy,
     error::{Doing, Error},
-    files, network,
+    files::{self, Past},
+    network,
 };
 
 /// Becomes this machine, and reads back what it is now. Touches nothing else: all of it stands between the restore
 /// and a VM that is ready.
-pub(crate) fn take(identity: &Identity) -> Result<IdentityReport, Error> {
+pub(crate) fn take(identity: &Identity, past: Past) -> Result<IdentityReport, Error> {
     let HandOutReport { reseeded, clock_step_ms } = live_at(&identity.moment)?;
     sethostname(identity.hostname.as_bytes()).doing("set the host name")?;
     network::configure(identity)?;
-    files::write_hostname(&identity.hostname)?;
-    files::write_machine_id(&identity.machine_id)?;
+    files::write_hostname(&identity.hostname, past)?;
+    files::write_machine_id(&identity.machine_id, past)?;
     files::write_boot_id(&identity.boot_id)?;
     // Last: who sees it change finds all else in place.
     files::write_generation(&identity.vm)?;

@@ -9,5 +9,5 @@ pub(crate) fn boot() -> Result<(), Error> {
     mounts::enter_root()?;
     groups::prepare()?;
     files::prepare()?;
-    network::loopback_up()
+    network::all_up()
 }

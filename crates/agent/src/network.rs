@@ -21,9 +21,11 @@ pub(crate) struct Card {
     pub(crate) prefix_len: u8,
 }
 
-/// Brings up the loopback, which needs no identity.
-pub(crate) fn loopback_up() -> Result<(), Error> {
-    up(&control()?, "lo").doing("bring up lo")
+/// Brings up the loopback, and the card, which says nothing as long as it has no address.
+pub(crate) fn all_up() -> Result<(), Error> {
+    let control = control()?;
+    up(&control, "lo").doing("bring up lo")?;
+    up(&control, CARD).doing(format!("bring up {CARD}"))
 }
 
 /// Gives the card its addresses and its route.

@@ -37,6 +37,8 @@ const BOOT_PATIENCE: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300)];
 /// What a guest did not do that never reached its channel.
 const BOOT: &str = "boot";
+/// How long a guest may take to see that a connection is over.
+const LEAVE: Duration = Duration::from_secs(1);
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How much of the console an error repeats.
 const CONSOLE_BYTES: usize = 8000;
@@ -166,16 +168,24 @@ async fn rest(
     let said = Said::default();
     tokio::spawn(said.clone().follow(stream(console)?));
     let machine = engine.attach(stream(monitor)?).await?;
+    // Held until the guest is saved: a host that hangs up, and another that comes, would be work for each restored VM.
+    let held = agent.try_clone().map_err(Error::io("socket"))?;
     let agent = stream(agent)?;
     let settled = async {
         let guest = Guest::connect(agent, patience).await.map_err(|error| (BOOT, error.to_string()))?;
-        guest.settle().await.map_err(|error| ("settle", error.to_string()))
+        guest.settle().await.map_err(|error| ("settle", error.to_string()))?;
+        // The guest takes leave of this connection before it is saved, not after each restore.
+        drop(guest);
+        tokio::time::sleep(LEAVE).await;
+        Ok(())
     };
     if let Err((what, cause)) = settled.await {
         return Err(Error::Guest { what, cause, console: said.last() });
     }
     let state = File::create(work.join(Part::State.file_name())).map_err(Error::io("state"))?;
-    Ok(machine.save(state.into()).await?)
+    machine.save(state.into()).await?;
+    drop(held);
+    Ok(())
 }
 
 fn wait_for_end(jailed: Jailed, expected: bool) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! A guest that is spoken to.
 
-use std::{io::Cursor, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -15,10 +15,10 @@ use skep_api::{
     ErrorCode, ErrorKind, Failure, Operation,
     exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
 };
-use tokio::{io::AsyncReadExt, net::UnixStream, runtime::Handle, sync::watch, time::timeout};
+use tokio::{net::UnixStream, runtime::Handle, sync::watch, time::timeout};
 use ulid::Ulid;
 
-use super::{Error, ExecStream, cancel::CancelOnDrop, resync::resync};
+use super::{Error, ExecStream, cancel::CancelOnDrop, line::Line, resync::resync};
 use crate::{HandOut, HandOutReport, Identity, IdentityReport};
 
 /// The longest JSON answer, in bytes.
@@ -32,7 +32,8 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(240);
 /// How long a broken request waits to learn whether the whole connection is.
 const VERDICT: Duration = Duration::from_secs(1);
 
-/// A guest that is spoken to. Cheap to clone; the connection ends with the last clone and the last stream.
+/// A guest that is spoken to. Cheap to clone; the connection ends with the last clone and the last stream. It hangs up
+/// then, unless somebody else holds the socket.
 #[derive(Debug, Clone)]
 pub struct Guest {
     requests: SendRequest<Full<Bytes>>,
@@ -51,8 +52,6 @@ impl Guest {
 
     async fn open(mut stream: UnixStream) -> Result<Self, Error> {
         let early = resync(&mut stream).await?;
-        let (reader, writer) = stream.into_split();
-        let stream = tokio::io::join(Cursor::new(early).chain(reader), writer);
         let mut settings = http2::Builder::new(TokioExecutor::new());
         // A stream that nobody reads holds at most its window. Half the connection's is also what the overhead of small
         // unread frames may come to before h2 gives the connection up, and with it the VM: enough for some 30 streams
@@ -64,7 +63,7 @@ impl Guest {
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(64 * 1024 * 1024);
         let (requests, connection) =
-            settings.handshake(TokioIo::new(stream)).await.map_err(|_| Error::Ended)?;
+            settings.handshake(TokioIo::new(Line::new(early, stream))).await.map_err(|_| Error::Ended)?;
         let (ended, closed) = watch::channel(false);
         let runtime = Handle::current();
         runtime.spawn(async move {

@@ -6,6 +6,7 @@
 mod cancel;
 mod error;
 mod guest;
+mod line;
 mod resync;
 mod stream;
 

@@ -3,7 +3,7 @@
 //! Only the thread that began to trace a process may ask for any of this; from others the kernel refuses it.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     ffi::c_uint,
     io, mem,
     os::unix::process::CommandExt,
@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process
 const STOP_LIMIT: Duration = Duration::from_secs(1);
 /// How long a stop may go unnoticed.
 const MOMENT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 const SIGTRAP: i32 = libc::SIGTRAP;
 
 /// The registers of a stopped process.
@@ -52,11 +53,13 @@ pub(super) fn is_trap(status: WaitStatus) -> bool {
     status.stopping_signal() == Some(SIGTRAP)
 }
 
-/// Nothing tells this thread of its children while this exists but [`Attention::next_stop`]: each stop would interrupt
-/// it otherwise, and each wake whoever reaps.
+/// While this exists, nothing tells this thread of its children but [`Attention::next_stop`]: each stop would interrupt
+/// it otherwise, and wake whoever reaps.
 #[derive(Debug)]
 pub(super) struct Attention {
     before: libc::sigset_t,
+    /// Whose stops are waited for here.
+    ours: RefCell<Vec<Pid>>,
     /// Whether somebody else's child was told of meanwhile.
     others: Cell<bool>,
 }
@@ -70,11 +73,12 @@ impl Attention {
         if failed != 0 {
             return Err(io::Error::from_raw_os_error(failed));
         }
-        Ok(Self { before, others: Cell::new(false) })
+        Ok(Self { before, ours: RefCell::default(), others: Cell::new(false) })
     }
 
     /// Waits in place for a stop that comes at once.
     pub(super) fn next_stop(&self, pid: Pid) -> io::Result<WaitStatus> {
+        self.ours.borrow_mut().push(pid);
         let began = Instant::now();
         loop {
             if let Some(status) = change(pid)? {
@@ -83,24 +87,32 @@ impl Attention {
             if began.elapsed() > STOP_LIMIT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.wait(pid);
+            // No longer than a moment: another thread may have been told instead.
+            self.take_signal(&MOMENT);
         }
     }
 
-    /// Sleeps until a child stops or ends, or for a moment: another thread may have been told instead.
-    fn wait(&self, pid: Pid) {
+    /// Waits until a child is told of, at most this long.
+    fn take_signal(&self, limit: &libc::timespec) {
         // SAFETY: all bit patterns of a `siginfo_t` are valid.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
         // SAFETY: all three outlive the call.
-        let signal = unsafe { libc::sigtimedwait(&deaths_and_stops(), &mut info, &MOMENT) };
+        let signal = unsafe { libc::sigtimedwait(&deaths_and_stops(), &mut info, limit) };
+        if signal != libc::SIGCHLD {
+            return;
+        }
         // SAFETY: this signal is about a child, of which it tells the process id.
-        let is_other = signal == libc::SIGCHLD && unsafe { info.si_pid() } != pid.as_raw_pid();
-        self.others.set(self.others.get() || is_other);
+        let child = unsafe { info.si_pid() };
+        if !self.ours.borrow().iter().any(|pid| pid.as_raw_pid() == child) {
+            self.others.set(true);
+        }
     }
 }
 
 impl Drop for Attention {
     fn drop(&mut self) {
+        // What is left of our own stops is of interest to nobody.
+        self.take_signal(&NOW);
         // SAFETY: the set outlives the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
         if self.others.get() {
