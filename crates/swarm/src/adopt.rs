@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, future::try_join_all, stream};
+use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
 use skep_channel::Guest;
-use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
+use skep_keeper_protocol::{AttachedVm, HeldVm};
 use skep_store::{EndVms, Store, VmBooted};
 use tokio::time::timeout;
 
@@ -29,15 +29,6 @@ use crate::{
 const AT_ONCE: usize = 16;
 /// How long one may take to answer: the service does not begin before.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Has VMs outlive this server. Before they are recorded, which is before anybody is told of them.
-///
-/// # Errors
-/// The keeper cannot remember one of them, or is gone.
-pub(crate) async fn commit(keeper: &ServerEnd, vms: &[BootedVm]) -> Result<(), Error> {
-    try_join_all(vms.iter().map(|vm| keeper.commit(vm.facts.id))).await?;
-    Ok(())
-}
 
 /// Takes over what lives and is on record. Ends what is not on record, and records as lost what does not answer.
 ///

@@ -90,7 +90,7 @@ impl Booter {
                 self.pool.restorer.clear_away(id).await;
                 return Ok(None);
             }
-            match parked.hand_out(&order.env, order.arrived).await {
+            match parked.hand_out(&self.pool.restorer.keeper, &order.env, order.arrived).await {
                 Ok(receipt) => return Ok(Some(booted(account, order, parked.vm, receipt, reservation))),
                 Err(error) => {
                     tracing::warn!(vm = %id, %error, "VM {id} of the pool could not be handed out; another takes its place");
@@ -104,6 +104,10 @@ impl Booter {
         let id = VmId::generate();
         let restored = self.pool.restorer.restore(id, &order.template, Some(&order.env)).await;
         let restored = restored.map_err(|error| not_booted(id, order, error))?;
+        if let Err(error) = self.pool.restorer.keeper.commit(id).await {
+            self.pool.restorer.clear_away(id).await;
+            return Err(not_booted(id, order, error.into()));
+        }
         let receipt = cold_receipt(&restored, order);
         Ok(Some(booted(account, order, restored, receipt, reservation)))
     }

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use skep_keeper_protocol::ServerEnd;
+
 use crate::{
     Error,
     hand_out::hand_out,
@@ -44,15 +46,19 @@ impl Parked {
         self.vm.launched.vm
     }
 
-    /// Lets it run on as somebody's. It has that person's variables then, so it is handed out or ended, never parked again.
+    /// Lets it run on as somebody's, and has it outlive this server. It has that person's variables then, so it is handed
+    /// out or ended, never parked again.
     pub(crate) async fn hand_out(
         &self,
+        keeper: &ServerEnd,
         env: &BTreeMap<String, String>,
         arrived: Instant,
     ) -> Result<BootReceipt, Error> {
         // At once: what was sent to a stopped VM is there when it runs.
-        let (resumed, report) = tokio::join!(self.vm.machine.resume(), hand_out(&self.vm.guest, env));
+        let (resumed, report, committed) =
+            tokio::join!(self.vm.machine.resume(), hand_out(&self.vm.guest, env), keeper.commit(self.id()));
         resumed?;
+        committed?;
         let report = report?;
         Ok(BootReceipt {
             source: BootSource::Pool,

@@ -231,13 +231,9 @@ impl Swarm {
             at: Timestamp::now(),
             request_id: Some(order.request_id.clone()),
         };
-        let recorded = async {
-            adopt::commit(&self.0.surroundings.keeper, &booted).await?;
-            Ok(self.0.surroundings.store.record_boots(command).await?)
-        };
-        if let Err(error) = recorded.await {
+        if let Err(error) = self.0.surroundings.store.record_boots(command).await {
             self.0.booter.undo(booted).await;
-            return Err(error);
+            return Err(error.into());
         }
         let mut vms: Vec<Vm> =
             booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
