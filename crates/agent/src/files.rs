@@ -1,7 +1,12 @@
 //! The files that say who this VM is. They live in memory, below `/run`; what lies in `/etc` points to them, so that
 //! a restored VM writes nothing to its disk before it is ready.
 
-use std::{fs, io, os::unix::fs::symlink, path::Path};
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::symlink,
+    path::Path,
+};
 
 use crate::error::{Doing, Error};
 
@@ -14,6 +19,8 @@ const HOSTS: Published = Published { memory: "/run/skep/hosts", path: "/etc/host
 const MACHINE_ID: Published = Published { memory: "/run/machine-id", path: "/etc/machine-id" };
 /// Marks our line in `/etc/hosts`; others are left as they are.
 const OUR_LINE: &str = "# this VM";
+/// A host name as long as those of VMs.
+const NAME: &str = "vm-00000000000000000000000000";
 const LOCAL_HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /// Whether anybody can have changed the files.
@@ -44,7 +51,7 @@ impl Published {
 
     /// Writes it, and what stands in its place where a user put something else there.
     fn write(&self, content: &str, past: Past) -> io::Result<()> {
-        fs::write(self.memory, content)?;
+        put(self.memory, content)?;
         if past == Past::None || fs::read_to_string(self.path).is_ok_and(|found| found == content) {
             return Ok(());
         }
@@ -56,14 +63,15 @@ impl Published {
 pub(crate) fn prepare() -> Result<(), Error> {
     fs::create_dir_all("/run/skep").doing("make /run/skep")?;
     fs::create_dir_all("/run/lock").doing("make /run/lock")?;
-    fs::write(HOSTS.memory, LOCAL_HOSTS).doing("write the hosts")?;
-    fs::write(HOSTNAME.memory, "").doing("write the host name")?;
-    fs::write(MACHINE_ID.memory, "").doing("write the machine id")?;
+    // As long as what will be there, for most names and ids: see `put`.
+    fs::write(HOSTS.memory, hosts_with(LOCAL_HOSTS, NAME)).doing("write the hosts")?;
+    fs::write(HOSTNAME.memory, format!("{NAME}\n")).doing("write the host name")?;
+    fs::write(MACHINE_ID.memory, format!("{:032}\n", 0)).doing("write the machine id")?;
+    fs::write(BOOT_ID, format!("{:036}\n", 0)).doing("write the boot id")?;
     for published in [HOSTS, HOSTNAME, MACHINE_ID] {
         published.link().doing(format!("link {}", published.path))?;
     }
-    // Mounted now, it is only written at each restore.
-    write_boot_id("")
+    rustix::mount::mount_bind(BOOT_ID, KERNELS_BOOT_ID).doing("mount the boot id")
 }
 
 pub(crate) fn write_hostname(name: &str, past: Past) -> Result<(), Error> {
@@ -91,11 +99,11 @@ pub(crate) fn machine_id() -> Result<String, Error> {
     read(MACHINE_ID.path)
 }
 
-/// Puts a boot id over the kernel's own, which all that come from one snapshot have in common.
-pub(crate) fn write_boot_id(id: &str) -> Result<(), Error> {
+/// Writes the boot id, which lies over the kernel's own: all that come from one snapshot have that in common.
+pub(crate) fn write_boot_id(id: &str, past: Past) -> Result<(), Error> {
     // In place: the file is what is mounted, another one of the same name would not be.
-    fs::write(BOOT_ID, format!("{id}\n")).doing("write the boot id")?;
-    if boot_id()? == id {
+    put(BOOT_ID, &format!("{id}\n")).doing("write the boot id")?;
+    if past == Past::None || boot_id()? == id {
         return Ok(());
     }
     rustix::mount::mount_bind(BOOT_ID, KERNELS_BOOT_ID).doing("mount the boot id")
@@ -114,6 +122,14 @@ pub(crate) fn write_generation(vm: &str) -> Result<(), Error> {
 
 pub(crate) fn generation() -> Result<String, Error> {
     read(GENERATION)
+}
+
+/// Writes a file over what it holds, without what giving memory back and taking it again costs.
+fn put(path: &str, content: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(content.as_bytes())?;
+    let length = content.len() as u64;
+    if file.metadata()?.len() != length { file.set_len(length) } else { Ok(()) }
 }
 
 fn read(path: &str) -> Result<String, Error> {

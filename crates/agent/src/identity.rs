@@ -18,7 +18,7 @@ pub(crate) fn take(identity: &Identity, past: Past) -> Result<IdentityReport, Er
     network::configure(identity)?;
     files::write_hostname(&identity.hostname, past)?;
     files::write_machine_id(&identity.machine_id, past)?;
-    files::write_boot_id(&identity.boot_id)?;
+    files::write_boot_id(&identity.boot_id, past)?;
     // Last: who sees it change finds all else in place.
     files::write_generation(&identity.vm)?;
     report(reseeded, clock_step_ms)
