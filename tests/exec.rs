@@ -186,3 +186,41 @@ async fn many_commands_at_once_do_not_mix() {
         assert_eq!(said, number.to_string());
     }
 }
+
+/// The guest keeps a shell ready for the next command. It must not outlive the file that it was made of.
+#[tokio::test]
+async fn a_shell_that_was_replaced_runs_from_then_on() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    for _ in 0..3 {
+        assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "", "the control: it is no bash yet");
+    }
+    skep.exec(pid, "ln -sf bash /bin/sh").await;
+    for _ in 0..3 {
+        assert_ne!(skep.output(pid, "echo $BASH_VERSION").await, "");
+    }
+    skep.exec(pid, "ln -sf dash /bin/sh").await;
+    for _ in 0..3 {
+        assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "");
+    }
+    // Without any shell it is refused, and the VM is none the worse for it.
+    skep.exec(pid, "rm /bin/sh").await;
+    let request = json!({"command": "true"});
+    let gone = skep.post(&format!("/api/swarm/vm/{pid}/exec"), &request).await;
+    gone.refused(409, "exec_failed");
+}
+
+#[tokio::test]
+async fn ending_every_process_of_a_vm_costs_it_no_command() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    for signal in ["KILL", "TERM", "STOP", "HUP"] {
+        assert_eq!(skep.output(pid, "echo before").await, "before");
+        // All but the first process and itself.
+        let killed = skep.exec(pid, &format!("trap '' TERM HUP; kill -{signal} -1; echo done")).await;
+        assert_eq!(killed["stdout"], "done\n", "{signal}: {killed}");
+        assert_eq!(skep.output(pid, "echo after").await, "after", "{signal}");
+        let left = skep.output(pid, "ps -A -o stat= | sed -n /Z/p | wc -l").await;
+        assert!(left.parse::<u32>().unwrap() <= 2, "{signal}: {left} are not reaped");
+    }
+}
