@@ -43,6 +43,8 @@ def send(source, target, kind, payload):
     link.send(target + source + struct.pack("!H", kind) + payload)
 
 everybody, group = b"\xff" * 6, b"\x01\x00\x5e\x00\x00\x01"
+# First, while the bridge has not been told that the sibling is here.
+send(own_mac, sibling_mac, 0x800, ip("to-sibling", own_ip, sibling_ip))
 send(own_mac, gateway_mac, 0x800, ip("honest", own_ip, gateway_ip))
 send(own_mac, gateway_mac, 0x806, arp("honest-arp", own_mac, own_ip))
 send(other_mac, gateway_mac, 0x800, ip("mac-of-nobody", own_ip, gateway_ip))
@@ -60,7 +62,6 @@ send(own_mac, gateway_mac, 0x8100, struct.pack("!HH", 7, 0x800) + ip("vlan", own
 send(own_mac, gateway_mac, 0x88b5, b"skep-canary:unknown-kind;" + bytes(40))
 send(own_mac, everybody, 0x800, ip("broadcast", own_ip, b"\xff" * 4))
 send(own_mac, group, 0x800, ip("multicast", own_ip, socket.inet_aton("224.0.0.1")))
-send(own_mac, sibling_mac, 0x800, ip("to-sibling", own_ip, sibling_ip))
 send(own_mac, gateway_mac, 0x800, ip("end", own_ip, gateway_ip))
 "#;
 

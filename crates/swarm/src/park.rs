@@ -17,7 +17,7 @@ use skep_api::{
 };
 
 /// How often the way of a command is walked. Each time an emulator translates less; after these the next is hardly faster.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 4;
 /// How long a shell may take that does nothing, in a guest that runs it for the first time.
 const REHEARSAL_MS: u64 = 30_000;
 
@@ -83,8 +83,8 @@ async fn rehearse(vm: &Restored) -> Result<(), Error> {
     };
     for _ in 0..ROUNDS {
         vm.guest.call(&command).await?;
-        // The shell of the next command is started ahead, too.
-        vm.guest.rest().await?;
     }
+    // The shell of the next command is started ahead, too.
+    vm.guest.rest().await?;
     Ok(vm.machine.pause().await?)
 }
