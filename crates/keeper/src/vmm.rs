@@ -2,19 +2,17 @@
 
 use std::{
     fs::File,
-    io::{self, PipeReader, Read},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
     time::Duration,
 };
 
-use rustix::fs::OFlags;
 use skep_api::VmId;
 use skep_engine::{Descriptors, LaunchOrder, Purpose, VmmCommand};
-use skep_jail::{Cgroup, CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree};
+use skep_jail::{
+    Cgroup, CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree, Words,
+};
 use skep_keeper_protocol::{HeldVm, Launched, Usage};
 use skep_network::{Port, Tap};
 
@@ -45,7 +43,7 @@ pub(crate) struct Belongings {
     group: Option<Cgroup>,
     sockets: Option<SocketDir>,
     layer: Option<File>,
-    words: Option<PipeReader>,
+    words: Option<Words>,
     out_of_memory: bool,
 }
 
@@ -128,7 +126,7 @@ impl Belongings {
             self.group.insert(site.tree.group(&vm.to_string(), &group_limits(site.swarm, memory_mb))?);
         let (sockets, lines) = SocketDir::create(site.data_dir.sockets().join(vm.to_string()))?;
         self.sockets = Some(sockets);
-        let (words, stderr) = words()?;
+        let (words, stderr) = Words::pipe()?;
         self.words = Some(words);
 
         let Lines { monitor, agent, console } = lines;
@@ -212,7 +210,8 @@ impl Belongings {
             }
             let status = jailed.reap();
             if ended_before {
-                let words = self.last_words();
+                // Its writers are gone, so this ends.
+                let words = self.words.take().map(|words| words.read(WORDS)).unwrap_or_default();
                 tracing::info!(%vm, pid = jailed.pid, ?status, words, "the VMM of {vm} had ended by itself");
             }
         }
@@ -251,26 +250,6 @@ impl Belongings {
             disk_bytes: blocks * 512,
         }
     }
-
-    fn last_words(&self) -> String {
-        let mut words = Vec::new();
-        if let Some(pipe) = &self.words {
-            // Its writers are gone, so this ends.
-            let _ = pipe.take(WORDS).read_to_end(&mut words);
-        }
-        String::from_utf8_lossy(&words).trim().to_owned()
-    }
-}
-
-/// A pipe that nobody reads while the VMM runs: it holds 64 KiB, further words are lost, and no writer ever waits.
-fn words() -> Result<(PipeReader, OwnedFd), Error> {
-    let make = || {
-        let (reader, writer) = io::pipe()?;
-        let flags = rustix::fs::fcntl_getfl(writer.as_fd())?;
-        rustix::fs::fcntl_setfl(writer.as_fd(), flags | OFlags::NONBLOCK)?;
-        io::Result::Ok((reader, writer.into()))
-    };
-    make().map_err(Error::io("pipe for the words of a VMM"))
 }
 
 fn group_limits(swarm: &SwarmOrder, memory_mb: u64) -> CgroupLimits {
