@@ -4,7 +4,9 @@
 
 use std::{fs, io::ErrorKind, path::Path, process::Command, thread};
 
+use jiff::Timestamp;
 use skep_server::confine::{Confinement, Reach, Rules, confine, landlock_abi};
+use skep_store::{EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
 
 struct Machine {
@@ -99,6 +101,27 @@ fn a_link_leads_nowhere_else() {
             let link = machine.own.path().join("link");
             std::os::unix::fs::symlink(machine.other.path().join("file"), &link).unwrap();
             refused(fs::read(&link), "reading through a link");
+        });
+    }
+}
+
+/// What does not fit into SQLite's buffers goes into files of its own in /tmp, unless it is told otherwise.
+#[test]
+fn a_confined_store_takes_commands_of_any_size() {
+    for rules in [Rules::Newest, Rules::Abi2] {
+        confined(rules, |machine| {
+            let threads_begin_confined = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            threads_begin_confined.unwrap().block_on(async {
+                let settings = SqliteSettings::at(machine.own.path().join("skep.db"));
+                let store = SqliteStore::open(settings).await.unwrap();
+                let made = EnsureDefaultAccount { roots: vec!["/w".to_owned()], at: Timestamp::now() };
+                let account = store.ensure_default_account(made).await.unwrap().id;
+                for letter in ["a", "b"] {
+                    let roots = vec![format!("/{}", letter.repeat(1 << 20))];
+                    let changed = store.set_account_roots(SetAccountRoots { account, roots: roots.clone() });
+                    assert_eq!(changed.await.unwrap().roots, roots);
+                }
+            });
         });
     }
 }

@@ -68,6 +68,8 @@ impl DatabaseFile {
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(self.busy_timeout)?;
         connection.pragma_update(None, "foreign_keys", true)?;
+        // SQLite would make files of its own in /tmp, which a confined server cannot, and refuse large commands.
+        connection.pragma_update(None, "temp_store", "memory")?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)
     }
