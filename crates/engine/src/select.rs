@@ -17,6 +17,8 @@ use skep_api::swarm::Isolation;
 const ROUNDS: u16 = 20_000;
 /// A native instruction takes about a nanosecond; an interpreted one several hundred.
 const SLOWEST_NATIVE: Duration = Duration::from_nanos(50);
+/// What else runs on the machine can only make a measurement slower, so the fastest of some is the truest.
+const MEASUREMENTS: usize = 5;
 const PAGE_BYTES: usize = 4096;
 
 /// How VMs will be accelerated, and why.
@@ -42,7 +44,7 @@ impl Acceleration {
 
 /// Times a small loop in a guest of KVM.
 pub fn measure(device: &Path) -> Acceleration {
-    match time_an_instruction(device) {
+    match fastest(|| time_an_instruction(device)) {
         Ok(each) if each <= SLOWEST_NATIVE => Acceleration {
             kvm: true,
             reason: format!("KVM runs guests natively: {} ns an instruction", each.as_nanos()),
@@ -57,6 +59,18 @@ pub fn measure(device: &Path) -> Acceleration {
         },
         Err(reason) => Acceleration { kvm: false, reason: format!("software emulation: {reason}") },
     }
+}
+
+/// Measures until one is native, or some were made.
+fn fastest(mut time: impl FnMut() -> Result<Duration, String>) -> Result<Duration, String> {
+    let mut fastest = time()?;
+    for _ in 1..MEASUREMENTS {
+        if fastest <= SLOWEST_NATIVE {
+            break;
+        }
+        fastest = fastest.min(time()?);
+    }
+    Ok(fastest)
 }
 
 fn time_an_instruction(device: &Path) -> Result<Duration, String> {
@@ -152,6 +166,18 @@ mod tests {
         let acceleration = measure(Path::new("/nowhere/kvm"));
         assert!(!acceleration.kvm);
         assert!(acceleration.reason.contains("/nowhere/kvm"), "{}", acceleration.reason);
+    }
+
+    #[test]
+    fn others_on_the_machine_do_not_make_kvm_look_slow() {
+        let took = |nanoseconds: &[u64]| {
+            let mut left = nanoseconds.iter().copied().map(Duration::from_nanos);
+            let fastest = fastest(|| left.next().ok_or_else(|| "measured too often".to_owned()));
+            (fastest.map(|each| each.as_nanos()), left.len())
+        };
+        assert_eq!(took(&[600, 700, 1, 1]), (Ok(1), 1));
+        assert_eq!(took(&[1, 600]), (Ok(1), 1));
+        assert_eq!(took(&[600, 650, 700, 590, 610]), (Ok(590), 0));
     }
 
     #[test]
