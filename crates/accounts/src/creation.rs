@@ -10,6 +10,7 @@ use skep_api::{
 use crate::{
     Refusal,
     roles::{allowed_scopes, scopes_of},
+    secret::redacted,
 };
 
 /// The longest name of a key, in characters.
@@ -106,6 +107,9 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     if name.chars().any(char::is_control) {
         return Err(Refusal::NameControl { name: name.to_owned() });
     }
+    if redacted(name) != name {
+        return Err(Refusal::NameHoldsKey);
+    }
     Ok(())
 }
 
@@ -159,6 +163,7 @@ mod tests {
             ("empty name", name(""), bad),
             ("long name", name(&"é".repeat(101)), bad),
             ("name of two lines", name("a\nb"), bad),
+            ("a key for a name", name(&format!("of sk-skep-prod-{}", "0".repeat(64))), bad),
             ("neither role nor scopes", CreateKey { role: None, ..request() }, ErrorCode::MissingParameter),
             ("both", CreateKey { scopes: Some(vec![Scope::Admin]), ..request() }, bad),
             ("no scopes", scopes(&[]), bad),

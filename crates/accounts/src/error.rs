@@ -36,6 +36,9 @@ pub enum Refusal {
         /// The name.
         name: String,
     },
+    /// A name that holds a secret. It is not repeated.
+    #[error("`name` holds a key itself, and names are kept in clear; take another name")]
+    NameHoldsKey,
     /// Neither a role nor scopes.
     #[error("`role` or `scopes` is missing; give exactly one of them")]
     NoPermissions,
@@ -151,6 +154,7 @@ impl Refusal {
             Self::NotAHash { .. }
             | Self::NameLength { .. }
             | Self::NameControl { .. }
+            | Self::NameHoldsKey
             | Self::RoleAndScopes
             | Self::NoScopes
             | Self::ExpiryPassed { .. }

@@ -11,5 +11,5 @@ pub use account::{AccountGrant, account, account_change, may_set_roots};
 pub use creation::{KeyGrant, Target, check_expiry, grant, rotation};
 pub use error::Refusal;
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
-pub use secret::{KeyHash, KeySecret};
+pub use secret::{KeyHash, KeySecret, redacted};
 pub use verdict::verdict;
