@@ -97,12 +97,11 @@ async fn call_everything(ledger: &mut Ledger, token: &str) {
     ] {
         ledger.ask(token, Method::POST, path, &body).await;
     }
+    let what = format!("made under key {}", ledger.secrets.len());
     let named = ledger.skep.request(Method::POST, "/api/keys").header("x-request-id", token);
-    let answer = send(named.json(&json!({"name": prefix(token), "scopes": ["files:read"]}))).await;
-    ledger
-        .secrets
-        .insert(format!("made under {}", prefix(token)), answer.body["key"].as_str().unwrap().to_owned());
-    ledger.answers.push(format!("{:?}", answer.headers));
+    let made = send(named.json(&json!({"name": what, "scopes": ["files:read"]}))).await;
+    ledger.answers.push(format!("{:?}", made.headers));
+    ledger.secrets.insert(what, made.ok(201)["key"].as_str().unwrap().to_owned());
 }
 
 #[tokio::test(flavor = "multi_thread")]
