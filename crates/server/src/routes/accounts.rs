@@ -187,7 +187,7 @@ struct Deletion {
         })),
         (status = 404, description = "No such account", body = ErrorBody),
         (status = 409, description = "VMs of the account live, or it is `default`", body = ErrorBody),
-        (status = 503, description = "The VMs cannot be ended now; its keys are revoked already", body = ErrorBody),
+        (status = 503, description = "Its VMs cannot be ended now, so it stays", body = ErrorBody),
     )
 )]
 async fn delete(
