@@ -8,6 +8,7 @@ mod errors;
 mod health;
 mod http;
 mod keys;
+mod secrets;
 mod service;
 
 #[cfg(feature = "root")]
@@ -36,6 +37,8 @@ mod isolation;
 mod pool;
 #[cfg(feature = "root")]
 mod processes;
+#[cfg(feature = "root")]
+mod separation;
 #[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]
@@ -46,3 +49,5 @@ mod swarm;
 mod takeover;
 #[cfg(feature = "root")]
 mod template;
+#[cfg(feature = "root")]
+mod tenants;

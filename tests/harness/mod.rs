@@ -6,6 +6,8 @@ mod patience;
 mod remains;
 mod server;
 #[cfg(feature = "root")]
+mod tenants;
+#[cfg(feature = "root")]
 mod vms;
 mod wire;
 
@@ -19,5 +21,7 @@ pub(crate) use remains::of_vms as remains_of_vms;
 pub(crate) use server::{Answer, Skep, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
 pub(crate) use server::{Wreck, binary, try_send};
+#[cfg(feature = "root")]
+pub(crate) use tenants::Tenant;
 #[cfg(feature = "root")]
 pub(crate) use vms::{connect_in_namespace, kill};

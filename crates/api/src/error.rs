@@ -108,6 +108,14 @@ error_codes! {
     NotJson = "not_json" => UnsupportedMediaType,
     /// The name belongs to another one.
     NameTaken = "name_taken" => Conflict,
+    /// The account `default`, and what the server's settings say of it.
+    AccountProtected = "account_protected" => Conflict,
+    /// VMs of the account live.
+    AccountInUse = "account_in_use" => Conflict,
+    /// The folder that an account would get holds files of another one.
+    WorkspaceTaken = "workspace_taken" => Conflict,
+    /// The key was revoked, or rotated before.
+    KeyNotValid = "key_not_valid" => Conflict,
     /// The VM ended during the call.
     VmEnded = "vm_ended" => Conflict,
     /// The VM is paused.

@@ -2,6 +2,7 @@
 //!
 //! No I/O. The guest agent links this crate, so it stays small.
 
+pub mod accounts;
 pub mod error;
 pub mod exec;
 pub mod health;

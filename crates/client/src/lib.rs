@@ -1,5 +1,6 @@
 //! The typed client of the API, over the network.
 
+mod accounts;
 mod answer;
 mod client;
 mod error;

@@ -29,6 +29,7 @@ use crate::{
     request::observe,
     routes::{
         Routes,
+        accounts::{self, AccountDesk},
         boot::BootDefaults,
         exec::{self, ExecDesk},
         health::{self, Vitals},
@@ -38,6 +39,7 @@ use crate::{
         whoami,
     },
     vms::Vms,
+    workspaces::Workspaces,
 };
 
 /// What the routes stand on.
@@ -49,6 +51,8 @@ pub struct Parts {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes; health looks at its disk.
     pub data_dir: PathBuf,
+    /// Where accounts get folders of their own.
+    pub workspaces: PathBuf,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
@@ -62,14 +66,16 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, boot, uses, closing } = parts;
+    let Parts { store, swarm, data_dir, workspaces, boot, uses, closing } = parts;
     let vms = Vms::new(swarm);
+    let workspaces = Workspaces::new(workspaces, data_dir.clone());
     let text = document::Document::new(OnceLock::new());
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
     let public = [health::routes(vitals), document::routes(Arc::clone(&text))];
     let guarded = [
         whoami::routes(),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
+        accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];

@@ -1,6 +1,9 @@
 //! Who calls: the Bearer key of a request, checked before anything else below /api.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::{
     extract::{ConnectInfo, Request, State},
@@ -22,6 +25,8 @@ pub(crate) struct Identity {
     pub key: Key,
     /// Its account.
     pub account: Account,
+    /// Where the request came from, where that is known.
+    pub peer: Option<IpAddr>,
 }
 
 /// What it takes to know a caller.
@@ -57,7 +62,7 @@ impl Gate {
         let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
         address::check(&found.account.allowed_ips, peer)?;
         self.uses.note(key.id, now);
-        Ok(Identity { key, account: found.account })
+        Ok(Identity { key, account: found.account, peer })
     }
 }
 

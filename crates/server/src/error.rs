@@ -10,6 +10,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
+use skep_accounts::redacted;
 use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
 
 /// The header that carries the stable code of a refusal.
@@ -118,7 +119,7 @@ impl IntoResponse for Refusal {
         headers.insert(SKEP_ERROR, HeaderValue::from_static(self.failure.code.as_str()));
         add_standard_headers(headers, status);
         if let Some(cause) = self.cause {
-            response.extensions_mut().insert(Cause(cause));
+            response.extensions_mut().insert(Cause(redacted(&cause).into_owned()));
         }
         response
     }
@@ -143,7 +144,8 @@ pub(crate) fn reason_of(kind: ErrorKind) -> &'static str {
 
 fn body_of(status: StatusCode, message: &str) -> String {
     let error = status.canonical_reason().unwrap_or("Error");
-    let body = ErrorBody { error: error.to_owned(), message: message.to_owned() };
+    // A caller may have written a key where a name was wanted: what it wrote is repeated, a key never.
+    let body = ErrorBody { error: error.to_owned(), message: redacted(message).into_owned() };
     // Two strings always serialize.
     serde_json::to_string(&body).unwrap_or_default()
 }

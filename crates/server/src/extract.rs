@@ -32,6 +32,8 @@ demands! {
     AnyKey = [],
     /// `admin`.
     Admin = [Admin],
+    /// `server:admin`.
+    ServerAdmin = [ServerAdmin],
     /// `swarm:read`.
     SwarmRead = [SwarmRead],
     /// `swarm:write`.
@@ -55,6 +57,24 @@ impl<D> Deref for Caller<D> {
     }
 }
 
+impl<D> Caller<D> {
+    /// Demands one more scope, where what a request asks for needs it.
+    ///
+    /// # Errors
+    /// `scope_missing`.
+    pub(crate) fn needs(&self, scope: Scope) -> Result<(), Refusal> {
+        check_scope(&self.identity, scope)
+    }
+}
+
+fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refusal> {
+    if identity.key.scopes.contains(&scope) {
+        return Ok(());
+    }
+    let message = format!("this key lacks the scope `{scope}`; use a key that has it");
+    Err(Refusal::new(ErrorCode::ScopeMissing, message))
+}
+
 impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
     type Rejection = Refusal;
 
@@ -62,12 +82,7 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
         let Some(identity) = parts.extensions.get::<Arc<Identity>>() else {
             return Err(Refusal::internal("a route that demands scopes stands outside the guarded routes"));
         };
-        if let Some(missing) = D::SCOPES.iter().find(|scope| !identity.key.scopes.contains(scope)) {
-            return Err(Refusal::new(
-                ErrorCode::ScopeMissing,
-                format!("this key lacks the scope `{missing}`; use a key that has it"),
-            ));
-        }
+        D::SCOPES.iter().try_for_each(|scope| check_scope(identity, *scope))?;
         Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
     }
 }

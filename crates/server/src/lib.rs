@@ -8,6 +8,7 @@ pub mod confine;
 mod error;
 mod extract;
 mod key_uses;
+mod key_watch;
 mod linger;
 mod listener;
 mod openapi;
@@ -17,6 +18,7 @@ mod request;
 mod routes;
 mod run;
 mod vms;
+mod workspaces;
 
 pub use app::{Parts, router};
 pub use error::SKEP_ERROR;

@@ -43,6 +43,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
     document.tags = Some(vec![
         tag("public", "Without a key"),
         tag("keys", "Keys, and who the caller is"),
+        tag("accounts", "Tenants: each with keys, VMs and files that no other one sees"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
     ]);

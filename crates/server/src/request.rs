@@ -13,6 +13,7 @@ use axum::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use jiff::Timestamp;
+use skep_accounts::redacted;
 use ulid::Ulid;
 
 use crate::{
@@ -49,7 +50,9 @@ impl RequestId {
 }
 
 fn is_printable(text: &str) -> bool {
-    (1..=LONGEST_ID).contains(&text.len())
+    // An id is logged and kept with events, which a key never may be.
+    redacted(text) == text
+        && (1..=LONGEST_ID).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 

@@ -40,6 +40,8 @@ pub struct ServerOrder {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes.
     pub data_dir: PathBuf,
+    /// Where accounts get folders of their own.
+    pub workspaces: PathBuf,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
 }
@@ -98,14 +100,21 @@ pub fn check_address(address: SocketAddr) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, store, swarm, data_dir, boot } = order;
+    let ServerOrder { listener, store, swarm, data_dir, workspaces, boot } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let uses = KeyUses::default();
     let (closing, told) = watch::channel(false);
     let uses_of_router = uses.clone();
-    let parts =
-        Parts { store: Arc::clone(&store), swarm, data_dir, boot, uses: uses_of_router, closing: told };
+    let parts = Parts {
+        store: Arc::clone(&store),
+        swarm,
+        data_dir,
+        workspaces,
+        boot,
+        uses: uses_of_router,
+        closing: told,
+    };
     let router = router(parts).map_err(Error::Internal)?;
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(listener)

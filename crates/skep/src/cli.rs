@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, status},
+    verbs::{account, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, status},
 };
 
 /// Boots microVMs for AI agents from a snapshot, and runs commands in them.
@@ -33,7 +33,9 @@ pub(crate) enum Verb {
     Status(status::Status),
     /// Measure a running server: how soon its VMs are ready, and what they cost.
     Bench(bench::Bench),
-    /// Create, list and revoke keys; no server needs to run.
+    /// Create, list, change and delete accounts.
+    Account(account::Account),
+    /// Create, list, rotate and revoke keys; no server needs to run.
     Keys(keys::Keys),
     /// Say what this machine can do, what is missing, and how to get it.
     Doctor(doctor::Doctor),

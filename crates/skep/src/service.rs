@@ -60,7 +60,8 @@ pub(crate) async fn serve(
     greet(settings, &listener, swarm.as_ref().err())?;
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
-    let order = ServerOrder { listener, store, swarm, data_dir: settings.server_dir(), boot };
+    let (data_dir, workspaces) = (settings.server_dir(), settings.workspaces());
+    let order = ServerOrder { listener, store, swarm, data_dir, workspaces, boot };
     tell_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
 }

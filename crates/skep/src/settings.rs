@@ -69,7 +69,12 @@ impl Settings {
 
     /// The roots of the account `default`.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
-        if self.root.is_empty() { vec![self.data_dir.join("workspaces/default")] } else { self.root.clone() }
+        if self.root.is_empty() { vec![self.workspaces().join("default")] } else { self.root.clone() }
+    }
+
+    /// Where accounts get folders of their own.
+    pub(crate) fn workspaces(&self) -> PathBuf {
+        self.data_dir.join("workspaces")
     }
 
     /// The server's own part of the data.

@@ -12,11 +12,15 @@ mod store;
 pub mod suite;
 mod vm;
 
-pub use account::{Account, EnsureDefaultAccount, SetAccountRoots};
+pub use account::{
+    Account, AccountDeleted, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount,
+    ListAccounts, SetAccountRoots,
+};
 pub use error::{Cause, Error, Result};
 pub use event::{Event, EventKind};
 pub use key::{
-    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RevokeKey,
+    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
+    RevokeAllKeys, RevokeKey, RotateKey,
 };
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;

@@ -5,11 +5,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId};
+use tokio::sync::broadcast;
 
 use crate::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    VmRecord,
+    Account, AccountDeleted, AccountPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount, EndVms,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord, KeyUse, ListAccounts, ListKeys,
+    NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeAllKeys, RevokeKey, RotateKey,
+    SetAccountRoots, VmRecord,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -24,6 +26,14 @@ pub trait Store: Send + Sync {
     async fn account(&self, id: AccountId) -> Result<Account>;
     /// An account by its name; fails with `UnknownAccount`.
     async fn account_by_name(&self, name: &str) -> Result<Account>;
+    /// Makes an account; fails with `AccountNameTaken`.
+    async fn create_account(&self, command: CreateAccount) -> Result<Account>;
+    /// Changes what may change of an account; fails with `UnknownAccount`.
+    async fn change_account(&self, command: ChangeAccount) -> Result<Account>;
+    /// Deletes an account; fails with `UnknownAccount`, `DefaultAccountStays`, `AccountInUse`.
+    async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted>;
+    /// A page of accounts, newest first.
+    async fn list_accounts(&self, query: ListAccounts) -> Result<AccountPage>;
 
     /// The admin key with this hash; fails with `UnknownAccount` before there is an account `default`.
     async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord>;
@@ -31,6 +41,13 @@ pub trait Store: Send + Sync {
     async fn create_key(&self, command: NewKey) -> Result<KeyRecord>;
     /// Revokes a key, or answers the record of one that was revoked before; fails with `UnknownKey`.
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord>;
+    /// Makes a key that takes the name of another one; fails with `UnknownKey`, `KeyNotValid`.
+    async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord>;
+    /// Revokes the keys of an account, and tells how many; fails with `UnknownAccount`.
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32>;
+    /// Tells of each key that this store revokes from now on, whatever for, once that is durable. What another process
+    /// revokes it does not tell.
+    fn revocations(&self) -> broadcast::Receiver<KeyId>;
     /// A key of this account; fails with `UnknownKey`.
     async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord>;
     /// A page of an account's keys, revoked ones too, newest first.

@@ -4,12 +4,14 @@ use axum::Json;
 use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
 
+pub(crate) mod accounts;
 pub(crate) mod boot;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod openapi;
+pub(crate) mod page;
 pub(crate) mod swarm;
 pub(crate) mod whoami;
 

@@ -89,7 +89,8 @@ async fn boot(
     object: Object,
 ) -> Created<BootAnswer> {
     let account = &caller.account;
-    let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms);
+    // Where an account may have none, the quota's own refusal says so.
+    let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
     let order = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
     created(desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?)
 }

@@ -43,6 +43,7 @@ impl Skep {
             store: Arc::clone(&store),
             swarm: Err("these tests have none".to_owned()),
             data_dir: data.path().to_owned(),
+            workspaces: data.path().join("workspaces"),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
         };
         let serving = tokio::spawn(run(order, async { drop(stopped.await) }));

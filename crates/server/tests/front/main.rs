@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod accounts;
 mod auth;
 mod boot;
 mod errors;
 mod harness;
 mod keys;
 mod openapi;
+mod rotation;
 mod routes;

@@ -51,8 +51,12 @@ fn operations(document: &Value) -> Vec<Operation> {
 
 /// Every operation that the service is promised to have.
 const PROMISED: &[(&str, &str)] = &[
+    ("DELETE", "/api/accounts/{id}"),
+    ("DELETE", "/api/keys"),
     ("DELETE", "/api/keys/{id}"),
     ("DELETE", "/api/swarm/vm/{pid}"),
+    ("GET", "/api/accounts"),
+    ("GET", "/api/accounts/{id}"),
     ("GET", "/api/health"),
     ("GET", "/api/keys"),
     ("GET", "/api/keys/{id}"),
@@ -62,9 +66,12 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/swarm/vm/{pid}/console"),
     ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
     ("GET", "/api/whoami"),
+    ("PATCH", "/api/accounts/{id}"),
     ("PATCH", "/api/swarm/vm/{pid}"),
+    ("POST", "/api/accounts"),
     ("POST", "/api/exec"),
     ("POST", "/api/keys"),
+    ("POST", "/api/keys/{id}/rotate"),
     ("POST", "/api/swarm/boot"),
     ("POST", "/api/swarm/cleanup"),
     ("POST", "/api/swarm/vm/{pid}/exec"),

@@ -64,7 +64,7 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
 
 fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
-    write.push(settings.server_dir());
+    write.extend([settings.server_dir(), settings.workspaces()]);
     let reach = Reach { write, read: vec![settings.image_dir()] };
     match confine(&reach, rules())? {
         Confinement::Full => tracing::debug!("confined by Landlock"),

@@ -17,15 +17,21 @@ mod writer;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId};
+use tokio::sync::broadcast;
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
-    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
-    SetAccountRoots, Store, VmRecord,
+    Account, AccountDeleted, AccountPage, Cause, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord, KeyUse,
+    ListAccounts, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, Store, VmRecord,
 };
+
+/// Revocations that may wait for a listener; one that falls behind further looks its key up.
+const REVOCATIONS: usize = 1024;
 
 /// Where the database is, and how patient it is.
 #[derive(Debug, Clone)]
@@ -49,6 +55,7 @@ pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
     path: PathBuf,
+    revocations: broadcast::Sender<KeyId>,
 }
 
 impl SqliteStore {
@@ -63,6 +70,25 @@ impl SqliteStore {
         });
         opened.await.map_err(|error| Error::Internal { path, source: Cause::of(&error) })?
     }
+
+    fn of(writer: Writer, readers: Readers, path: PathBuf) -> Self {
+        Self { writer, readers, path, revocations: broadcast::channel(REVOCATIONS).0 }
+    }
+
+    /// Carries out a command that revokes keys, and tells whoever listens of them.
+    async fn revoke<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
+    ) -> Result<T> {
+        let listeners = self.revocations.clone();
+        let tell = move |(_, revoked): &(T, Vec<KeyId>)| {
+            for id in revoked {
+                // That nobody listens is no fault.
+                let _ = listeners.send(*id);
+            }
+        };
+        Ok(self.writer.run_then(command, tell).await?.0)
+    }
 }
 
 fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
@@ -70,7 +96,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
     let writer = Writer::start(connection, Arc::clone(&file))?;
-    Ok(SqliteStore { writer, readers: Readers::new(file), path: settings.path.clone() })
+    Ok(SqliteStore::of(writer, Readers::new(file), settings.path.clone()))
 }
 
 #[async_trait]
@@ -93,6 +119,27 @@ impl Store for SqliteStore {
         self.readers.run(move |c| accounts::by_name(c, &name)).await
     }
 
+    async fn create_account(&self, command: CreateAccount) -> Result<Account> {
+        let id = AccountId::generate();
+        self.writer.run(move |c| accounts::create(c, id, &command)).await
+    }
+
+    async fn change_account(&self, command: ChangeAccount) -> Result<Account> {
+        self.writer.run(move |c| accounts::alter(c, &command)).await
+    }
+
+    async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted> {
+        let deleted = self.revoke(move |c| {
+            let (account, revoked) = accounts::delete(c, &command)?;
+            Ok((AccountDeleted { account, keys_revoked: number(&revoked) }, revoked))
+        });
+        deleted.await
+    }
+
+    async fn list_accounts(&self, query: ListAccounts) -> Result<AccountPage> {
+        self.readers.run(move |c| accounts::list(c, query)).await
+    }
+
     async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord> {
         let id = KeyId::generate();
         self.writer.run(move |c| keys::ensure_admin(c, id, &command)).await
@@ -104,7 +151,24 @@ impl Store for SqliteStore {
     }
 
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord> {
-        self.writer.run(move |c| keys::revoke(c, &command)).await
+        self.revoke(move |c| Ok((keys::revoke(c, &command)?, vec![command.id]))).await
+    }
+
+    async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| keys::rotate(c, id, &command)).await
+    }
+
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32> {
+        let revoked = self.revoke(move |c| {
+            let revoked = keys::revoke_all(c, &command)?;
+            Ok((number(&revoked), revoked))
+        });
+        revoked.await
+    }
+
+    fn revocations(&self) -> broadcast::Receiver<KeyId> {
+        self.revocations.subscribe()
     }
 
     async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord> {
@@ -132,11 +196,11 @@ impl Store for SqliteStore {
     }
 
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
-        self.writer.run(move |c| vms::record_end(c, &command)).await
+        self.revoke(move |c| vms::record_end(c, &command)).await
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
-        self.writer.run(move |c| vms::end_vms(c, &command)).await
+        self.revoke(move |c| vms::end_vms(c, &command)).await
     }
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
@@ -154,4 +218,8 @@ impl Store for SqliteStore {
             Err(Error::Unavailable { path: self.path.clone(), source })
         })
     }
+}
+
+fn number(keys: &[KeyId]) -> u32 {
+    u32::try_from(keys.len()).unwrap_or(u32::MAX)
 }

@@ -11,6 +11,7 @@ pub mod accounts;
 pub mod concurrency;
 pub mod events;
 pub mod keys;
+pub mod rotation;
 pub mod vms;
 
 use std::collections::BTreeMap;
@@ -20,12 +21,13 @@ use serde_json::Value;
 use skep_accounts::{KeyHash, KeySecret};
 use skep_api::{
     AccountId, Environment, KeyId, Role, Scope, VmId,
+    keys::Limits,
     swarm::{BootReceipt, BootSource, EndReason},
 };
 
 use crate::{
-    Account, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey, RecordBoots, RecordEnd,
-    RevokeKey, Store, VmBooted,
+    Account, CreateAccount, DeleteAccount, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey,
+    RecordBoots, RecordEnd, RevokeKey, Store, VmBooted,
 };
 
 /// Makes a test of every promise. Takes an async function that answers a guard and an empty store (`Arc<dyn Store>`).
@@ -36,6 +38,11 @@ macro_rules! store_suite {
             accounts::the_default_account_is_made_once,
             accounts::roots_are_replaced,
             accounts::unknown_accounts_are_refused,
+            accounts::an_account_is_kept_as_it_was_made,
+            accounts::what_may_change_of_an_account_changes,
+            accounts::accounts_are_listed_once_newest_first,
+            accounts::an_account_that_is_deleted_ends_with_its_keys,
+            accounts::an_account_with_vms_and_the_default_one_are_not_deleted,
             keys::a_key_is_kept_as_it_was_made,
             keys::a_name_belongs_to_one_valid_key,
             keys::a_second_revocation_answers_the_record,
@@ -45,6 +52,10 @@ macro_rules! store_suite {
             keys::uses_are_noted_without_events,
             keys::the_admin_key_is_made_once,
             keys::a_new_admin_key_takes_the_name,
+            rotation::a_rotated_key_has_a_successor_like_it,
+            rotation::only_a_key_that_has_its_name_is_rotated,
+            rotation::all_keys_of_an_account_are_revoked_but_one,
+            rotation::whoever_listens_is_told_of_every_revocation,
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
             vms::what_may_change_of_a_vm_changes_while_it_lives,
@@ -79,6 +90,27 @@ pub fn moment(step: i64) -> Timestamp {
 pub async fn default_account(store: &dyn Store) -> Account {
     let command = EnsureDefaultAccount { roots: vec!["/srv/work".to_owned()], at: moment(0) };
     store.ensure_default_account(command).await.unwrap()
+}
+
+/// An account as it is made, with nothing that limits it.
+pub fn new_account(name: &str) -> CreateAccount {
+    CreateAccount {
+        name: name.to_owned(),
+        roots: vec![format!("/srv/{name}")],
+        allowed_ips: vec![],
+        limits: Limits { max_vms: None, max_memory_mb: None },
+        at: moment(1),
+    }
+}
+
+/// Another account than `default`.
+pub async fn account_named(store: &dyn Store, name: &str) -> Account {
+    store.create_account(new_account(name)).await.unwrap()
+}
+
+/// The end of an account.
+pub fn deletion(account: AccountId, step: i64) -> DeleteAccount {
+    DeleteAccount { account, at: moment(step), request_id: Some(format!("delete-{step}")) }
 }
 
 /// The hash of a secret that ends in this number.

@@ -12,10 +12,12 @@ use async_trait::async_trait;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
 use skep_store::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    Store, VmBooted, VmEnd, VmRecord,
+    Account, AccountDeleted, AccountPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount, EndVms,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord, KeyUse, ListAccounts,
+    ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeAllKeys, RevokeKey, RotateKey,
+    SetAccountRoots, Store, VmBooted, VmEnd, VmRecord,
 };
+use tokio::sync::broadcast;
 
 #[derive(Default)]
 pub(crate) struct Records {
@@ -95,6 +97,18 @@ impl Store for Records {
     async fn account_by_name(&self, _: &str) -> Result<Account> {
         unreachable!()
     }
+    async fn create_account(&self, _: CreateAccount) -> Result<Account> {
+        unreachable!()
+    }
+    async fn change_account(&self, _: ChangeAccount) -> Result<Account> {
+        unreachable!()
+    }
+    async fn delete_account(&self, _: DeleteAccount) -> Result<AccountDeleted> {
+        unreachable!()
+    }
+    async fn list_accounts(&self, _: ListAccounts) -> Result<AccountPage> {
+        unreachable!()
+    }
     async fn ensure_admin_key(&self, _: EnsureAdminKey) -> Result<KeyRecord> {
         unreachable!()
     }
@@ -102,6 +116,15 @@ impl Store for Records {
         unreachable!()
     }
     async fn revoke_key(&self, _: RevokeKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn rotate_key(&self, _: RotateKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn revoke_all_keys(&self, _: RevokeAllKeys) -> Result<u32> {
+        unreachable!()
+    }
+    fn revocations(&self) -> broadcast::Receiver<KeyId> {
         unreachable!()
     }
     async fn key(&self, _: AccountId, _: KeyId) -> Result<KeyRecord> {
