@@ -13,6 +13,8 @@ mod service;
 #[cfg(feature = "root")]
 mod bake;
 #[cfg(feature = "root")]
+mod clock;
+#[cfg(feature = "root")]
 mod clones;
 #[cfg(feature = "root")]
 mod command;
@@ -33,6 +35,8 @@ mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
+mod killed;
+#[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
 mod processes;
@@ -40,6 +44,8 @@ mod processes;
 mod soak;
 #[cfg(feature = "root")]
 mod spoofing;
+#[cfg(feature = "root")]
+mod stopping;
 #[cfg(feature = "root")]
 mod swarm;
 #[cfg(feature = "root")]
