@@ -52,3 +52,5 @@ mod swarm;
 mod takeover;
 #[cfg(feature = "root")]
 mod template;
+#[cfg(feature = "root")]
+mod unseeded;
