@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, eventually, send};
+use crate::harness::{Skep, eventually, remains_of_vms, send};
 
 const HOUR_S: i64 = 3600;
 /// How far a time may be from where it should be: a minute is no hour.
@@ -67,7 +67,7 @@ impl Clock {
     }
 }
 
-async fn boot(skep: &Skep, ttl_ms: i64) -> Value {
+async fn boot_one(skep: &Skep, ttl_ms: i64) -> Value {
     let answer = skep.post("/api/swarm/boot", &json!({"ttl_ms": ttl_ms})).await.ok(201);
     answer["vms"][0].clone()
 }
@@ -99,11 +99,11 @@ async fn an_hour_forth_and_back_ends_no_vm_early_and_none_late() {
     let skep = clock.start(&[]).await;
     let mut moved = Vec::new();
     for shift_s in [HOUR_S, -HOUR_S, 0] {
-        let (long, brief) = (boot(&skep, LONG_MS).await, boot(&skep, BRIEF_MS).await);
+        let (long, brief) = (boot_one(&skep, LONG_MS).await, boot_one(&skep, BRIEF_MS).await);
         let before = skep.get(&path_of(&long)).await.ok(200);
         clock.move_by(shift_s);
         // A later one, by the new time: that the clock did move is seen here.
-        let later = boot(&skep, LONG_MS).await;
+        let later = boot_one(&skep, LONG_MS).await;
         assert_shifted("a boot", time(&later, "started_at"), shift_s);
         assert_shifted("an end", time(&later, "expires_at"), shift_s + LONG_MS / 1000);
         assert_shifted("a new guest's clock", time_inside(&skep, &later).await, shift_s);
@@ -147,6 +147,28 @@ for row in sqlite3.connect(sys.argv[1]).execute('select sequence, type, body fro
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_moved_during_a_boot_ends_none_of_its_vms() {
+    let clock = Clock::make();
+    let skep = clock.start(&[]).await;
+    let request = json!({"count": 4, "ttl_ms": LONG_MS});
+    let boot = skep.request(reqwest::Method::POST, "/api/swarm/boot").json(&request);
+    let boot = tokio::spawn(send(boot));
+    eventually("a VM that is half made", async || {
+        let [(_, records), ..] = remains_of_vms(skep.data_dir.path());
+        !records.is_empty()
+    })
+    .await;
+    assert!(!boot.is_finished(), "the boot was faster than the test");
+    clock.move_by(HOUR_S);
+    let vms = boot.await.unwrap().ok(201)["vms"].as_array().unwrap().clone();
+    assert_shifted("the boot's arrival", time(&vms[0], "started_at"), 0);
+    // One of a later boot ends by its time, so those of this one had occasion to.
+    let brief = boot_one(&skep, BRIEF_MS).await;
+    eventually("the end of a brief life", async || skep.get(&path_of(&brief)).await.status == 404).await;
+    assert_eq!(skep.count().await, 4, "{}", skep.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_parked_vm_is_handed_out_with_the_time_that_it_is() {
     let clock = Clock::make();
     let skep = clock.start(&["--pool-size", "1"]).await;
@@ -156,7 +178,7 @@ async fn a_parked_vm_is_handed_out_with_the_time_that_it_is() {
         })
         .await;
         clock.move_by(shift_s);
-        let vm = boot(&skep, LONG_MS).await;
+        let vm = boot_one(&skep, LONG_MS).await;
         assert_eq!(vm["boot"]["source"], "pool", "{vm}");
         assert_shifted("a parked guest's clock", time_inside(&skep, &vm).await, shift_s);
         assert_eq!(vm["boot"]["clock_step_ms"].as_f64().unwrap() > 0.0, shift_s > 0, "{vm}");
