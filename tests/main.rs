@@ -14,6 +14,8 @@ mod service;
 #[cfg(feature = "root")]
 mod bake;
 #[cfg(feature = "root")]
+mod clock;
+#[cfg(feature = "root")]
 mod clones;
 #[cfg(feature = "root")]
 mod command;
@@ -34,6 +36,8 @@ mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
+mod killed;
+#[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
 mod processes;
@@ -44,6 +48,8 @@ mod soak;
 #[cfg(feature = "root")]
 mod spoofing;
 #[cfg(feature = "root")]
+mod stopping;
+#[cfg(feature = "root")]
 mod swarm;
 #[cfg(feature = "root")]
 mod takeover;
@@ -51,3 +57,5 @@ mod takeover;
 mod template;
 #[cfg(feature = "root")]
 mod tenants;
+#[cfg(feature = "root")]
+mod unseeded;
