@@ -12,8 +12,9 @@ mod patch;
 pub mod scope;
 pub mod swarm;
 mod time;
+pub mod waitlist;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, KeyId, VmId, VmRef};
+pub use ids::{AccountId, KeyId, VmId, VmRef, WaitlistId};
 pub use operation::Operation;
 pub use scope::{Environment, Role, Scope};

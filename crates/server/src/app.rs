@@ -35,6 +35,7 @@ use crate::{
         keys::{self, KeyDesk},
         openapi as document,
         swarm::{self, SwarmDesk},
+        waitlist::{self, WaitlistDesk},
         whoami,
     },
     vms::Vms,
@@ -66,11 +67,17 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let vms = Vms::new(swarm);
     let text = document::Document::new(OnceLock::new());
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
-    let public = [health::routes(vitals), document::routes(Arc::clone(&text))];
+    let waitlist = WaitlistDesk::new(Arc::clone(&store));
+    let public = [
+        health::routes(vitals),
+        document::routes(Arc::clone(&text)),
+        waitlist::public_routes(waitlist.clone()),
+    ];
     let guarded = [
         whoami::routes(),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        waitlist::routes(waitlist),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Gate::new(store, uses);

@@ -1,9 +1,9 @@
 //! Who calls: the Bearer key of a request, checked before anything else below /api.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
+    extract::{Request, State},
     middleware::Next,
     response::Response,
 };
@@ -54,8 +54,7 @@ impl Gate {
         let now = Timestamp::now();
         let key = found.record.key;
         verdict(&key, now)?;
-        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-        address::check(&found.account.allowed_ips, peer)?;
+        address::check(&found.account.allowed_ips, address::caller(extensions))?;
         self.uses.note(key.id, now);
         Ok(Identity { key, account: found.account })
     }

@@ -32,6 +32,8 @@ demands! {
     AnyKey = [],
     /// `admin`.
     Admin = [Admin],
+    /// `server:admin`.
+    ServerAdmin = [ServerAdmin],
     /// `swarm:read`.
     SwarmRead = [SwarmRead],
     /// `swarm:write`.

@@ -1,13 +1,16 @@
 //! The HTTP service: who calls, what it may, and what the answer looks like. What happens is decided further in.
 
+mod accept;
 mod address;
 mod app;
 mod auth;
 mod body;
 pub mod confine;
+mod csv_text;
 mod error;
 mod extract;
 mod key_uses;
+mod limits;
 mod linger;
 mod listener;
 mod openapi;

@@ -45,6 +45,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("keys", "Keys, and who the caller is"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
+        tag("waitlist", "Who asked to be told when there is room"),
     ]);
     let components = document.components.get_or_insert_with(Components::new);
     components.add_security_scheme(
@@ -136,6 +137,10 @@ fn add_headers(status: &str, response: &mut Response) {
     add("Skep-Version", "The version of the API", text());
     if status.starts_with(['4', '5']) {
         add("Skep-Error", "The stable code", Ref::from_schema_name("ErrorCode").into());
+    }
+    if status == "429" {
+        add("RateLimit", "What is left of the quota, and the seconds until there is more", text());
+        add("RateLimit-Policy", "The quota and its window in seconds", text());
     }
     if matches!(status, "429" | "503") {
         add("Retry-After", "Seconds", ObjectBuilder::new().schema_type(Type::Integer).into());

@@ -11,6 +11,7 @@ mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
 mod vm;
+mod waitlist;
 
 pub use account::{Account, EnsureDefaultAccount, SetAccountRoots};
 pub use error::{Cause, Error, Result};
@@ -21,3 +22,4 @@ pub use key::{
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};

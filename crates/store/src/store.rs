@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId};
+use skep_api::{AccountId, KeyId, waitlist::WaitlistEntry};
 
 use crate::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    VmRecord,
+    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListKeys, ListWaitlist, NewKey, PresentedKey, RecordBoots, RecordEnd,
+    RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, VmRecord, WaitlistPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -54,6 +54,13 @@ pub trait Store: Send + Sync {
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+
+    /// Puts somebody on the waitlist. It does the same work for an address that is on it: nobody can tell by the time.
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;
+    /// A page of the waitlist, newest first, each address once.
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage>;
+    /// Removes an address with all that was said with it; fails with `UnknownWaitlistEntry`.
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry>;
 
     /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;

@@ -6,7 +6,10 @@ use rusqlite_migration::{M, Migrations};
 use super::fault::Fault;
 use crate::Cause;
 
-const STEPS: &[M<'static>] = &[M::up(include_str!("migrations/0001_accounts_keys_vms_events.sql"))];
+const STEPS: &[M<'static>] = &[
+    M::up(include_str!("migrations/0001_accounts_keys_vms_events.sql")),
+    M::up(include_str!("migrations/0003_waitlist.sql")),
+];
 
 /// The newest version that this program knows.
 pub(super) const KNOWN: i64 = STEPS.len() as i64;

@@ -12,19 +12,20 @@ mod readers;
 #[cfg(test)]
 mod tests;
 mod vms;
+mod waitlist;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId};
+use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
-    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
-    SetAccountRoots, Store, VmRecord,
+    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListKeys, ListWaitlist, NewKey, PresentedKey, RecordBoots,
+    RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store, VmRecord, WaitlistPage,
 };
 
 /// Where the database is, and how patient it is.
@@ -145,6 +146,19 @@ impl Store for SqliteStore {
 
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {
         self.readers.run(move |c| events::after(c, sequence, limit)).await
+    }
+
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()> {
+        let id = WaitlistId::generate();
+        self.writer.run(move |c| waitlist::join(c, id, &command)).await
+    }
+
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage> {
+        self.readers.run(move |c| waitlist::list(c, query)).await
+    }
+
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry> {
+        self.writer.run(move |c| waitlist::remove(c, &command)).await
     }
 
     async fn ping(&self, limit: Duration) -> Result<()> {

@@ -12,6 +12,7 @@ pub mod concurrency;
 pub mod events;
 pub mod keys;
 pub mod vms;
+pub mod waitlist;
 
 use std::collections::BTreeMap;
 
@@ -51,6 +52,10 @@ macro_rules! store_suite {
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            waitlist::who_joins_is_listed_newest_first,
+            waitlist::an_address_is_listed_once_with_what_it_said_first,
+            waitlist::pages_of_the_waitlist_hold_everybody_once,
+            waitlist::who_is_removed_is_forgotten_whole,
             events::events_are_read_in_order_page_by_page,
             events::events_hold_no_secret,
             concurrency::writers_at_once_are_all_durable,

@@ -10,11 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
+use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
 use skep_store::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    Store, VmBooted, VmEnd, VmRecord,
+    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist,
+    KeyPage, KeyRecord, KeyUse, ListKeys, ListWaitlist, NewKey, PresentedKey, RecordBoots, RecordEnd,
+    RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store, VmBooted, VmEnd, VmRecord, WaitlistPage,
 };
 
 #[derive(Default)]
@@ -117,6 +117,15 @@ impl Store for Records {
         unreachable!()
     }
     async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {
+        unreachable!()
+    }
+    async fn join_waitlist(&self, _: JoinWaitlist) -> Result<()> {
+        unreachable!()
+    }
+    async fn list_waitlist(&self, _: ListWaitlist) -> Result<WaitlistPage> {
+        unreachable!()
+    }
+    async fn remove_from_waitlist(&self, _: RemoveFromWaitlist) -> Result<WaitlistEntry> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {
