@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod audit;
 mod errors;
 mod health;
 mod http;

@@ -2,6 +2,7 @@
 //!
 //! No I/O. The guest agent links this crate, so it stays small.
 
+pub mod audit;
 pub mod error;
 pub mod exec;
 pub mod health;
@@ -15,6 +16,6 @@ mod time;
 pub mod waitlist;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, KeyId, VmId, VmRef, WaitlistId};
+pub use ids::{AccountId, AuditId, KeyId, VmId, VmRef, WaitlistId};
 pub use operation::Operation;
 pub use scope::{Environment, Role, Scope};

@@ -21,6 +21,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
+    audit::{Actions, AuditDesk, AuditQueue, note},
     auth::{Gate, guard},
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
@@ -29,6 +30,7 @@ use crate::{
     request::observe,
     routes::{
         Routes,
+        audit::{self, AuditReader},
         boot::BootDefaults,
         exec::{self, ExecDesk},
         health::{self, Vitals},
@@ -54,6 +56,8 @@ pub struct Parts {
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// Entries of the audit, to be written together.
+    pub audit: AuditQueue,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -63,9 +67,9 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, boot, uses, closing } = parts;
+    let Parts { store, swarm, data_dir, boot, uses, audit: queue, closing } = parts;
     let vms = Vms::new(swarm);
-    let text = document::Document::new(OnceLock::new());
+    let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
     let waitlist = WaitlistDesk::new(Arc::clone(&store));
     let public = [
@@ -78,6 +82,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         waitlist::routes(waitlist),
+        audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Gate::new(store, uses);
@@ -85,10 +90,13 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
+    let desk = AuditDesk { actions: Arc::new(Actions::of(&description)), queue };
     // The first and only filling.
     let _ = text.set(openapi::text(&description)?.into());
+    let _ = actions.set(Arc::clone(&desk.actions));
     let outside = Router::new().fallback(unknown).with_state(gate);
-    Ok(router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe)))
+    let whole = router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked));
+    Ok(whole.layer(from_fn_with_state(desk, note)).layer(from_fn(observe)))
 }
 
 /// Routes have no other way in than with their descriptions.

@@ -13,7 +13,7 @@ use skep_accounts::{KeySecret, verdict};
 use skep_api::{ErrorCode, Failure, keys::Key};
 use skep_store::{Account, Store};
 
-use crate::{address, error::Refusal, key_uses::KeyUses};
+use crate::{address, error::Refusal, key_uses::KeyUses, trail::Trail};
 
 /// The key that a request came with, and whose it is.
 #[derive(Debug, Clone)]
@@ -53,6 +53,9 @@ impl Gate {
         };
         let now = Timestamp::now();
         let key = found.record.key;
+        if let Some(trail) = Trail::of(extensions) {
+            trail.presents(&key);
+        }
         verdict(&key, now)?;
         address::check(&found.account.allowed_ips, address::caller(extensions))?;
         self.uses.note(key.id, now);

@@ -3,8 +3,10 @@
 mod accept;
 mod address;
 mod app;
+mod audit;
 mod auth;
 mod body;
+mod chores;
 pub mod confine;
 mod csv_text;
 mod error;
@@ -17,11 +19,14 @@ mod openapi;
 mod pieces;
 mod random;
 mod request;
+mod retention;
 mod routes;
 mod run;
+mod trail;
 mod vms;
 
 pub use app::{Parts, router};
+pub use audit::AuditQueue;
 pub use error::SKEP_ERROR;
 pub use key_uses::KeyUses;
 pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};

@@ -45,6 +45,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("keys", "Keys, and who the caller is"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
+        tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),
     ]);
     let components = document.components.get_or_insert_with(Components::new);

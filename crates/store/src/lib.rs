@@ -3,6 +3,7 @@
 //! One method is one command, one transaction: the change and its events. Nothing of a database leaves this crate.
 
 mod account;
+mod audit;
 mod error;
 mod event;
 mod key;
@@ -14,6 +15,7 @@ mod vm;
 mod waitlist;
 
 pub use account::{Account, EnsureDefaultAccount, SetAccountRoots};
+pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 pub use error::{Cause, Error, Result};
 pub use event::{Event, EventKind};
 pub use key::{

@@ -7,9 +7,10 @@ use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId, waitlist::WaitlistEntry};
 
 use crate::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist, KeyPage,
-    KeyRecord, KeyUse, ListKeys, ListWaitlist, NewKey, PresentedKey, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, VmRecord, WaitlistPage,
+    Account, AuditPage, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist,
+    KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, PresentedKey,
+    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, TrimHistory, Trimmed,
+    VmRecord, WaitlistPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -61,6 +62,13 @@ pub trait Store: Send + Sync {
     async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage>;
     /// Removes an address with all that was said with it; fails with `UnknownWaitlistEntry`.
     async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry>;
+
+    /// Writes entries of the audit; one that is there already is passed over.
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()>;
+    /// A page of the audit, newest first.
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage>;
+    /// Deletes a few of the oldest entries and events, where they are too old or too many, and tells how many.
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed>;
 
     /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;

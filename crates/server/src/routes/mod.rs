@@ -4,6 +4,7 @@ use axum::Json;
 use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
 
+pub(crate) mod audit;
 pub(crate) mod boot;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;

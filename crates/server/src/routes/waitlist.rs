@@ -274,12 +274,15 @@ async fn remove(
     _: Caller<ServerAdmin>,
     Segment(entry): Segment,
     _: Query<NoParameters>,
+    call: Call,
 ) -> Answer<Removed> {
     let command = match entry.parse() {
         Ok(id) => RemoveFromWaitlist::Id(id),
         Err(_) => RemoveFromWaitlist::Email(entry),
     };
     let removed = desk.store.remove_from_waitlist(command).await?;
+    // The address shall be forgotten, in the audit too.
+    call.trail.acts_on(removed.id);
     Ok(Json(Removed { id: removed.id, removed: true }))
 }
 

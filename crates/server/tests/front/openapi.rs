@@ -58,6 +58,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("DELETE", "/api/keys/{id}"),
     ("DELETE", "/api/swarm/vm/{pid}"),
     ("DELETE", "/api/waitlist/{entry}"),
+    ("GET", "/api/audit"),
     ("GET", "/api/health"),
     ("GET", "/api/keys"),
     ("GET", "/api/keys/{id}"),

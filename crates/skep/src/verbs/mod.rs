@@ -1,5 +1,6 @@
 //! The verbs, a file for each.
 
+pub(crate) mod audit;
 pub(crate) mod bake;
 pub(crate) mod bench;
 pub(crate) mod boot;

@@ -1,11 +1,13 @@
 //! The store in one SQLite file: one thread writes, a few connections read beside it.
 
 mod accounts;
+mod audit;
 mod columns;
 mod events;
 mod fault;
 mod file;
 mod health;
+mod history;
 mod keys;
 mod migrations;
 mod readers;
@@ -23,9 +25,10 @@ use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
-    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListKeys, ListWaitlist, NewKey, PresentedKey, RecordBoots,
-    RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store, VmRecord, WaitlistPage,
+    Account, AuditPage, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey,
+    PresentedKey, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store,
+    TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// Where the database is, and how patient it is.
@@ -159,6 +162,18 @@ impl Store for SqliteStore {
 
     async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry> {
         self.writer.run(move |c| waitlist::remove(c, &command)).await
+    }
+
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()> {
+        self.writer.run(move |c| audit::record(c, &entries)).await
+    }
+
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage> {
+        self.readers.run(move |c| audit::list(c, &query)).await
+    }
+
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed> {
+        self.writer.run(move |c| history::trim(c, &command)).await
     }
 
     async fn ping(&self, limit: Duration) -> Result<()> {

@@ -8,6 +8,7 @@
 #![allow(missing_docs, reason = "a test's name is its promise")]
 
 pub mod accounts;
+pub mod audit;
 pub mod concurrency;
 pub mod events;
 pub mod keys;
@@ -56,6 +57,14 @@ macro_rules! store_suite {
             waitlist::an_address_is_listed_once_with_what_it_said_first,
             waitlist::pages_of_the_waitlist_hold_everybody_once,
             waitlist::who_is_removed_is_forgotten_whole,
+            audit::entries_are_kept_as_they_were,
+            audit::an_entry_that_is_written_twice_stands_once,
+            audit::an_account_sees_its_own_and_the_operator_what_was_refused_to_strangers,
+            audit::entries_are_found_by_each_filter,
+            audit::pages_of_the_audit_hold_every_entry_once,
+            audit::what_is_too_old_goes,
+            audit::what_is_too_much_goes_oldest_first,
+            audit::a_flood_of_strangers_pushes_out_nothing_but_itself,
             events::events_are_read_in_order_page_by_page,
             events::events_hold_no_secret,
             concurrency::writers_at_once_are_all_durable,

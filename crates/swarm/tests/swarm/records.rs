@@ -12,9 +12,10 @@ use async_trait::async_trait;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
 use skep_store::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist,
-    KeyPage, KeyRecord, KeyUse, ListKeys, ListWaitlist, NewKey, PresentedKey, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store, VmBooted, VmEnd, VmRecord, WaitlistPage,
+    Account, AuditPage, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey,
+    PresentedKey, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store,
+    TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitlistPage,
 };
 
 #[derive(Default)]
@@ -126,6 +127,15 @@ impl Store for Records {
         unreachable!()
     }
     async fn remove_from_waitlist(&self, _: RemoveFromWaitlist) -> Result<WaitlistEntry> {
+        unreachable!()
+    }
+    async fn record_audit(&self, _: Vec<NewAuditEntry>) -> Result<()> {
+        unreachable!()
+    }
+    async fn list_audit(&self, _: ListAudit) -> Result<AuditPage> {
+        unreachable!()
+    }
+    async fn trim_history(&self, _: TrimHistory) -> Result<Trimmed> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {
