@@ -10,6 +10,7 @@ mod health;
 mod http;
 mod keys;
 mod service;
+mod session;
 
 #[cfg(feature = "root")]
 mod bake;

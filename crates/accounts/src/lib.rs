@@ -4,10 +4,12 @@ pub mod creation;
 pub mod error;
 pub mod roles;
 pub mod secret;
+pub mod session;
 pub mod verdict;
 
 pub use creation::{KeyGrant, Target, grant};
 pub use error::Refusal;
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
 pub use secret::{KeyHash, KeySecret};
+pub use session::{SessionHash, SessionToken, session_end};
 pub use verdict::verdict;

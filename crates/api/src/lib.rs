@@ -11,6 +11,7 @@ pub mod keys;
 pub mod operation;
 mod patch;
 pub mod scope;
+pub mod session;
 pub mod swarm;
 mod time;
 pub mod waitlist;

@@ -36,6 +36,7 @@ use crate::{
         health::{self, Vitals},
         keys::{self, KeyDesk},
         openapi as document,
+        session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
         waitlist::{self, WaitlistDesk},
         whoami,
@@ -79,6 +80,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     ];
     let guarded = [
         whoami::routes(),
+        session::routes(SessionDesk { store: Arc::clone(&store) }),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         waitlist::routes(waitlist),
@@ -108,7 +110,7 @@ fn described(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
 async fn unknown(State(gate): State<Gate>, request: Request) -> Refusal {
     let path = request.uri().path();
     if (path == "/api" || path.starts_with("/api/"))
-        && let Err(refusal) = gate.admit(request.headers(), request.extensions()).await
+        && let Err(refusal) = gate.admit(request.uri(), request.headers(), request.extensions()).await
     {
         return refusal;
     }

@@ -7,13 +7,19 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{Extensions, HeaderMap, header::AUTHORIZATION};
+use http::{Extensions, HeaderMap, Uri, header::AUTHORIZATION};
 use jiff::Timestamp;
-use skep_accounts::{KeySecret, verdict};
+use skep_accounts::{KeySecret, SessionToken, verdict};
 use skep_api::{ErrorCode, Failure, keys::Key};
-use skep_store::{Account, Store};
+use skep_store::{Account, PresentedKey, Store};
 
-use crate::{address, error::Refusal, key_uses::KeyUses, trail::Trail};
+use crate::{
+    address,
+    error::Refusal,
+    key_uses::KeyUses,
+    session::{self, Current},
+    trail::Trail,
+};
 
 /// The key that a request came with, and whose it is.
 #[derive(Debug, Clone)]
@@ -22,6 +28,8 @@ pub(crate) struct Identity {
     pub key: Key,
     /// Its account.
     pub account: Account,
+    /// The session that it came by, where it was one.
+    pub session: Option<Current>,
 }
 
 /// What it takes to know a caller.
@@ -37,19 +45,20 @@ impl Gate {
         Self { store, uses }
     }
 
-    /// Who sends these headers from that address.
+    /// Who sends these headers from that address, by its key or by its session.
     ///
     /// # Errors
     /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
     /// `Authorization` headers; `address_not_allowed`.
     pub(crate) async fn admit(
         &self,
+        uri: &Uri,
         headers: &HeaderMap,
         extensions: &Extensions,
     ) -> Result<Identity, Refusal> {
-        let secret = KeySecret::parse(presented(headers)?)?;
-        let Some(found) = self.store.key_by_hash(secret.hash()).await? else {
-            return Err(skep_accounts::Refusal::InvalidToken.into());
+        let (found, session) = match session::presented(uri, headers, extensions) {
+            Some(token) => self.by_session(&token?).await?,
+            None => (self.by_key(&KeySecret::parse(presented(headers)?)?).await?, None),
         };
         let now = Timestamp::now();
         let key = found.record.key;
@@ -57,9 +66,23 @@ impl Gate {
             trail.presents(&key);
         }
         verdict(&key, now)?;
+        if session.is_some_and(|session| session.expires_at <= now) {
+            return Err(skep_accounts::Refusal::TokenExpired.into());
+        }
         address::check(&found.account.allowed_ips, address::caller(extensions))?;
         self.uses.note(key.id, now);
-        Ok(Identity { key, account: found.account })
+        Ok(Identity { key, account: found.account, session })
+    }
+
+    async fn by_key(&self, secret: &KeySecret) -> Result<PresentedKey, Refusal> {
+        let found = self.store.key_by_hash(secret.hash()).await?;
+        found.ok_or_else(|| skep_accounts::Refusal::InvalidToken.into())
+    }
+
+    async fn by_session(&self, token: &SessionToken) -> Result<(PresentedKey, Option<Current>), Refusal> {
+        let hash = token.hash();
+        let found = self.store.session(hash).await?.ok_or(skep_accounts::Refusal::InvalidToken)?;
+        Ok((found.key, Some(Current { hash, expires_at: found.expires_at })))
     }
 }
 
@@ -69,7 +92,7 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    let identity = gate.admit(request.headers(), request.extensions()).await?;
+    let identity = gate.admit(request.uri(), request.headers(), request.extensions()).await?;
     request.extensions_mut().insert(Arc::new(identity));
     Ok(next.run(request).await)
 }

@@ -22,6 +22,7 @@ mod request;
 mod retention;
 mod routes;
 mod run;
+mod session;
 mod trail;
 mod vms;
 
@@ -32,3 +33,4 @@ pub use key_uses::KeyUses;
 pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};
 pub use routes::boot::BootDefaults;
 pub use run::{Error, ServerOrder, check_address, run};
+pub use session::Encrypted;

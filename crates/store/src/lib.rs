@@ -7,6 +7,7 @@ mod audit;
 mod error;
 mod event;
 mod key;
+mod session;
 pub mod sqlite;
 mod store;
 #[cfg(any(test, feature = "suite"))]
@@ -21,6 +22,7 @@ pub use event::{Event, EventKind};
 pub use key::{
     ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RevokeKey,
 };
+pub use session::{NewSession, PresentedSession};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};

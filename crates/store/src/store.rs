@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
+use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{AccountId, KeyId, waitlist::WaitlistEntry};
 
 use crate::{
     Account, AuditPage, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist,
-    KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, PresentedKey,
-    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, TrimHistory, Trimmed,
-    VmRecord, WaitlistPage,
+    KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
+    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey,
+    SetAccountRoots, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -40,6 +40,13 @@ pub trait Store: Send + Sync {
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
     /// Notes when keys were last used; a key that is not known is passed over.
     async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
+
+    /// Begins a session; fails with `UnknownKey`. A key has at most a hundred: the oldest ends for one more.
+    async fn create_session(&self, command: NewSession) -> Result<()>;
+    /// The session with this hash, valid or not.
+    async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>>;
+    /// Ends a session; tells whether there was one.
+    async fn end_session(&self, hash: SessionHash) -> Result<bool>;
 
     /// Records VMs that were booted together; fails with `UnknownAccount`.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;

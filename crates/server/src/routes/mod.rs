@@ -11,6 +11,7 @@ pub(crate) mod exec_stream;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod openapi;
+pub(crate) mod session;
 pub(crate) mod swarm;
 pub(crate) mod waitlist;
 pub(crate) mod whoami;

@@ -10,4 +10,5 @@ mod harness;
 mod keys;
 mod openapi;
 mod routes;
+mod session;
 mod waitlist;

@@ -56,6 +56,7 @@ fn operations(document: &Value) -> Vec<Operation> {
 /// Every operation that the service is promised to have.
 const PROMISED: &[(&str, &str)] = &[
     ("DELETE", "/api/keys/{id}"),
+    ("DELETE", "/api/session"),
     ("DELETE", "/api/swarm/vm/{pid}"),
     ("DELETE", "/api/waitlist/{entry}"),
     ("GET", "/api/audit"),
@@ -63,6 +64,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/keys"),
     ("GET", "/api/keys/{id}"),
     ("GET", "/api/openapi.json"),
+    ("GET", "/api/session"),
     ("GET", "/api/swarm/status"),
     ("GET", "/api/swarm/vm/{pid}"),
     ("GET", "/api/swarm/vm/{pid}/console"),
@@ -72,6 +74,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("PATCH", "/api/swarm/vm/{pid}"),
     ("POST", "/api/exec"),
     ("POST", "/api/keys"),
+    ("POST", "/api/session"),
     ("POST", "/api/swarm/boot"),
     ("POST", "/api/swarm/cleanup"),
     ("POST", "/api/swarm/vm/{pid}/exec"),

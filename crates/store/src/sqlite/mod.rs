@@ -11,6 +11,7 @@ mod history;
 mod keys;
 mod migrations;
 mod readers;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod vms;
@@ -20,15 +21,15 @@ mod writer;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
+use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
     Account, AuditPage, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
     JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey,
-    PresentedKey, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store,
-    TrimHistory, Trimmed, VmRecord, WaitlistPage,
+    NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
+    RevokeKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// Where the database is, and how patient it is.
@@ -125,6 +126,18 @@ impl Store for SqliteStore {
 
     async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()> {
         self.writer.run(move |c| keys::note_uses(c, &uses)).await
+    }
+
+    async fn create_session(&self, command: NewSession) -> Result<()> {
+        self.writer.run(move |c| sessions::create(c, &command)).await
+    }
+
+    async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>> {
+        self.readers.run(move |c| sessions::presented(c, hash)).await
+    }
+
+    async fn end_session(&self, hash: SessionHash) -> Result<bool> {
+        self.writer.run(move |c| sessions::end(c, hash)).await
     }
 
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {

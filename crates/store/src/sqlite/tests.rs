@@ -37,6 +37,8 @@ async fn opening_again_finds_all_of_it() {
     let (alive, ended) = (booted(account.id, 3), booted(account.id, 4));
     store.record_boots(boot(vec![alive.clone(), ended.clone()])).await.unwrap();
     store.record_end(end(ended.id, EndReason::Expired, 600)).await.unwrap();
+    let session = crate::suite::sessions::session(admin.key.id, 1, 5);
+    store.create_session(session).await.unwrap();
     let events = all_events(&*store).await;
     drop(store);
 
@@ -45,6 +47,7 @@ async fn opening_again_finds_all_of_it() {
     assert_eq!(store.ensure_admin_key(admin_key(1)).await.unwrap(), admin);
     assert_eq!(store.alive_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
     assert_eq!(all_events(&store).await, events, "the epoch too stays");
+    assert!(store.session(session.hash).await.unwrap().is_some());
 }
 
 #[tokio::test]

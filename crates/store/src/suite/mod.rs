@@ -12,6 +12,7 @@ pub mod audit;
 pub mod concurrency;
 pub mod events;
 pub mod keys;
+pub mod sessions;
 pub mod vms;
 pub mod waitlist;
 
@@ -47,6 +48,9 @@ macro_rules! store_suite {
             keys::uses_are_noted_without_events,
             keys::the_admin_key_is_made_once,
             keys::a_new_admin_key_takes_the_name,
+            sessions::a_session_leads_to_its_key_until_it_is_ended,
+            sessions::a_session_shows_that_its_key_was_revoked,
+            sessions::a_key_has_a_hundred_sessions_and_the_newest_stay,
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
             vms::what_may_change_of_a_vm_changes_while_it_lives,

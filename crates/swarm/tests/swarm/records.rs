@@ -9,13 +9,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
+use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
 use skep_store::{
     Account, AuditPage, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
     JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey,
-    PresentedKey, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeKey, SetAccountRoots, Store,
-    TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitlistPage,
+    NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
+    RevokeKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitlistPage,
 };
 
 #[derive(Default)]
@@ -136,6 +136,15 @@ impl Store for Records {
         unreachable!()
     }
     async fn trim_history(&self, _: TrimHistory) -> Result<Trimmed> {
+        unreachable!()
+    }
+    async fn create_session(&self, _: NewSession) -> Result<()> {
+        unreachable!()
+    }
+    async fn session(&self, _: SessionHash) -> Result<Option<PresentedSession>> {
+        unreachable!()
+    }
+    async fn end_session(&self, _: SessionHash) -> Result<bool> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {

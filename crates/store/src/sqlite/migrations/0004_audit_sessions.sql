@@ -46,3 +46,13 @@ END;
 CREATE TRIGGER events_shrink AFTER DELETE ON events BEGIN
     UPDATE volumes SET bytes = bytes - octet_length(old.body) - 200 WHERE name = 'events';
 END;
+
+CREATE TABLE sessions (
+    sha256     BLOB PRIMARY KEY CHECK (length(sha256) = 32),
+    key        TEXT NOT NULL REFERENCES keys (id) ON DELETE CASCADE,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX sessions_by_key ON sessions (key, created_at);
+CREATE INDEX sessions_by_end ON sessions (expires_at);
