@@ -43,7 +43,7 @@ async fn the_command_shows_what_was_done_and_what_was_refused() {
     assert!(String::from_utf8(refused.stderr).unwrap().contains("eat"));
 
     let skep = Skep::start_on(skep.stop(), &[]).await;
-    let list = skep.get("/api/audit?outcome=refused").await.ok(200);
+    let list = skep.get("/api/audit?outcome=invalid_token").await.ok(200);
     assert_eq!(list["entries"].as_array().unwrap().len(), 1, "{list}");
     assert!(!list.to_string().contains("777"), "nothing of a refused token is kept: {list}");
 }
