@@ -4,12 +4,14 @@
 
 mod harness;
 
+mod audit;
 mod errors;
 mod health;
 mod http;
 mod keys;
 mod secrets;
 mod service;
+mod session;
 
 #[cfg(feature = "root")]
 mod bake;

@@ -96,6 +96,8 @@ error_codes! {
     UnknownKey = "unknown_key" => NotFound,
     /// No such account.
     UnknownAccount = "unknown_account" => NotFound,
+    /// Nobody on the waitlist by this id or address.
+    UnknownWaitlistEntry = "unknown_waitlist_entry" => NotFound,
     /// No such command in this VM: it was never started, or was forgotten.
     UnknownExec = "unknown_exec" => NotFound,
     /// A path that does not exist.

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod answer;
+mod audit;
 mod client;
 mod error;
 mod exec;
@@ -9,6 +10,7 @@ mod keys;
 mod swarm;
 
 pub use answer::Answered;
+pub use audit::AuditQuery;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use exec::{ExecEvent, ExecEvents};

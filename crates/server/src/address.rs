@@ -1,9 +1,32 @@
-//! Where callers of an account may come from.
+//! Where a caller is, and where callers of an account may come from.
 
-use std::net::IpAddr;
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+};
 
+use axum::extract::{ConnectInfo, FromRequestParts};
+use http::{Extensions, request::Parts};
 use ipnet::IpNet;
 use skep_api::{ErrorCode, Failure};
+
+/// The address of whoever sent a request: the one place that decides it.
+pub(crate) fn caller(extensions: &Extensions) -> Option<IpAddr> {
+    // A dual-stack listener sees IPv4 callers as ::ffff:a.b.c.d.
+    extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical())
+}
+
+/// The caller's address, where it is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallerAddress(pub Option<IpAddr>);
+
+impl<S: Sync> FromRequestParts<S> for CallerAddress {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(caller(&parts.extensions)))
+    }
+}
 
 /// Checks a caller's address against an account's list. An empty list is everywhere.
 ///

@@ -21,6 +21,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
+    audit::{Actions, AuditDesk, AuditQueue, note},
     auth::{Gate, guard},
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
@@ -30,12 +31,15 @@ use crate::{
     routes::{
         Routes,
         accounts::{self, AccountDesk},
+        audit::{self, AuditReader},
         boot::BootDefaults,
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
         openapi as document,
+        session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
+        waitlist::{self, WaitlistDesk},
         whoami,
     },
     vms::Vms,
@@ -57,6 +61,8 @@ pub struct Parts {
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// Entries of the audit, to be written together.
+    pub audit: AuditQueue,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -66,17 +72,25 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, workspaces, boot, uses, closing } = parts;
+    let Parts { store, swarm, data_dir, workspaces, boot, uses, audit: queue, closing } = parts;
     let vms = Vms::new(swarm);
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
-    let text = document::Document::new(OnceLock::new());
+    let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
-    let public = [health::routes(vitals), document::routes(Arc::clone(&text))];
+    let waitlist = WaitlistDesk::new(Arc::clone(&store));
+    let public = [
+        health::routes(vitals),
+        document::routes(Arc::clone(&text)),
+        waitlist::public_routes(waitlist.clone()),
+    ];
     let guarded = [
         whoami::routes(),
+        session::routes(SessionDesk { store: Arc::clone(&store) }),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        waitlist::routes(waitlist),
+        audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Gate::new(store, uses);
@@ -84,10 +98,13 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
+    let desk = AuditDesk { actions: Arc::new(Actions::of(&description)), queue };
     // The first and only filling.
     let _ = text.set(openapi::text(&description)?.into());
+    let _ = actions.set(Arc::clone(&desk.actions));
     let outside = Router::new().fallback(unknown).with_state(gate);
-    Ok(router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe)))
+    let whole = router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked));
+    Ok(whole.layer(from_fn_with_state(desk, note)).layer(from_fn(observe)))
 }
 
 /// Routes have no other way in than with their descriptions.
@@ -99,7 +116,7 @@ fn described(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
 async fn unknown(State(gate): State<Gate>, request: Request) -> Refusal {
     let path = request.uri().path();
     if (path == "/api" || path.starts_with("/api/"))
-        && let Err(refusal) = gate.admit(request.headers(), request.extensions()).await
+        && let Err(refusal) = gate.admit(request.uri(), request.headers(), request.extensions()).await
     {
         return refusal;
     }

@@ -12,6 +12,7 @@ use crate::{
     body::wrong_field,
     error::Refusal,
     request::{Arrival, RequestId},
+    trail::Trail,
 };
 
 /// What an operation demands of a key.
@@ -216,13 +217,15 @@ pub(crate) fn not_utf8() -> Failure {
     )
 }
 
-/// When and under which id a request arrived.
+/// When and under which id a request arrived, and what is noted of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     /// When.
     pub arrival: Arrival,
     /// Under which id.
     pub id: RequestId,
+    /// What the audit shall know of it.
+    pub trail: Trail,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Call {
@@ -230,8 +233,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
         let arrival = parts.extensions.get::<Arrival>().copied();
+        let trail = Trail::of(&parts.extensions).cloned().unwrap_or_default();
         match (arrival, parts.extensions.get::<RequestId>()) {
-            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone() }),
+            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), trail }),
             _ => Err(Refusal::internal("a request came past the layer that observes it")),
         }
     }

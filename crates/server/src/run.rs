@@ -19,6 +19,8 @@ use tokio::{sync::watch, time::timeout};
 use crate::{
     BootDefaults,
     app::{Parts, router},
+    audit::AuditQueue,
+    chores::Chores,
     key_uses::KeyUses,
     listener::OurWords,
 };
@@ -103,18 +105,10 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     let ServerOrder { listener, store, swarm, data_dir, workspaces, boot } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
-    let uses = KeyUses::default();
+    let (uses, audit) = (KeyUses::default(), AuditQueue::default());
+    let chores = Chores { store: Arc::clone(&store), uses: uses.clone(), audit: audit.clone() };
     let (closing, told) = watch::channel(false);
-    let uses_of_router = uses.clone();
-    let parts = Parts {
-        store: Arc::clone(&store),
-        swarm,
-        data_dir,
-        workspaces,
-        boot,
-        uses: uses_of_router,
-        closing: told,
-    };
+    let parts = Parts { store, swarm, data_dir, workspaces, boot, uses, audit, closing: told };
     let router = router(parts).map_err(Error::Internal)?;
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(listener)
@@ -124,22 +118,24 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
         .http1_only();
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let serving = server.serve(router.into_make_service_with_connect_info::<SocketAddr>());
-    let mut serving = std::pin::pin!(serving);
-    let ended = tokio::select! {
-        ended = &mut serving => ended,
-        never = uses.write_regularly(&*store) => match never {},
-        () = shutdown => {
-            tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
-            handle.graceful_shutdown(Some(GRACE));
-            match timeout(STREAM_GRACE, &mut serving).await {
-                Ok(ended) => ended,
-                Err(_) => {
-                    closing.send_replace(true);
-                    serving.await
-                }
-            }
+    let until_the_end = async {
+        let mut serving = std::pin::pin!(serving);
+        tokio::select! {
+            ended = &mut serving => return ended,
+            () = shutdown => {}
         }
+        tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
+        handle.graceful_shutdown(Some(GRACE));
+        if let Ok(ended) = timeout(STREAM_GRACE, &mut serving).await {
+            return ended;
+        }
+        closing.send_replace(true);
+        serving.await
     };
-    uses.write(&*store).await;
+    let ended = tokio::select! {
+        ended = until_the_end => ended,
+        never = chores.regularly() => match never {},
+    };
+    chores.finish().await;
     ended.map_err(Error::Listener)
 }

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{account, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, status},
+    verbs::{account, audit, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, status},
 };
 
 /// Boots microVMs for AI agents from a snapshot, and runs commands in them.
@@ -37,6 +37,8 @@ pub(crate) enum Verb {
     Account(account::Account),
     /// Create, list, rotate and revoke keys; no server needs to run.
     Keys(keys::Keys),
+    /// Show who did what from where: every write and every refusal.
+    Audit(audit::Audit),
     /// Say what this machine can do, what is missing, and how to get it.
     Doctor(doctor::Doctor),
     /// Bake the base template, unless it is baked.

@@ -19,7 +19,9 @@ use std::{env, ffi::OsString, process::ExitCode};
 
 use cli::{Cli, Verb};
 use settings::FileError;
-use verbs::{account, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, server_process, status};
+use verbs::{
+    account, audit, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, server_process, status,
+};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
@@ -39,6 +41,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Bench(verb) => connection::block_on(bench::run(verb)),
         Verb::Account(verb) => connection::block_on(account::run(verb)),
         Verb::Keys(verb) => keys::run(verb),
+        Verb::Audit(verb) => connection::block_on(audit::run(verb)),
         Verb::Doctor(verb) => doctor::run(verb),
         Verb::Bake(verb) => bake::run(verb),
         Verb::ServerProcess => server_process::run(),

@@ -64,6 +64,12 @@ pub enum Error {
         /// What was asked for.
         vm: VmId,
     },
+    /// Nobody on the waitlist by this id or address.
+    #[error("nobody is on the waitlist as `{entry}`; `GET /api/waitlist` lists who is")]
+    UnknownWaitlistEntry {
+        /// What was asked for.
+        entry: String,
+    },
     /// A newer skep wrote this database.
     #[error(
         "the store {} has version {found}, and this skep knows versions up to {known}; start a newer skep",
@@ -129,6 +135,7 @@ impl Error {
             Self::UnknownKey { .. } => ErrorCode::UnknownKey,
             Self::UnknownAccount { .. } => ErrorCode::UnknownAccount,
             Self::UnknownVm { .. } => ErrorCode::UnknownVm,
+            Self::UnknownWaitlistEntry { .. } => ErrorCode::UnknownWaitlistEntry,
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,
         }

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId};
+use skep_accounts::{KeyHash, SessionHash};
+use skep_api::{AccountId, KeyId, waitlist::WaitlistEntry};
 use tokio::sync::broadcast;
 
 use crate::{
-    Account, AccountDeleted, AccountPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord, KeyUse, ListAccounts, ListKeys,
-    NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeAllKeys, RevokeKey, RotateKey,
-    SetAccountRoots, VmRecord,
+    Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
+    ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession, PresentedKey,
+    PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -57,6 +58,13 @@ pub trait Store: Send + Sync {
     /// Notes when keys were last used; a key that is not known is passed over.
     async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
 
+    /// Begins a session; fails with `UnknownKey`. A key has at most a hundred: the oldest ends for one more.
+    async fn create_session(&self, command: NewSession) -> Result<()>;
+    /// The session with this hash, valid or not.
+    async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>>;
+    /// Ends a session; tells whether there was one.
+    async fn end_session(&self, hash: SessionHash) -> Result<bool>;
+
     /// Records VMs that were booted together; fails with `UnknownAccount`.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
     /// Changes what may change of a VM that lives, and answers it; fails with `UnknownVm`.
@@ -71,6 +79,20 @@ pub trait Store: Send + Sync {
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+
+    /// Puts somebody on the waitlist. It does the same work for an address that is on it: nobody can tell by the time.
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;
+    /// A page of the waitlist, newest first, each address once.
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage>;
+    /// Removes an address with all that was said with it; fails with `UnknownWaitlistEntry`.
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry>;
+
+    /// Writes entries of the audit; one that is there already is passed over.
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()>;
+    /// A page of the audit, newest first.
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage>;
+    /// Deletes a few of the oldest entries and events, where they are too old or too many, and tells how many.
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed>;
 
     /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;

@@ -107,6 +107,7 @@ async fn create(
         request_id: Some(call.id.as_str().to_owned()),
     });
     let record = record.await?;
+    call.trail.acts_on(record.key.id);
     created(CreatedKey { key: secret.expose().to_owned(), record: record.key })
 }
 

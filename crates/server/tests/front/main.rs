@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod accounts;
+mod audit;
 mod auth;
 mod boot;
 mod errors;
@@ -11,3 +12,5 @@ mod keys;
 mod openapi;
 mod rotation;
 mod routes;
+mod session;
+mod waitlist;

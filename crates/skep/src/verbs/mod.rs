@@ -1,6 +1,7 @@
 //! The verbs, a file for each.
 
 pub(crate) mod account;
+pub(crate) mod audit;
 pub(crate) mod bake;
 pub(crate) mod bench;
 pub(crate) mod boot;

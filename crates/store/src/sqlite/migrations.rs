@@ -9,6 +9,8 @@ use crate::Cause;
 const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0001_accounts_keys_vms_events.sql")),
     M::up(include_str!("migrations/0002_accounts_are_deleted.sql")),
+    M::up(include_str!("migrations/0003_waitlist.sql")),
+    M::up(include_str!("migrations/0004_audit_sessions.sql")),
 ];
 
 /// The newest version that this program knows.

@@ -1,33 +1,38 @@
 //! The store in one SQLite file: one thread writes, a few connections read beside it.
 
 mod accounts;
+mod audit;
 mod columns;
 mod events;
 mod fault;
 mod file;
 mod health;
+mod history;
 mod keys;
 mod migrations;
 mod readers;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod vms;
+mod waitlist;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId};
+use skep_accounts::{KeyHash, SessionHash};
+use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
 use tokio::sync::broadcast;
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, AccountDeleted, AccountPage, Cause, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
-    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord, KeyUse,
-    ListAccounts, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, Store, VmRecord,
+    Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CreateAccount,
+    DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
+    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
+    RevokeKey, RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -187,6 +192,18 @@ impl Store for SqliteStore {
         self.writer.run(move |c| keys::note_uses(c, &uses)).await
     }
 
+    async fn create_session(&self, command: NewSession) -> Result<()> {
+        self.writer.run(move |c| sessions::create(c, &command)).await
+    }
+
+    async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>> {
+        self.readers.run(move |c| sessions::presented(c, hash)).await
+    }
+
+    async fn end_session(&self, hash: SessionHash) -> Result<bool> {
+        self.writer.run(move |c| sessions::end(c, hash)).await
+    }
+
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
         self.writer.run(move |c| vms::record_boots(c, &command)).await
     }
@@ -209,6 +226,31 @@ impl Store for SqliteStore {
 
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {
         self.readers.run(move |c| events::after(c, sequence, limit)).await
+    }
+
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()> {
+        let id = WaitlistId::generate();
+        self.writer.run(move |c| waitlist::join(c, id, &command)).await
+    }
+
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage> {
+        self.readers.run(move |c| waitlist::list(c, query)).await
+    }
+
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry> {
+        self.writer.run(move |c| waitlist::remove(c, &command)).await
+    }
+
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()> {
+        self.writer.run(move |c| audit::record(c, &entries)).await
+    }
+
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage> {
+        self.readers.run(move |c| audit::list(c, &query)).await
+    }
+
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed> {
+        self.writer.run(move |c| history::trim(c, &command)).await
     }
 
     async fn ping(&self, limit: Duration) -> Result<()> {

@@ -8,11 +8,14 @@
 #![allow(missing_docs, reason = "a test's name is its promise")]
 
 pub mod accounts;
+pub mod audit;
 pub mod concurrency;
 pub mod events;
 pub mod keys;
 pub mod rotation;
+pub mod sessions;
 pub mod vms;
+pub mod waitlist;
 
 use std::collections::BTreeMap;
 
@@ -56,12 +59,27 @@ macro_rules! store_suite {
             rotation::only_a_key_that_has_its_name_is_rotated,
             rotation::all_keys_of_an_account_are_revoked_but_one,
             rotation::whoever_listens_is_told_of_every_revocation,
+            sessions::a_session_leads_to_its_key_until_it_is_ended,
+            sessions::a_session_shows_that_its_key_was_revoked,
+            sessions::a_key_has_a_hundred_sessions_and_the_newest_stay,
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
             vms::what_may_change_of_a_vm_changes_while_it_lives,
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            waitlist::who_joins_is_listed_newest_first,
+            waitlist::an_address_is_listed_once_with_what_it_said_first,
+            waitlist::pages_of_the_waitlist_hold_everybody_once,
+            waitlist::who_is_removed_is_forgotten_whole,
+            audit::entries_are_kept_as_they_were,
+            audit::an_entry_that_is_written_twice_stands_once,
+            audit::an_account_sees_its_own_and_the_operator_what_was_refused_to_strangers,
+            audit::entries_are_found_by_each_filter,
+            audit::pages_of_the_audit_hold_every_entry_once,
+            audit::what_is_too_old_goes,
+            audit::what_is_too_much_goes_oldest_first,
+            audit::a_flood_of_strangers_pushes_out_nothing_but_itself,
             events::events_are_read_in_order_page_by_page,
             events::events_hold_no_secret,
             concurrency::writers_at_once_are_all_durable,

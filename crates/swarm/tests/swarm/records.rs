@@ -9,13 +9,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
+use skep_accounts::{KeyHash, SessionHash};
+use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
 use skep_store::{
-    Account, AccountDeleted, AccountPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord, KeyUse, ListAccounts,
-    ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeAllKeys, RevokeKey, RotateKey,
-    SetAccountRoots, Store, VmBooted, VmEnd, VmRecord,
+    Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist, KeyPage, KeyRecord,
+    KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession, PresentedKey,
+    PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitlistPage,
 };
 use tokio::sync::broadcast;
 
@@ -140,6 +141,33 @@ impl Store for Records {
         unreachable!()
     }
     async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {
+        unreachable!()
+    }
+    async fn join_waitlist(&self, _: JoinWaitlist) -> Result<()> {
+        unreachable!()
+    }
+    async fn list_waitlist(&self, _: ListWaitlist) -> Result<WaitlistPage> {
+        unreachable!()
+    }
+    async fn remove_from_waitlist(&self, _: RemoveFromWaitlist) -> Result<WaitlistEntry> {
+        unreachable!()
+    }
+    async fn record_audit(&self, _: Vec<NewAuditEntry>) -> Result<()> {
+        unreachable!()
+    }
+    async fn list_audit(&self, _: ListAudit) -> Result<AuditPage> {
+        unreachable!()
+    }
+    async fn trim_history(&self, _: TrimHistory) -> Result<Trimmed> {
+        unreachable!()
+    }
+    async fn create_session(&self, _: NewSession) -> Result<()> {
+        unreachable!()
+    }
+    async fn session(&self, _: SessionHash) -> Result<Option<PresentedSession>> {
+        unreachable!()
+    }
+    async fn end_session(&self, _: SessionHash) -> Result<bool> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {

@@ -1,0 +1,3 @@
+//! How often somebody may ask.
+
+pub(crate) mod hourly;
