@@ -22,10 +22,13 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     auth::{Gate, guard},
+    entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
     key_uses::KeyUses,
+    limits::{Limiter, Limits},
     openapi,
+    origin::TrustedProxies,
     request::observe,
     routes::{
         Routes,
@@ -53,6 +56,10 @@ pub struct Parts {
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// What callers may take.
+    pub limits: Limits,
+    /// The proxies whose word counts.
+    pub proxies: TrustedProxies,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -62,7 +69,8 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, boot, uses, closing } = parts;
+    let Parts { store, swarm, data_dir, boot, uses, limits, proxies, closing } = parts;
+    let limiter = Arc::new(Limiter::new(&limits));
     let vms = Vms::new(swarm);
     let text = document::Document::new(OnceLock::new());
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
@@ -73,7 +81,8 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
-    let gate = Gate::new(store, uses);
+    let gate = Gate::new(store, uses, Arc::clone(&limiter));
+    let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
     let guarded = described(guarded).layer(from_fn_with_state(gate.clone(), guard));
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
@@ -81,7 +90,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     // The first and only filling.
     let _ = text.set(openapi::text(&description)?.into());
     let outside = Router::new().fallback(unknown).with_state(gate);
-    Ok(router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe)))
+    Ok(router
+        .fallback_service(outside)
+        .layer(from_fn_with_state(Arc::clone(&entrance), enter))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(observe))
+        .layer(from_fn_with_state(entrance, locate)))
 }
 
 /// Routes have no other way in than with their descriptions.

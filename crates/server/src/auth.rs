@@ -1,9 +1,9 @@
 //! Who calls: the Bearer key of a request, checked before anything else below /api.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
+    extract::{Request, State},
     middleware::Next,
     response::Response,
 };
@@ -13,7 +13,7 @@ use skep_accounts::{KeySecret, verdict};
 use skep_api::{ErrorCode, Failure, keys::Key};
 use skep_store::{Account, Store};
 
-use crate::{address, error::Refusal, key_uses::KeyUses};
+use crate::{address, error::Refusal, key_uses::KeyUses, limits::Limiter, origin::Origin};
 
 /// The key that a request came with, and whose it is.
 #[derive(Debug, Clone)]
@@ -29,24 +29,33 @@ pub(crate) struct Identity {
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
     uses: KeyUses,
+    limiter: Arc<Limiter>,
 }
 
 impl Gate {
-    /// A gate that looks keys up in a store and notes their uses.
-    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses) -> Self {
-        Self { store, uses }
+    /// A gate that looks keys up in a store, notes their uses, and counts them.
+    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
+        Self { store, uses, limiter }
     }
 
     /// Who sends these headers from that address.
     ///
     /// # Errors
     /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
-    /// `Authorization` headers; `address_not_allowed`.
+    /// `Authorization` headers; `address_not_allowed`; `rate_limited`, for the key and for an address that tries many.
     pub(crate) async fn admit(
         &self,
         headers: &HeaderMap,
         extensions: &Extensions,
     ) -> Result<Identity, Refusal> {
+        let address = Origin::of(extensions).address();
+        let known = self.look_up(headers, address).await;
+        let identity = known.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        self.limiter.count_key(identity.key.id)?;
+        Ok(identity)
+    }
+
+    async fn look_up(&self, headers: &HeaderMap, from: Option<IpAddr>) -> Result<Identity, Refusal> {
         let secret = KeySecret::parse(presented(headers)?)?;
         let Some(found) = self.store.key_by_hash(secret.hash()).await? else {
             return Err(skep_accounts::Refusal::InvalidToken.into());
@@ -54,8 +63,7 @@ impl Gate {
         let now = Timestamp::now();
         let key = found.record.key;
         verdict(&key, now)?;
-        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-        address::check(&found.account.allowed_ips, peer)?;
+        address::check(&found.account.allowed_ips, from)?;
         self.uses.note(key.id, now);
         Ok(Identity { key, account: found.account })
     }
