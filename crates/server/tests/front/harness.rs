@@ -74,7 +74,7 @@ impl Skep {
             store,
             account,
             admin: String::new(),
-            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            http: client(),
             stop: Some(stop),
             serving: Some(serving),
             _data: data,
@@ -136,6 +136,12 @@ impl Skep {
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
     }
+}
+
+fn client() -> reqwest::Client {
+    // The first of all tests chooses.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
 /// What a refusal says, once its shape was checked.

@@ -9,3 +9,4 @@ mod harness;
 mod keys;
 mod openapi;
 mod routes;
+mod transport;
