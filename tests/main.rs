@@ -9,6 +9,7 @@ mod health;
 mod http;
 mod keys;
 mod service;
+mod tls;
 
 #[cfg(feature = "root")]
 mod bake;

@@ -126,7 +126,7 @@ impl<K: Hash + Eq + Clone> StateStore for Bounded<K> {
             let mut nth = 0_usize;
             buckets.retain(|_, _| {
                 nth += 1;
-                nth % 2 == 0
+                nth.is_multiple_of(2)
             });
         }
         buckets.insert(key.clone(), state);
