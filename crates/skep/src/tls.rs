@@ -37,7 +37,7 @@ pub(crate) struct Tls {
 
 enum Source {
     Keeper(ServerEnd, Names, Editions),
-    Files(PairFiles, Names, Editions),
+    Files(Box<PairFiles>, Names, Editions),
     SelfSigned(PathBuf, Vec<String>),
 }
 
@@ -73,7 +73,7 @@ impl Tls {
                 let first = files.newer_than(0, 0);
                 let names = Names { certificate, key };
                 let (certificates, editions) = names.first(first)?;
-                Ok(Some(Self { certificates, source: Source::Files(files, names, editions) }))
+                Ok(Some(Self { certificates, source: Source::Files(Box::new(files), names, editions) }))
             }
             (TlsSource::Files { certificate, key }, Holder::Keeper(keeper)) => {
                 let names = Names { certificate, key };

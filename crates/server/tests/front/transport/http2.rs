@@ -50,7 +50,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// The next frame: its kind, flags and payload. `None` at the end.
 async fn next(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     let mut head = [0; 9];
-    timeout(PATIENCE, stream.read_exact(&mut head)).await.expect("the connection stays open").ok()?;
+    timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().ok()?;
     let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
     stream.read_exact(&mut payload).await.ok()?;
     Some((head[3], head[4], payload))
