@@ -12,6 +12,7 @@ mod keys;
 mod secrets;
 mod service;
 mod session;
+mod tls;
 
 #[cfg(feature = "root")]
 mod bake;

@@ -84,6 +84,8 @@ error_codes! {
     ScopeMissing = "scope_missing" => Forbidden,
     /// The account does not allow the caller's address.
     AddressNotAllowed = "address_not_allowed" => Forbidden,
+    /// The request did not come by https, or not by the proxy that it should come by.
+    HttpsRequired = "https_required" => Forbidden,
     /// A path that does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// No such route.

@@ -7,12 +7,16 @@ use skep_engine::Launcher;
 use skep_jail::UidRange;
 use skep_network::Subnet;
 
+use crate::PairFiles;
+
 /// What a keeper is started with.
 pub struct KeeperOrder {
     /// The data directory; made where it is missing.
     pub data_dir: PathBuf,
     /// Where the HTTP service listens.
     pub listen: Vec<SocketAddr>,
+    /// The certificate of the HTTP service. `None`: the server has its own, or none.
+    pub tls: Option<PairFiles>,
     /// The user that the server runs as. `None`: the owner of the first root; where that is root, or there is none yet,
     /// the system user `skep`.
     pub user: Option<String>,

@@ -1,20 +1,13 @@
 //! Where a caller is, and where callers of an account may come from.
 
-use std::{
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-};
+use std::{convert::Infallible, net::IpAddr};
 
-use axum::extract::{ConnectInfo, FromRequestParts};
-use http::{Extensions, request::Parts};
+use axum::extract::FromRequestParts;
+use http::request::Parts;
 use ipnet::IpNet;
 use skep_api::{ErrorCode, Failure};
 
-/// The address of whoever sent a request: the one place that decides it.
-pub(crate) fn caller(extensions: &Extensions) -> Option<IpAddr> {
-    // A dual-stack listener sees IPv4 callers as ::ffff:a.b.c.d.
-    extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical())
-}
+use crate::origin::Origin;
 
 /// The caller's address, where it is known.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +17,7 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(caller(&parts.extensions)))
+        Ok(Self(Origin::of(&parts.extensions).address()))
     }
 }
 

@@ -23,10 +23,13 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     audit::{Actions, AuditDesk, AuditQueue, note},
     auth::{Gate, guard},
+    entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
     key_uses::KeyUses,
+    limits::{Limiter, Limits},
     openapi,
+    origin::TrustedProxies,
     request::observe,
     routes::{
         Routes,
@@ -63,6 +66,10 @@ pub struct Parts {
     pub uses: KeyUses,
     /// Entries of the audit, to be written together.
     pub audit: AuditQueue,
+    /// What callers may take.
+    pub limits: Limits,
+    /// The proxies whose word counts.
+    pub proxies: TrustedProxies,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -72,12 +79,14 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, workspaces, boot, uses, audit: queue, closing } = parts;
+    let Parts { store, swarm, data_dir, workspaces, boot, uses, audit: queue, limits, proxies, closing } =
+        parts;
+    let limiter = Arc::new(Limiter::new(&limits));
     let vms = Vms::new(swarm);
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
-    let waitlist = WaitlistDesk::new(Arc::clone(&store));
+    let waitlist = WaitlistDesk::new(Arc::clone(&store), Arc::clone(&limiter));
     let public = [
         health::routes(vitals),
         document::routes(Arc::clone(&text)),
@@ -93,7 +102,8 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
-    let gate = Gate::new(store, uses);
+    let gate = Gate::new(store, uses, Arc::clone(&limiter));
+    let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
     let guarded = described(guarded).layer(from_fn_with_state(gate.clone(), guard));
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
@@ -103,8 +113,13 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let _ = text.set(openapi::text(&description)?.into());
     let _ = actions.set(Arc::clone(&desk.actions));
     let outside = Router::new().fallback(unknown).with_state(gate);
-    let whole = router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked));
-    Ok(whole.layer(from_fn_with_state(desk, note)).layer(from_fn(observe)))
+    Ok(router
+        .fallback_service(outside)
+        .layer(from_fn_with_state(Arc::clone(&entrance), enter))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(desk, note))
+        .layer(from_fn(observe))
+        .layer(from_fn_with_state(entrance, locate)))
 }
 
 /// Routes have no other way in than with their descriptions.

@@ -17,6 +17,8 @@ use crate::{
     address,
     error::Refusal,
     key_uses::KeyUses,
+    limits::Limiter,
+    origin::Origin,
     session::{self, Current},
     trail::Trail,
 };
@@ -39,20 +41,34 @@ pub(crate) struct Identity {
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
     uses: KeyUses,
+    limiter: Arc<Limiter>,
 }
 
 impl Gate {
-    /// A gate that looks keys up in a store and notes their uses.
-    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses) -> Self {
-        Self { store, uses }
+    /// A gate that looks keys up in a store, notes their uses, and counts them.
+    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
+        Self { store, uses, limiter }
     }
 
     /// Who sends these headers from that address, by its key or by its session.
     ///
     /// # Errors
     /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
-    /// `Authorization` headers; `address_not_allowed`.
+    /// `Authorization` headers; `address_not_allowed`; `rate_limited`, for the key and for an address that tries many.
     pub(crate) async fn admit(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Identity, Refusal> {
+        let address = Origin::of(extensions).address();
+        let known = self.look_up(uri, headers, extensions).await;
+        let identity = known.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        self.limiter.count_key(identity.key.id)?;
+        Ok(identity)
+    }
+
+    async fn look_up(
         &self,
         uri: &Uri,
         headers: &HeaderMap,
@@ -71,7 +87,7 @@ impl Gate {
         if session.is_some_and(|session| session.expires_at <= now) {
             return Err(skep_accounts::Refusal::TokenExpired.into());
         }
-        let peer = address::caller(extensions);
+        let peer = Origin::of(extensions).address();
         address::check(&found.account.allowed_ips, peer)?;
         self.uses.note(key.id, now);
         Ok(Identity { key, account: found.account, peer, session })

@@ -20,6 +20,11 @@ const COMMON: &[(ErrorKind, Needs, &str)] = &[
     (ErrorKind::Forbidden, Needs::Key, "`Token expired`, or the key lacks the scope"),
     (ErrorKind::TooLarge, Needs::Body, "The body is larger than 48 MiB"),
     (ErrorKind::UnsupportedMediaType, Needs::Body, "The body is not JSON"),
+    (
+        ErrorKind::RateLimited,
+        Needs::Nothing,
+        "Too many requests of this key or address, or too many wrong keys",
+    ),
     (ErrorKind::Internal, Needs::Nothing, "A fault of ours; tell its `X-Request-Id`"),
     (ErrorKind::Unavailable, Needs::Key, "The store is away; try again after `Retry-After` seconds"),
 ];
@@ -78,7 +83,8 @@ pub(crate) fn beginning() -> openapi::OpenApi {
 /// What a reader needs to know before the first call.
 const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them.\n\n\
     Every refusal is `{error, message}` with its stable code in the header `Skep-Error`. Every answer carries \
-    `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.";
+    `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.\n\n\
+    Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.";
 
 fn tag(name: &str, description: &str) -> Tag {
     openapi::tag::TagBuilder::new().name(name).description(Some(description)).build()
@@ -165,8 +171,8 @@ fn add_headers(status: &str, response: &mut Response) {
         add("Skep-Error", "The stable code", Ref::from_schema_name("ErrorCode").into());
     }
     if status == "429" {
-        add("RateLimit", "What is left of the quota, and the seconds until there is more", text());
-        add("RateLimit-Policy", "The quota and its window in seconds", text());
+        add("RateLimit", "What is left, and in how many seconds there is more: `\"key\";r=0;t=7`", text());
+        add("RateLimit-Policy", "The limit: how many in how many seconds: `\"key\";q=60;w=60`", text());
     }
     if matches!(status, "429" | "503") {
         add("Retry-After", "Seconds", ObjectBuilder::new().schema_type(Type::Integer).into());

@@ -1,13 +1,13 @@
 //! What every request gets: an id, one line in the log, and the headers that stand on every answer.
 
 use std::{
-    net::SocketAddr,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use axum::{
-    extract::{ConnectInfo, MatchedPath, Request},
+    extract::{MatchedPath, Request},
     middleware::Next,
     response::Response,
 };
@@ -19,6 +19,7 @@ use ulid::Ulid;
 use crate::{
     error::{self, Cause},
     linger::Unread,
+    origin::Origin,
 };
 
 /// The header with the request's id.
@@ -88,7 +89,7 @@ struct Line {
     id: RequestId,
     method: Method,
     route: String,
-    peer: Option<SocketAddr>,
+    peer: Option<IpAddr>,
     arrived: Instant,
     status: Option<StatusCode>,
     cause: Option<Cause>,
@@ -99,7 +100,7 @@ impl Line {
         let extensions = request.extensions();
         // The route and not the path: what callers wrote has no place in the log.
         let route = extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
-        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        let peer = Origin::of(extensions).address();
         Self { id, method: request.method().clone(), route, peer, arrived, status: None, cause: None }
     }
 }

@@ -10,15 +10,13 @@ use http::{
 use jiff::Timestamp;
 use skep_accounts::{Refusal, SessionHash, SessionToken};
 
+use crate::origin::Origin;
+
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The cookie's name on a connection in plain text.
 pub(crate) const PLAIN_COOKIE: &str = "skep_session";
 /// The same under TLS: browsers take the prefix only from this very host, so that no neighbour can plant one.
 const SECURE_COOKIE: &str = "__Host-skep_session";
-
-/// Stands among a request's extensions where it came under TLS, here or at a proxy that is believed.
-#[derive(Debug, Clone, Copy)]
-pub struct Encrypted;
 
 /// The session that a request counts by.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +52,7 @@ pub(crate) fn presented(
 
 /// Whether a request came under TLS.
 pub(crate) fn is_encrypted(extensions: &Extensions) -> bool {
-    extensions.get::<Encrypted>().is_some()
+    Origin::of(extensions).https()
 }
 
 const fn cookie_name(encrypted: bool) -> &'static str {
@@ -134,7 +132,7 @@ mod tests {
         }
         let mut extensions = Extensions::new();
         if encrypted {
-            extensions.insert(Encrypted);
+            extensions.insert(Origin::by_https());
         }
         let found = presented(&Uri::from_static("/api/whoami"), &headers, &extensions);
         found.map(|token| token.map(|token| token.expose().to_owned()))

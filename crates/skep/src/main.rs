@@ -13,6 +13,7 @@ mod service;
 mod settings;
 mod signals;
 mod templates;
+mod tls;
 mod verbs;
 
 use std::{env, ffi::OsString, process::ExitCode};

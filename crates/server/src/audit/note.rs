@@ -18,8 +18,8 @@ use skep_store::NewAuditEntry;
 
 use super::{Actions, AuditQueue, queue::log};
 use crate::{
-    address,
     error::{SKEP_ERROR, in_our_shape},
+    origin::Origin,
     request::{Arrival, RequestId},
     trail::Trail,
 };
@@ -99,7 +99,7 @@ impl Noted {
             trail,
             action,
             is_write: ![Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method),
-            address: address::caller(extensions),
+            address: Origin::of(extensions).address(),
             at: arrival.unwrap_or_else(Timestamp::now),
             request_id: request_id.unwrap_or_default(),
             state: Stage::UnderWay,

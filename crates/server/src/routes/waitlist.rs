@@ -1,6 +1,6 @@
 //! `/api/waitlist`: join, which is public; list and remove, which are the operator's.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -32,11 +32,9 @@ use crate::{
     csv_text,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
-    limits::hourly::Hourly,
+    limits::Limiter,
 };
 
-/// Calls of one address in an hour.
-const CALLS_AN_HOUR: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// The longest address that the mail system carries, in bytes.
 const LONGEST_EMAIL: usize = 254;
 /// The longest name, in characters.
@@ -52,13 +50,13 @@ const LARGEST_PAGE: u32 = 1_000;
 #[derive(Clone)]
 pub(crate) struct WaitlistDesk {
     store: Arc<dyn Store>,
-    limit: Arc<Hourly>,
+    limiter: Arc<Limiter>,
 }
 
 impl WaitlistDesk {
-    /// A list in this store, with all allowances fresh.
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, limit: Arc::new(Hourly::new(CALLS_AN_HOUR)) }
+    /// A list in this store, which takes as many entries as this limiter lets through.
+    pub(crate) fn new(store: Arc<dyn Store>, limiter: Arc<Limiter>) -> Self {
+        Self { store, limiter }
     }
 }
 
@@ -74,8 +72,8 @@ pub(crate) fn routes(desk: WaitlistDesk) -> Routes {
 
 /// Join the waitlist
 ///
-/// Public. The answer is the same for an address that is on the list. Five requests an hour from one address (IPv6: one
-/// /64).
+/// Public. The answer is the same for an address that is on the list. One address (IPv6: one /64)
+/// may do so five times an hour, unless the operator says otherwise.
 #[utoipa::path(
     post, path = "/api/waitlist", tag = "public", operation_id = "join_waitlist", security(()),
     request_body(content = JoinWaitlist, example = json!({"email": "ada@example.com", "use_case": "agents that test"})),
@@ -100,9 +98,7 @@ async fn join(
         at: call.arrival.wall,
     };
     // Only what is well-formed counts: a typo costs nobody their allowance.
-    if let Some(refusal) = desk.limit.refused(address) {
-        return Ok(refusal);
-    }
+    desk.limiter.count_waitlist(address)?;
     desk.store.join_waitlist(command).await?;
     Ok((StatusCode::ACCEPTED, Json(Joined { status: JoinStatus::Ok })).into_response())
 }

@@ -13,4 +13,5 @@ mod openapi;
 mod rotation;
 mod routes;
 mod session;
+mod transport;
 mod waitlist;

@@ -16,11 +16,16 @@ use anyhow::{Context, bail};
 use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
+use skep_keeper::{DataDir, KeeperOrder, PairFiles, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
 
 use super::bake::bakery;
-use crate::{admin_key, engine, logging, output, service, settings::Settings, templates::BaseTemplate};
+use crate::{
+    admin_key, engine, logging, output, service,
+    settings::{Settings, TlsSource},
+    templates::BaseTemplate,
+    tls::{Holder, Tls},
+};
 
 /// How long requests under way may take once the server shall end: a little more than the server gives them.
 const GRACE: Duration = Duration::from_secs(35);
@@ -39,21 +44,27 @@ pub(crate) struct Serve {
 
 pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     let settings = verb.settings.absolute()?;
-    skep_server::check_address(settings.listen)?;
+    let source = settings.transport.tls_source()?;
+    skep_server::check_address(settings.listen, settings.transport.is_guarded())?;
     logging::begin(&settings)?;
     if rustix::process::geteuid().is_root() {
-        return keep(&settings);
+        return keep(&settings, source);
     }
     serve_alone(&settings)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The keeper, until it is told to stop.
-fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
+fn keep(settings: &Settings, source: TlsSource) -> anyhow::Result<ExitCode> {
     refuse_second(&settings.data_dir)?;
+    let tls = match source {
+        TlsSource::Files { certificate, key } => Some(PairFiles::open(certificate, key)?),
+        TlsSource::PlainText | TlsSource::SelfSigned => None,
+    };
     let order = KeeperOrder {
         data_dir: settings.data_dir.clone(),
         listen: vec![settings.listen],
+        tls,
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
         // Not its path: an upgrade replaces the file while an old keeper still runs.
@@ -136,8 +147,9 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime could not start")?.block_on(async {
+        let tls = Tls::of(settings, Holder::Us).await?;
         let store = service::open_store(settings, Some(admin_key)).await?;
-        service::serve(settings, listener, store, Err(NO_ROOT.to_owned()), std::future::pending()).await
+        service::serve(settings, listener, store, Err(NO_ROOT.to_owned()), tls, std::future::pending()).await
     })
 }
 

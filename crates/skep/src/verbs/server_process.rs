@@ -19,7 +19,12 @@ use skep_server::confine::{Confinement, Reach, Rules, confine};
 use skep_store::Store;
 use skep_swarm::{Parts, Swarm};
 
-use crate::{engine, logging, service, service::AdminKey, settings::Settings};
+use crate::{
+    engine, logging, service,
+    service::AdminKey,
+    settings::Settings,
+    tls::{Holder, Tls},
+};
 
 /// The descriptor of the keeper's socket.
 const KEEPER: i32 = 3;
@@ -98,11 +103,12 @@ async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
     let [listener] = <[OwnedFd; 1]>::try_from(listeners).map_err(|listeners| {
         anyhow::anyhow!("the keeper sent {} listening sockets, not one", listeners.len())
     })?;
+    let tls = Tls::of(&settings, Holder::Keeper(keeper.clone())).await?;
     let store = service::open_store(&settings, admin_key).await?;
     let swarm = start_swarm(&keeper, Arc::clone(&store), swarm, settings.pool_size).await?;
     // A server without its keeper could not end what it boots.
     let gone = async move { keeper.closed().await };
-    service::serve(&settings, TcpListener::from(listener), store, swarm, gone).await
+    service::serve(&settings, TcpListener::from(listener), store, swarm, tls, gone).await
 }
 
 async fn start_swarm(
