@@ -47,7 +47,7 @@ impl Limiter {
     /// Counts an entry on the waitlist. All whose address is not known share what one has.
     pub(crate) fn count_waitlist(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
         let taken = self.waitlist.take(&address.map(counted_as));
-        taken.map_err(|exceeded| too_many("entries from this address", exceeded))
+        taken.map_err(|exceeded| too_many("entries on the waitlist from this address", exceeded))
     }
 
     /// What a caller reads who was not admitted: why, or that it tried too often. A request that shows no key at all tried

@@ -88,7 +88,7 @@ async fn an_address_joins_a_few_times_an_hour() {
         assert!(header("ratelimit-policy").contains("q=5"), "{}", header("ratelimit-policy"));
         let Refused { status, code, message } = refused(response).await;
         assert_eq!((status, code.as_str()), (429, "rate_limited"));
-        assert!(message.contains("127.0.0.1"), "{message}");
+        assert!(message.contains("5/h"), "{message}");
     }
     // A key does not help: the operation is public.
     let response = skep.post("/api/waitlist", r#"{"email": "key@example.com"}"#).await;
