@@ -10,7 +10,7 @@ use std::{
 use axum::{
     Router,
     extract::{Request, State},
-    middleware::{from_fn, from_fn_with_state},
+    middleware::from_fn_with_state,
     response::{IntoResponse, Response},
 };
 use skep_api::{ErrorCode, Failure};
@@ -25,6 +25,7 @@ use crate::{
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
     key_uses::KeyUses,
+    metrics::{Metrics, Readings},
     openapi,
     request::observe,
     routes::{
@@ -33,7 +34,7 @@ use crate::{
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
-        openapi as document,
+        metrics, openapi as document,
         swarm::{self, SwarmDesk},
         whoami,
     },
@@ -53,6 +54,8 @@ pub struct Parts {
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// What is counted.
+    pub metrics: Metrics,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -62,13 +65,20 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, boot, uses, closing } = parts;
+    let Parts { store, swarm, data_dir, boot, uses, metrics: counted, closing } = parts;
     let vms = Vms::new(swarm);
     let text = document::Document::new(OnceLock::new());
+    let readings = Readings {
+        metrics: counted.clone(),
+        store: Arc::clone(&store),
+        vms: vms.clone(),
+        data_dir: data_dir.clone(),
+    };
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
     let public = [health::routes(vitals), document::routes(Arc::clone(&text))];
     let guarded = [
         whoami::routes(),
+        metrics::routes(readings),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
@@ -81,7 +91,10 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     // The first and only filling.
     let _ = text.set(openapi::text(&description)?.into());
     let outside = Router::new().fallback(unknown).with_state(gate);
-    Ok(router.fallback_service(outside).layer(CatchPanicLayer::custom(panicked)).layer(from_fn(observe)))
+    Ok(router
+        .fallback_service(outside)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(counted, observe)))
 }
 
 /// Routes have no other way in than with their descriptions.

@@ -32,6 +32,8 @@ demands! {
     AnyKey = [],
     /// `admin`.
     Admin = [Admin],
+    /// `metrics:read`.
+    MetricsRead = [MetricsRead],
     /// `swarm:read`.
     SwarmRead = [SwarmRead],
     /// `swarm:write`.

@@ -45,6 +45,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("keys", "Keys, and who the caller is"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
+        tag("metrics", "What the server does, in figures"),
     ]);
     let components = document.components.get_or_insert_with(Components::new);
     components.add_security_scheme(

@@ -14,13 +14,15 @@ use hyper_util::rt::TokioTimer;
 use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
 use skep_swarm::Swarm;
-use tokio::{sync::watch, time::timeout};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     BootDefaults,
     app::{Parts, router},
     key_uses::KeyUses,
     listener::OurWords,
+    metrics::{self, Metrics, Readings},
+    vms::Vms,
 };
 
 /// How long requests under way may take once the server shall end.
@@ -28,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How long streams may take then. What they stream runs on, and they say how to come back to it.
 const STREAM_GRACE: Duration = Duration::from_secs(25);
 /// How long the head of a request may take to arrive, on a new connection and on one that is kept.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a server is made of.
 pub struct ServerOrder {
@@ -42,6 +44,10 @@ pub struct ServerOrder {
     pub data_dir: PathBuf,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Where metrics are served without a key: bound to a loopback address, and listening.
+    pub metrics_listener: Option<TcpListener>,
 }
 
 /// Why a server could not run, or stopped.
@@ -53,6 +59,15 @@ pub enum Error {
          such as 127.0.0.1:7700"
     )]
     PlainText {
+        /// What was asked for.
+        address: SocketAddr,
+    },
+    /// Metrics would be reached from other machines, without a key.
+    #[error(
+        "{address} is reached from other machines, and metrics are served there without a key; name a loopback address \
+         such as 127.0.0.1:7701"
+    )]
+    MetricsAddress {
         /// What was asked for.
         address: SocketAddr,
     },
@@ -68,7 +83,7 @@ impl Error {
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::PlainText { .. } => ErrorCode::InvalidValue,
+            Self::PlainText { .. } | Self::MetricsAddress { .. } => ErrorCode::InvalidValue,
             Self::Listener(_) | Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -98,14 +113,22 @@ pub fn check_address(address: SocketAddr) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, store, swarm, data_dir, boot } = order;
+    let ServerOrder { listener, store, swarm, data_dir, boot, metrics, metrics_listener } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let uses = KeyUses::default();
     let (closing, told) = watch::channel(false);
     let uses_of_router = uses.clone();
-    let parts =
-        Parts { store: Arc::clone(&store), swarm, data_dir, boot, uses: uses_of_router, closing: told };
+    let parts = Parts {
+        store: Arc::clone(&store),
+        swarm,
+        data_dir,
+        boot,
+        uses: uses_of_router,
+        metrics,
+        closing: told,
+    };
+    let _metrics = serve_metrics(metrics_listener, &parts);
     let router = router(parts).map_err(Error::Internal)?;
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(listener)
@@ -133,4 +156,23 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     };
     uses.write(&*store).await;
     ended.map_err(Error::Listener)
+}
+
+/// Serves metrics beside the API, where somebody asked for it, until what is answered is dropped.
+fn serve_metrics(listener: Option<TcpListener>, parts: &Parts) -> JoinSet<()> {
+    let mut aside = JoinSet::new();
+    if let Some(listener) = listener {
+        let readings = Readings {
+            metrics: parts.metrics.clone(),
+            store: Arc::clone(&parts.store),
+            vms: Vms::new(parts.swarm.clone()),
+            data_dir: parts.data_dir.clone(),
+        };
+        aside.spawn(async move {
+            if let Err(error) = metrics::serve(listener, readings).await {
+                tracing::error!(%error, "metrics are served no longer: {error}");
+            }
+        });
+    }
+    aside
 }

@@ -5,7 +5,7 @@ use std::{future::Future, net::TcpListener, sync::Arc};
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_server::{BootDefaults, ServerOrder};
+use skep_server::{BootDefaults, Metrics, ServerOrder};
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use skep_swarm::Swarm;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,12 +21,23 @@ pub(crate) struct AdminKey {
     pub(crate) prefix: String,
 }
 
+/// Bound, and listening.
+pub(crate) struct Listeners {
+    /// The API.
+    pub(crate) api: TcpListener,
+    /// Metrics without a key, where the settings ask for them.
+    pub(crate) metrics: Option<TcpListener>,
+}
+
 /// Opens the store, with the account `default`, its roots and its admin key.
 pub(crate) async fn open_store(
     settings: &Settings,
     admin_key: Option<AdminKey>,
+    metrics: &Metrics,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(SqliteSettings::at(settings.store())).await?);
+    let observer = Arc::new(metrics.clone());
+    let sqlite = SqliteSettings { observer, ..SqliteSettings::at(settings.store()) };
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(sqlite).await?);
     let at = Timestamp::now();
     let roots: Vec<String> = settings.roots().iter().map(|root| root.display().to_string()).collect();
     let account = store.ensure_default_account(EnsureDefaultAccount { roots: roots.clone(), at }).await?;
@@ -42,7 +53,8 @@ pub(crate) async fn open_store(
 /// Serves until SIGTERM, Ctrl-C, or `end`.
 pub(crate) async fn serve(
     settings: &Settings,
-    listener: TcpListener,
+    Listeners { api: listener, metrics: metrics_listener }: Listeners,
+    metrics: Metrics,
     store: Arc<dyn Store>,
     swarm: Result<Swarm, String>,
     end: impl Future<Output = ()> + Send,
@@ -60,7 +72,15 @@ pub(crate) async fn serve(
     greet(settings, &listener, swarm.as_ref().err())?;
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
-    let order = ServerOrder { listener, store, swarm, data_dir: settings.server_dir(), boot };
+    let order = ServerOrder {
+        listener,
+        store,
+        swarm,
+        data_dir: settings.server_dir(),
+        boot,
+        metrics,
+        metrics_listener,
+    };
     tell_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
 }

@@ -19,6 +19,9 @@ pub(crate) struct Settings {
     /// The address to serve at: a loopback one.
     #[arg(long, env = "SKEP_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
     pub(crate) listen: SocketAddr,
+    /// An address of this machine alone that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
+    #[arg(long, env = "SKEP_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
     /// Where all data lies.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     pub(crate) data_dir: PathBuf,

@@ -3,6 +3,7 @@
 //! One method is one command, one transaction: the change and its events. Nothing of a database leaves this crate.
 
 mod account;
+mod commits;
 mod error;
 mod event;
 mod key;
@@ -13,6 +14,7 @@ pub mod suite;
 mod vm;
 
 pub use account::{Account, EnsureDefaultAccount, SetAccountRoots};
+pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
 pub use event::{Event, EventKind};
 pub use key::{

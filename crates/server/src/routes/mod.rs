@@ -9,6 +9,7 @@ pub(crate) mod exec;
 pub(crate) mod exec_stream;
 pub(crate) mod health;
 pub(crate) mod keys;
+pub(crate) mod metrics;
 pub(crate) mod openapi;
 pub(crate) mod swarm;
 pub(crate) mod whoami;

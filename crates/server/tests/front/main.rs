@@ -7,5 +7,7 @@ mod boot;
 mod errors;
 mod harness;
 mod keys;
+mod metrics;
+mod open_metrics;
 mod openapi;
 mod routes;

@@ -62,6 +62,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/swarm/vm/{pid}/console"),
     ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
     ("GET", "/api/whoami"),
+    ("GET", "/metrics"),
     ("PATCH", "/api/swarm/vm/{pid}"),
     ("POST", "/api/exec"),
     ("POST", "/api/keys"),

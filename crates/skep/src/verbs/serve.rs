@@ -18,9 +18,15 @@ use rustix::fs::{FlockOperation, flock};
 use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
+use skep_server::Metrics;
 
 use super::bake::bakery;
-use crate::{admin_key, engine, logging, output, service, settings::Settings, templates::BaseTemplate};
+use crate::{
+    admin_key, engine, logging, output,
+    service::{self, Listeners},
+    settings::Settings,
+    templates::BaseTemplate,
+};
 
 /// How long requests under way may take once the server shall end: a little more than the server gives them.
 const GRACE: Duration = Duration::from_secs(35);
@@ -39,7 +45,7 @@ pub(crate) struct Serve {
 
 pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     let settings = verb.settings.absolute()?;
-    skep_server::check_address(settings.listen)?;
+    check(&settings)?;
     logging::begin(&settings)?;
     if rustix::process::geteuid().is_root() {
         return keep(&settings);
@@ -48,12 +54,19 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses settings that each may be, but not together or not here.
+pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
+    skep_server::check_address(settings.listen)?;
+    settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address)?;
+    Ok(())
+}
+
 /// The keeper, until it is told to stop.
 fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
     refuse_second(&settings.data_dir)?;
     let order = KeeperOrder {
         data_dir: settings.data_dir.clone(),
-        listen: vec![settings.listen],
+        listen: [settings.listen].into_iter().chain(settings.metrics_listen).collect(),
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
         // Not its path: an upgrade replaces the file while an old keeper still runs.
@@ -126,9 +139,8 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
         })?;
     }
     let mut lock = lock(settings)?;
-    let listener = TcpListener::bind(settings.listen)
-        .with_context(|| format!("cannot listen at {}; choose another with --listen", settings.listen))?;
-    note_holder(&mut lock, &listener).context("the lock cannot be written")?;
+    let listeners = listen(settings)?;
+    note_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
     let (key, new) = admin_key::ensure(&settings.admin_key())?;
     if new {
         output::line(&first_key(key.expose(), &settings.admin_key()))?;
@@ -136,9 +148,20 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime could not start")?.block_on(async {
-        let store = service::open_store(settings, Some(admin_key)).await?;
-        service::serve(settings, listener, store, Err(NO_ROOT.to_owned()), std::future::pending()).await
+        let metrics = Metrics::default();
+        let store = service::open_store(settings, Some(admin_key), &metrics).await?;
+        service::serve(settings, listeners, metrics, store, Err(NO_ROOT.to_owned()), std::future::pending())
+            .await
     })
+}
+
+fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
+    let bind = |address, flag| {
+        let bound = TcpListener::bind(address);
+        bound.with_context(|| format!("cannot listen at {address}; choose another with --{flag}"))
+    };
+    let metrics = settings.metrics_listen.map(|address| bind(address, "metrics-listen")).transpose()?;
+    Ok(Listeners { api: bind(settings.listen, "listen")?, metrics })
 }
 
 /// One server for one data directory. The lock ends with the process, however that ends.

@@ -22,9 +22,9 @@ use skep_api::{AccountId, KeyId};
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage,
-    KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey,
-    SetAccountRoots, Store, VmRecord,
+    Account, Cause, ChangeVm, CommitObserver, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error,
+    Event, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result,
+    RevokeKey, SetAccountRoots, Store, VmRecord,
 };
 
 /// Where the database is, and how patient it is.
@@ -34,12 +34,14 @@ pub struct SqliteSettings {
     pub path: PathBuf,
     /// How long a command waits for another process that holds the file's lock.
     pub busy_timeout: Duration,
+    /// Is told of every commit.
+    pub observer: Arc<dyn CommitObserver>,
 }
 
 impl SqliteSettings {
     /// The usual patience, 5 seconds, with the database at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), busy_timeout: Duration::from_secs(5) }
+        Self { path: path.into(), busy_timeout: Duration::from_secs(5), observer: Arc::new(()) }
     }
 }
 
@@ -69,7 +71,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
-    let writer = Writer::start(connection, Arc::clone(&file))?;
+    let writer = Writer::start(connection, Arc::clone(&file), Arc::clone(&settings.observer))?;
     Ok(SqliteStore { writer, readers: Readers::new(file), path: settings.path.clone() })
 }
 

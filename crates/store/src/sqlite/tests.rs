@@ -148,7 +148,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     migrations::migrate(&mut connection).unwrap();
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
-    let writer = Writer::start(connection, Arc::clone(&file)).unwrap();
+    let writer = Writer::start(connection, Arc::clone(&file), Arc::new(())).unwrap();
     let store = SqliteStore { writer, readers: Readers::new(file), path: settings.path };
 
     let account = default_account(&store).await.id;
