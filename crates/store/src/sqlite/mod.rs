@@ -2,10 +2,12 @@
 
 mod accounts;
 mod columns;
+mod copies;
 mod events;
 mod fault;
 mod file;
 mod health;
+mod inspect;
 mod keys;
 mod migrations;
 mod readers;
@@ -13,6 +15,11 @@ mod readers;
 mod tests;
 mod vms;
 mod writer;
+
+pub use self::{
+    copies::{Backup, Restored, backup, restore},
+    inspect::{Inspection, inspect},
+};
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
