@@ -29,6 +29,6 @@ pub use clean::clean;
 pub use data_dir::DataDir;
 pub use error::Error;
 pub use keep::run;
-pub use lock::{Holder, holder};
+pub use lock::{Hold, Holder, hold, holder};
 pub use order::{KeeperOrder, OpenTemplate, Started, SwarmOrder, Templates, VmLimits};
 pub use user::User;

@@ -19,7 +19,10 @@ use std::{env, ffi::OsString, process::ExitCode};
 
 use cli::{Cli, Verb};
 use settings::FileError;
-use verbs::{bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, server_process, status};
+use verbs::{
+    backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve, server_process,
+    status,
+};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
@@ -40,6 +43,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Keys(verb) => keys::run(verb),
         Verb::Doctor(verb) => doctor::run(verb),
         Verb::Bake(verb) => bake::run(verb),
+        Verb::Backup(verb) => backup::run(verb),
+        Verb::Restore(verb) => restore::run(verb),
+        Verb::Config(verb) => config::run(verb),
         Verb::ServerProcess => server_process::run(),
         Verb::Stage => Ok(skep_jail::stage::main()),
     }

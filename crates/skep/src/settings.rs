@@ -1,6 +1,8 @@
 //! Settings: one field is a flag, a variable `SKEP_...` and a key in `skep.toml`. The flag wins over the variable, and that
 //! over the file.
 
+pub(crate) mod given;
+
 use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};

@@ -45,7 +45,9 @@ pub(crate) struct Serve {
 
 pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     let settings = verb.settings.absolute()?;
-    check(&settings)?;
+    if let Some((_, error)) = check(&settings).into_iter().next() {
+        return Err(error);
+    }
     logging::begin(&settings)?;
     if rustix::process::geteuid().is_root() {
         return keep(&settings);
@@ -54,11 +56,15 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses settings that each may be, but not together or not here.
-pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
-    skep_server::check_address(settings.listen)?;
-    settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address)?;
-    Ok(())
+/// What is wrong with settings that each may be, but not together or not here, by their names.
+pub(super) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
+    let metrics = settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address);
+    let checks = [
+        ("listen", skep_server::check_address(settings.listen).map_err(Into::into)),
+        ("metrics_listen", metrics.map_err(Into::into)),
+        ("log_level", logging::check(settings)),
+    ];
+    checks.into_iter().filter_map(|(name, checked)| Some((name, checked.err()?))).collect()
 }
 
 /// The keeper, until it is told to stop.
@@ -165,7 +171,7 @@ fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
 }
 
 /// One server for one data directory. The lock ends with the process, however that ends.
-fn lock(settings: &Settings) -> anyhow::Result<File> {
+pub(super) fn lock(settings: &Settings) -> anyhow::Result<File> {
     let path = settings.server_dir().join("lock");
     let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.with_context(|| format!("{} cannot be opened", path.display()))?;
