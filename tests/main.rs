@@ -4,11 +4,14 @@
 
 mod harness;
 
+mod backup;
 mod errors;
 mod health;
 mod http;
 mod keys;
+mod metrics;
 mod service;
+mod settings;
 
 #[cfg(feature = "root")]
 mod bake;

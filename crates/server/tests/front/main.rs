@@ -11,3 +11,4 @@ mod metrics;
 mod open_metrics;
 mod openapi;
 mod routes;
+mod store_faults;

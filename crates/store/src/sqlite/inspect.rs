@@ -37,11 +37,9 @@ pub(super) fn look(path: &Path, patience: Duration) -> std::result::Result<Inspe
     let connection = DatabaseFile::find(path, patience)?.reader()?;
     let version = migrations::version(&connection)?;
     let sql = format!("PRAGMA integrity_check({MOST_PROBLEMS})");
-    let mut problems: Vec<String> = {
-        let mut statement = connection.prepare(&sql)?;
-        let lines = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        lines
-    };
+    let mut statement = connection.prepare(&sql)?;
+    let mut problems: Vec<String> =
+        statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     problems.retain(|line| line != "ok");
     if problems.is_empty() && (1..=KNOWN).contains(&version) {
         problems.extend(foreign_parts(&connection, version)?);

@@ -140,6 +140,20 @@ async fn a_database_that_vanished_is_unavailable() {
 }
 
 #[tokio::test]
+async fn another_file_in_its_place_is_not_read() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let elsewhere = folder.path().join("elsewhere");
+    // No reader is open yet: the first one would open what has the name now.
+    fs::rename(database(&folder), &elsewhere).unwrap();
+    fs::write(database(&folder), "").unwrap();
+    let error = store.account(account).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
+    fs::rename(&elsewhere, database(&folder)).unwrap();
+    store.account(account).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_full_disk_loses_nothing_that_was_answered() {
     let folder = tempfile::tempdir().unwrap();
     let settings = impatient(&folder);
