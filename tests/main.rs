@@ -30,6 +30,8 @@ mod exec;
 #[cfg(feature = "root")]
 mod faults;
 #[cfg(feature = "root")]
+mod full_disk;
+#[cfg(feature = "root")]
 mod hogs;
 #[cfg(feature = "root")]
 mod identity;

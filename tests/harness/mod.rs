@@ -16,8 +16,10 @@ pub(crate) use remains::of as remains_of;
 pub(crate) use remains::of_bake as left_of_bake;
 #[cfg(feature = "root")]
 pub(crate) use remains::of_vms as remains_of_vms;
-pub(crate) use server::{Answer, Skep, binary, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
-pub(crate) use server::{Wreck, try_send};
+pub(crate) use server::Wreck;
+#[cfg(feature = "soak")]
+pub(crate) use server::try_send;
+pub(crate) use server::{Answer, Skep, binary, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
 pub(crate) use vms::{connect_in_namespace, kill};
