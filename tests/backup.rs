@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary};
+use crate::harness::{Skep, binary, ended, serve};
 
 fn run(verb: &str, data_dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
@@ -98,7 +98,10 @@ async fn a_backup_overwrites_nothing_unasked() {
     let nowhere = kept_in.path().join("no/such/folder/file");
     refused(&run("backup", data_dir, &[text(&nowhere)]), &["no/such/folder"]);
     refused(&run("backup", data_dir, &[text(kept_in.path()), "--force"]), &["cannot be a file"]);
-    refused(&run("backup", &kept_in.path().join("none"), &[text(&nowhere)]), &[]);
+    refused(
+        &run("backup", &kept_in.path().join("none"), &[text(&file), "--force"]),
+        &["no store at", "--data-dir"],
+    );
     let left: Vec<_> =
         fs::read_dir(kept_in.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["store.backup"], "no half file is left");
@@ -152,6 +155,30 @@ async fn of_restores_at_once_each_is_whole_or_refused() {
     assert_eq!(kept(data_dir.path()).len(), won, "each that won kept what it replaced");
     let skep = Skep::start_on(data_dir, &[]).await;
     assert_eq!(names(&skep).await, ["admin", "kept"]);
+}
+
+/// Where SQLite keeps a database's version in its file.
+const VERSION_AT: usize = 60;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_store_is_refused_with_its_number() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let file = kept_in.path().join("store.backup");
+    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+    let data_dir = skep.stop();
+    let store = data_dir.path().join("server/skep.db");
+    let now = fs::read(&store).unwrap();
+    for (path, mut bytes) in [(&store, now.clone()), (&file, fs::read(&file).unwrap())] {
+        bytes[VERSION_AT..VERSION_AT + 4].copy_from_slice(&4711_u32.to_be_bytes());
+        fs::write(path, bytes).unwrap();
+    }
+    let started = ended(&mut serve(data_dir.path(), &[]));
+    refused(&started, &["version 4711", "start a newer skep"]);
+    refused(&run("restore", data_dir.path(), &[text(&file)]), &["version 4711", "store.backup"]);
+    assert_eq!(kept(data_dir.path()), Vec::<String>::new());
+    // The control: with its own version it starts again.
+    fs::write(&store, now).unwrap();
+    Skep::start_on(data_dir, &[]).await.get("/api/health").await.ok(200);
 }
 
 #[cfg(feature = "root")]

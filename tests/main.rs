@@ -5,6 +5,7 @@
 mod harness;
 
 mod backup;
+mod doctor;
 mod errors;
 mod health;
 mod http;

@@ -69,7 +69,7 @@ pub(crate) async fn serve(
         }
         tell_service_manager(&[sd_notify::NotifyState::Stopping]);
     };
-    greet(settings, &listener, swarm.as_ref().err())?;
+    greet(settings, &listener, metrics_listener.as_ref(), swarm.as_ref().err())?;
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
     let order = ServerOrder {
@@ -92,7 +92,12 @@ fn tell_service_manager(state: &[sd_notify::NotifyState<'_>]) {
 }
 
 /// Says where we serve, where the key lies, and what to try first.
-fn greet(settings: &Settings, listener: &TcpListener, no_swarm: Option<&String>) -> anyhow::Result<()> {
+fn greet(
+    settings: &Settings,
+    listener: &TcpListener,
+    metrics: Option<&TcpListener>,
+    no_swarm: Option<&String>,
+) -> anyhow::Result<()> {
     let url = format!("http://{}", listener.local_addr().context("the listening socket has no address")?);
     let data_dir = settings.data_dir.display();
     tracing::info!(url, "serving at {url}");
@@ -100,6 +105,9 @@ fn greet(settings: &Settings, listener: &TcpListener, no_swarm: Option<&String>)
         format!("skep serves at {url}"),
         format!("The admin key lies in {}", settings.admin_key().display()),
     ];
+    if let Some(address) = metrics.and_then(|listener| listener.local_addr().ok()) {
+        lines.push(format!("Metrics are at http://{address}/metrics, for this machine alone"));
+    }
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
     }

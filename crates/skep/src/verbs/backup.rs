@@ -38,16 +38,22 @@ pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
     if file.symlink_metadata().is_ok() && !verb.force {
         return Err(taken(&file));
     }
+    if !settings.server_dir().is_dir() {
+        return Err(no_store(&store));
+    }
     let kept = folder_of(&file)?;
     // Its name is ours alone until it is whole; its mode is 0600.
     let mut new = NamedTempFile::new_in(&kept)
         .with_context(|| format!("nothing can be written in {}; name another file", kept.display()))?;
     let made = as_owner_of(&settings.server_dir(), || {
-        let size = store.metadata().map(|found| found.len());
-        let size = size.with_context(|| {
-            let shown = store.display();
-            format!("no store at {shown}: start `skep serve` once, or name its place by --data-dir")
-        })?;
+        let size = match store.metadata() {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_store(&store)),
+            Err(error) => {
+                let told = || format!("{} cannot be read; run this as root or its owner", store.display());
+                return Err(error).with_context(told);
+            }
+        };
         check_room(&settings.server_dir(), size)?;
         Ok(backup(&store)?)
     })?;
@@ -97,6 +103,11 @@ fn keep(new: NamedTempFile, file: &Path, force: bool) -> anyhow::Result<()> {
         Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(taken(file)),
         Err(error) => Err(error.error).with_context(|| format!("{} cannot be made", file.display())),
     }
+}
+
+fn no_store(store: &Path) -> anyhow::Error {
+    let shown = store.display();
+    anyhow::anyhow!("no store at {shown}: start `skep serve` once, or name its place by --data-dir")
 }
 
 fn taken(file: &Path) -> anyhow::Error {
