@@ -58,10 +58,11 @@ audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny
 	@cargo deny --all-features check
 
 FUZZ_SECONDS ?= 60
-fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long (cargo-fuzz, a nightly compiler)
-	@command -v cargo-fuzz >/dev/null || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
-	@rustup run nightly rustc --version >/dev/null 2>&1 || { echo "make fuzz: a nightly compiler is missing; install it: rustup toolchain install nightly" >&2; exit 1; }
-	@cargo +nightly fuzz run host_end -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60
+# The sanitizer needs options that a stable compiler has only for its own build, and takes by RUSTC_BOOTSTRAP.
+fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long (cargo-fuzz)
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
+	@command -v c++ >/dev/null || { echo "make fuzz: a C++ compiler is missing, for libFuzzer; install it: apt-get install g++" >&2; exit 1; }
+	@RUSTC_BOOTSTRAP=1 cargo fuzz run host_end -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60
 
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
 	@benches/boot $(SKEP) $(TEST_IMAGES) $(ARGS)

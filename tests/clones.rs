@@ -1,8 +1,6 @@
 //! Many VMs of one snapshot, from one call: nothing that has to be unique is shared.
 //!
-//! Production code has no switch that leaves the reseed out, and none is wanted. What shows that the comparison can fail
-//! is what these very VMs do share: where the addresses of programs are not random (under emulation), and the files of the
-//! template. That the guest's randomness comes from the identity is the agent's report, without which no VM is handed out.
+//! What the same check finds where the reseed is left out is in `unseeded`.
 
 use std::{
     collections::BTreeMap,
@@ -10,19 +8,23 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::Skep;
 
-/// Asked for in one call; fewer where the machine holds fewer.
-const CLONES: u64 = 50;
+/// Asked for in one call.
+const CLONES: usize = 50;
+/// Enough for them, in MiB, by what is counted for a guest of the base template; what is really free is looked at, too.
+const MEMORY_MB: &str = "10000";
 /// Of these the first message of TLS is looked at: two runs of `openssl` are a second each in emulation.
 const SPEAK_TLS: usize = 8;
-/// The most that a clock may be wrong, beside the time that the question takes and the time that the identity took.
+/// The most that a clock may be wrong.
 const CLOCK_S: f64 = 0.1;
+/// How often a clock is asked until the question itself takes less than that, on a machine that is busy.
+const QUESTIONS: usize = 50;
 
 /// Has to differ, one line each.
-const UNIQUE: &str = r"
+pub(crate) const UNIQUE: &str = r"
 echo urandom $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 echo uuid $(cat /proc/sys/kernel/random/uuid)
 echo boot_id $(cat /proc/sys/kernel/random/boot_id)
@@ -51,7 +53,7 @@ echo client_random $(echo $hello | tr -d ' ' | cut -c 13-76)
 "#;
 
 /// By name, the values that more than one VM gave.
-fn shared(answers: &[String]) -> BTreeMap<String, Vec<String>> {
+pub(crate) fn shared(answers: &[String]) -> BTreeMap<String, Vec<String>> {
     let mut seen: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     for line in answers.iter().flat_map(|answer| answer.lines()) {
         let (name, value) = line.split_once(' ').unwrap_or((line, ""));
@@ -77,14 +79,48 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
+/// By how much a guest's clock is wrong, at the most. The host's clock is read before the question and after the answer, and
+/// the guest's in between: so it is wrong by at least its distance from the nearer end, and by no more than that from the
+/// farther one.
+async fn clock_error(skep: &Skep, pid: u64) -> f64 {
+    for _ in 0..QUESTIONS {
+        let before = now();
+        let inside: f64 = skep.output(pid, "date +%s.%N").await.parse().unwrap();
+        let after = now();
+        let at_least = (before - inside).max(inside - after);
+        assert!(at_least < CLOCK_S, "the clock of {pid} is wrong by {at_least} s: {before} {inside} {after}");
+        let at_most = (after - inside).max(inside - before);
+        if at_most < CLOCK_S {
+            return at_most;
+        }
+    }
+    panic!(
+        "a question to {pid} never took less than {CLOCK_S} s: this machine is too busy to compare clocks"
+    );
+}
+
+/// All of them, by one call.
+async fn clones(skep: &Skep) -> Vec<Value> {
+    let answer = skep.post("/api/swarm/boot", &json!({"count": CLONES})).await;
+    assert_eq!(answer.status, 201, "this test needs a machine that holds {CLONES} VMs: {answer:?}");
+    answer.body["vms"].as_array().unwrap().clone()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_clones_of_one_call_share_nothing_that_must_be_unique() {
-    let skep = Skep::start().await;
-    let status = skep.get("/api/swarm/status").await.ok(200);
-    let count = CLONES.min(status["capacity"]["max_vms"].as_u64().unwrap());
-    assert!(count >= 10, "a machine for {count} VMs shows nothing: {status}");
-    let vms = skep.boot(u32::try_from(count).unwrap()).await;
-    let pids: Vec<u64> = vms.iter().map(|vm: &Value| vm["pid"].as_u64().unwrap()).collect();
+    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let count = CLONES.to_string();
+    let skep = Skep::start_on(data_dir, &["--max-vms", &count, "--memory-mb", MEMORY_MB]).await;
+    let vms = clones(&skep).await;
+    let pids: Vec<u64> = vms.iter().map(|vm| vm["pid"].as_u64().unwrap()).collect();
+    assert_eq!(pids.len(), CLONES);
+
+    // One after the other: what is measured is the clock, not the queue.
+    let mut worst: f64 = 0.0;
+    for pid in &pids {
+        worst = worst.max(clock_error(&skep, *pid).await);
+    }
+    eprintln!("{CLONES} clones; the worst clock is wrong by {:.0} ms at the most", worst * 1000.0);
 
     let answers = join_all(pids.iter().map(|pid| skep.output(*pid, UNIQUE))).await;
     for answer in &answers {
@@ -101,20 +137,6 @@ async fn fifty_clones_of_one_call_share_nothing_that_must_be_unique() {
     // The control: the same comparison finds what the same VMs have in common.
     let same = join_all(pids.iter().map(|pid| skep.output(*pid, SHARED))).await;
     assert_eq!(shared(&same).keys().collect::<Vec<_>>(), ["release"]);
-
-    // One after the other: what is measured is the clock, not the queue.
-    let mut worst: f64 = 0.0;
-    for vm in &vms {
-        let before = now();
-        let inside: f64 = skep.output(vm["pid"].as_u64().unwrap(), "date +%s.%N").await.parse().unwrap();
-        let after = now();
-        // The clock travels with the identity, so it is late by less than that took.
-        let travelled = vm["boot"]["identity_ms"].as_f64().unwrap() / 1000.0;
-        let wrong = (before - inside).max(inside - after);
-        worst = worst.max(wrong);
-        assert!(wrong < CLOCK_S + travelled, "{before} {inside} {after}: {vm}");
-    }
-    eprintln!("{count} clones; the worst clock is wrong by at least {:.0} ms", worst * 1000.0);
 
     let hellos = join_all(pids.iter().take(SPEAK_TLS).map(|pid| skep.output(*pid, CLIENT_RANDOM))).await;
     assert!(hellos.iter().all(|hello| hello.len() == "client_random ".len() + 64), "{hellos:?}");

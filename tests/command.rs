@@ -101,6 +101,73 @@ async fn keys_are_made_and_revoked_without_a_server() {
 }
 
 #[tokio::test]
+async fn keys_are_rotated_and_revoked_together_without_a_server() {
+    let server = Skep::start().await;
+    let made = answer(&skep(&server, &["account", "create", "acme", "--json"], ""));
+    let data_dir = server.stop();
+    let dir = data_dir.path().to_str().unwrap().to_owned();
+    let keys = |arguments: &[&str]| {
+        Command::new(binary()).arg("keys").args(arguments).args(["--data-dir", &dir]).output().unwrap()
+    };
+    let of_acme = |arguments: &[&str]| keys(&[arguments, &["--account", "acme"]].concat());
+    let old = answer(&of_acme(&["create", "--name", "ci", "--role", "admin", "--json"]));
+    assert_eq!(old["account"], made["id"]);
+    let new = answer(&of_acme(&["rotate", old["id"].as_str().unwrap(), "--json"]));
+    assert_eq!((&new["name"], &new["scopes"]), (&old["name"], &old["scopes"]));
+    let listed = stdout(&of_acme(&["list"]));
+    assert!(listed.contains("rotated") && listed.contains("valid"), "{listed}");
+    let unknown = keys(&["list", "--account", "nobody"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no account `nobody`"), "{unknown:?}");
+    answer(&keys(&["create", "--name", "other", "--role", "agent", "--json"]));
+    // All but the one that the commands on this machine use.
+    assert_eq!(answer(&keys(&["revoke", "--all", "--json"])), json!({"revoked": 1}));
+    let server = Skep::start_on(data_dir, &[]).await;
+    server.get("/api/whoami").await.ok(200);
+    let ask = |key: &Value| {
+        let key = key["key"].as_str().unwrap().to_owned();
+        crate::harness::send(server.bare(reqwest::Method::GET, "/api/whoami").bearer_auth(key))
+    };
+    ask(&old).await.ok(200);
+    ask(&new).await.ok(200);
+    let dir = server.data_dir.path().to_str().unwrap();
+    let all = ["keys", "revoke", "--all", "--account", "acme", "--json", "--data-dir", dir];
+    assert_eq!(answer(&skep(&server, &all, "")), json!({"revoked": 2}));
+    ask(&old).await.refused(403, "token_expired");
+    ask(&new).await.refused(403, "token_expired");
+    assert!(keys(&["revoke", "--all", "--own"]).status.success());
+    server.get("/api/whoami").await.refused(403, "token_expired");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_are_made_changed_and_deleted_by_command() {
+    let server = Skep::start().await;
+    let run = |arguments: &[&str]| skep(&server, &[&["account"], arguments].concat(), "");
+    let create = "create acme --allowed-ip 127.0.0.1,10.0.0.0/8 --max-vms 3 --json";
+    let made = answer(&run(&create.split(' ').collect::<Vec<_>>()));
+    let id = made["id"].as_str().unwrap();
+    let listed = stdout(&run(&["list"]));
+    assert!(listed.contains(id) && listed.contains("127.0.0.1/32,10.0.0.0/8"), "{listed}");
+    assert!(listed.contains("default") && listed.contains("everywhere"), "{listed}");
+    assert_eq!(answer(&run(&["list", "--json"]))["accounts"].as_array().unwrap().len(), 2);
+    let set =
+        answer(&run(&["set", "acme", "--any-ip", "--max-vms", "none", "--max-memory-mb", "512", "--json"]));
+    assert_eq!(
+        (&set["allowed_ips"], &set["max_vms"], &set["max_memory_mb"]),
+        (&json!([]), &Value::Null, &json!(512))
+    );
+    assert_eq!(answer(&run(&["show", id, "--json"])), set);
+    assert!(stdout(&run(&["show", "acme"])).contains("512"));
+    let nothing = run(&["set", "acme"]);
+    assert!(!nothing.status.success(), "{nothing:?}");
+    let refused = run(&["delete", "default", "acme"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot be deleted"), "{refused:?}");
+    assert!(stdout(&refused).contains("acme is deleted"), "one that stays keeps no other: {refused:?}");
+    let gone = run(&["show", "acme"]);
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no account `acme`"), "{gone:?}");
+}
+
+#[tokio::test]
 async fn the_doctor_names_the_engine_and_why() {
     let output = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
     let said = stdout(&output);

@@ -4,6 +4,7 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -179,4 +180,31 @@ fn dropped_or_received(skep: &Skep) -> u64 {
     let output =
         Command::new("ip").args(["netns", "exec", &skep.namespace(), "sh", "-c", count]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vmm_may_have_the_processors_of_its_guest_and_half_a_one() {
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let quota = vm["vcpus"].as_u64().unwrap() * 100_000 + 50_000;
+    let wanted = [("cpu.cfs_quota_us", quota.to_string()), ("cpu.max", format!("{quota} 100000"))];
+    let groups = groups_of(&skep, vm["id"].as_str().unwrap());
+    let found = groups.iter().flat_map(|group| {
+        wanted.iter().filter_map(|(file, wanted)| {
+            let said = fs::read_to_string(group.join(file)).ok()?;
+            Some((said.trim().to_owned(), wanted.clone()))
+        })
+    });
+    let found: Vec<_> = found.collect();
+    assert!(!found.is_empty(), "no group of the VM has a quota: {groups:?}");
+    assert!(found.iter().all(|(said, wanted)| said == wanted), "{found:?}");
+}
+
+/// The control groups of a VM, one in each hierarchy.
+fn groups_of(skep: &Skep, vm: &str) -> Vec<PathBuf> {
+    let group = PathBuf::from(skep.namespace()).join(vm);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let cgroups = mounts.lines().filter(|line| line.contains(" - cgroup"));
+    let points = cgroups.filter_map(|line| line.split(' ').nth(4));
+    points.map(|point| Path::new(point).join(&group)).filter(|group| group.is_dir()).collect()
 }

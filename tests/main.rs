@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod audit;
 mod backup;
 mod doctor;
 mod errors;
@@ -11,11 +12,16 @@ mod health;
 mod http;
 mod keys;
 mod metrics;
+mod secrets;
 mod service;
+mod session;
 mod settings;
+mod tls;
 
 #[cfg(feature = "root")]
 mod bake;
+#[cfg(feature = "root")]
+mod clock;
 #[cfg(feature = "root")]
 mod clones;
 #[cfg(feature = "root")]
@@ -39,16 +45,26 @@ mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
+mod killed;
+#[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
 mod processes;
+#[cfg(feature = "root")]
+mod separation;
 #[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]
 mod spoofing;
+#[cfg(feature = "root")]
+mod stopping;
 #[cfg(feature = "root")]
 mod swarm;
 #[cfg(feature = "root")]
 mod takeover;
 #[cfg(feature = "root")]
 mod template;
+#[cfg(feature = "root")]
+mod tenants;
+#[cfg(feature = "root")]
+mod unseeded;

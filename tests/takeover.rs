@@ -1,32 +1,27 @@
 //! VMs outlive the server and the keeper, however those end; what belongs to nobody does not.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    pin::Pin,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeSet, fs, pin::Pin};
 
 use eventsource_stream::Eventsource;
 use futures_util::{Stream, StreamExt};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, Wreck, eventually, kill, remains_of, remains_of_vms, send};
+use crate::harness::{Skep, eventually, kill, remains_of, remains_of_vms, send};
 
 /// Who is killed, with no chance to clear anything away.
 #[derive(Debug, Clone, Copy)]
-enum Victim {
+pub(crate) enum Victim {
     Server,
     Keeper,
     Both,
 }
 
-const VICTIMS: [Victim; 3] = [Victim::Server, Victim::Keeper, Victim::Both];
+pub(crate) const VICTIMS: [Victim; 3] = [Victim::Server, Victim::Keeper, Victim::Both];
 
 impl Victim {
     /// Kills, and gives the server that follows.
-    async fn kill(self, skep: Skep) -> Skep {
+    pub(crate) async fn kill(self, skep: Skep) -> Skep {
         let server = skep.server_pid();
         match (self, server) {
             (Self::Server, Some(server)) => {
@@ -43,16 +38,16 @@ impl Victim {
     }
 }
 
-fn ids(vms: &[Value]) -> BTreeSet<String> {
+pub(crate) fn ids(vms: &[Value]) -> BTreeSet<String> {
     vms.iter().map(|vm| vm["id"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn listed(skep: &Skep) -> Vec<Value> {
+pub(crate) async fn listed(skep: &Skep) -> Vec<Value> {
     skep.get("/api/swarm/status").await.ok(200)["vms"].as_array().unwrap().clone()
 }
 
 /// Fails unless exactly the VMs that are listed are there, each with all that it needs, and each answers.
-async fn assert_in_order(skep: &Skep) {
+pub(crate) async fn assert_in_order(skep: &Skep) {
     let vms = listed(skep).await;
     let wanted = ids(&vms);
     for (kind, _) in remains_of_vms(skep.data_dir.path()) {
@@ -72,10 +67,10 @@ async fn assert_in_order(skep: &Skep) {
 }
 
 /// What came of a command's stream.
-struct Streamed {
+pub(crate) struct Streamed {
     id: String,
     events: Pin<Box<dyn Stream<Item = (String, Value)> + Send>>,
-    stdout: String,
+    pub(crate) stdout: String,
     stderr: String,
     stdout_offset: u64,
     stderr_offset: u64,
@@ -88,7 +83,7 @@ impl Streamed {
         Self::of(skep.request(Method::POST, &path).json(&request).send().await.unwrap())
     }
 
-    fn of(response: Response) -> Self {
+    pub(crate) fn of(response: Response) -> Self {
         assert_eq!(response.status(), 200, "{response:?}");
         let id = response.headers()["skep-exec-id"].to_str().unwrap().to_owned();
         let events =
@@ -108,7 +103,7 @@ impl Streamed {
     }
 
     /// Goes on where this broke.
-    async fn again(self, skep: &Skep, pid: u64) -> Self {
+    pub(crate) async fn again(self, skep: &Skep, pid: u64) -> Self {
         let (out, err) = (self.stdout_offset, self.stderr_offset);
         let path = format!("/api/swarm/vm/{pid}/exec/{}?stdout={out}&stderr={err}", self.id);
         let next = Self::of(skep.request(Method::GET, &path).send().await.unwrap());
@@ -117,7 +112,7 @@ impl Streamed {
     }
 
     /// The next event that is no output; `None` where the stream broke.
-    async fn rest(&mut self) -> Option<(String, Value)> {
+    pub(crate) async fn rest(&mut self) -> Option<(String, Value)> {
         while let Some((kind, data)) = self.events.next().await {
             if !self.take(&kind, &data) {
                 return Some((kind, data));
@@ -302,68 +297,4 @@ async fn a_command_that_is_come_back_to_is_one_of_that_vm() {
     let mut beyond = Streamed::of(skep.request(Method::GET, &beyond).send().await.unwrap());
     assert_eq!(beyond.rest().await.unwrap().0, "exit");
     assert_eq!(beyond.stdout, "");
-}
-
-/// Numbers that look random and come again with their seed (Marsaglia's xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn whenever_it_is_killed_what_was_told_of_is_there() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed =
-        std::env::var("SKEP_TEST_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
-    eprintln!("SKEP_TEST_SEED={seed}");
-    let mut dice = Dice(seed);
-    let mut skep = Skep::start().await;
-    let mut told = ids(&skep.boot(2).await);
-    for round in 0..10 {
-        let end = told.iter().next().filter(|_| told.len() > 1).cloned();
-        let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 1 + dice.below(3)}));
-        let boot = tokio::spawn(boot.send());
-        let path = format!("/api/swarm/vm/{}", end.as_deref().unwrap_or("none"));
-        let ending = tokio::spawn(skep.request(Method::DELETE, &path).send());
-        // At a moment of no meaning: that is what is tried here.
-        tokio::time::sleep(Duration::from_millis(dice.below(700))).await;
-        let victim = VICTIMS[usize::try_from(dice.below(3)).unwrap()];
-        skep = match dice.below(4) {
-            0 => planned(skep).await.start().await,
-            _ => victim.kill(skep).await,
-        };
-        if let Ok(answer) = boot.await.unwrap()
-            && let Ok(answer) = answer.json::<Value>().await
-        {
-            told.extend(ids(answer["vms"].as_array().unwrap_or(&Vec::new())));
-        }
-        let _ = ending.await;
-        let found = ids(&listed(&skep).await);
-        if let Some(end) = end
-            && !found.contains(&end)
-        {
-            told.remove(&end);
-        }
-        assert!(
-            found.is_superset(&told),
-            "round {round}, {victim:?}: {told:?} were told of, {found:?} are there"
-        );
-        assert_in_order(&skep).await;
-        // Those that nobody was told of, because the answer was cut off, are as good as any.
-        told = found;
-        while told.len() > 4 {
-            let one = told.pop_first().unwrap();
-            skep.delete(&format!("/api/swarm/vm/{one}")).await.ok(200);
-        }
-    }
-}
-
-async fn planned(skep: Skep) -> Wreck {
-    tokio::task::spawn_blocking(move || skep.stop_and_leave_vms()).await.unwrap()
 }

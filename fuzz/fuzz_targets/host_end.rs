@@ -5,6 +5,7 @@
 
 #![no_main]
 
+#[expect(dead_code, reason = "the tests that share it also record sessions in good order")]
 #[path = "../../crates/channel/tests/malformed/session.rs"]
 mod session;
 

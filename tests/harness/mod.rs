@@ -6,6 +6,8 @@ mod patience;
 mod remains;
 mod server;
 #[cfg(feature = "root")]
+mod tenants;
+#[cfg(feature = "root")]
 mod vms;
 mod wire;
 
@@ -16,10 +18,10 @@ pub(crate) use remains::of as remains_of;
 pub(crate) use remains::of_bake as left_of_bake;
 #[cfg(feature = "root")]
 pub(crate) use remains::of_vms as remains_of_vms;
-#[cfg(feature = "root")]
-pub(crate) use server::Wreck;
-#[cfg(feature = "soak")]
-pub(crate) use server::try_send;
 pub(crate) use server::{Answer, Skep, binary, ended, send, serve, serve_anywhere};
+#[cfg(feature = "root")]
+pub(crate) use server::{Wreck, try_send};
+#[cfg(feature = "root")]
+pub(crate) use tenants::Tenant;
 #[cfg(feature = "root")]
 pub(crate) use vms::{connect_in_namespace, kill};

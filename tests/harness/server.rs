@@ -82,9 +82,19 @@ impl Skep {
 
     /// The same with all that a process is started with.
     pub(crate) async fn start_as(data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
+        Self::start_by(&binary(), data_dir, alter).await
+    }
+
+    /// The same by another binary than the one under test.
+    pub(crate) async fn start_by(
+        program: &Path,
+        data_dir: TempDir,
+        alter: impl FnOnce(&mut Command),
+    ) -> Self {
         // What an earlier start said would be taken for this one's.
         let _ = std::fs::remove_file(data_dir.path().join("test.log"));
-        let mut command = serve(data_dir.path(), &[]);
+        let mut command = command_of(program, data_dir.path());
+        command.args(["--listen", "127.0.0.1:0"]);
         alter(&mut command);
         let mut child = command.spawn().unwrap();
         let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
@@ -95,6 +105,8 @@ impl Skep {
             panic!("the server did not start; it said:\n{said}");
         };
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
+        // Tests say whom they trust; there may be others that chose before.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         Self { data_dir, url, key, child: Some(child), asked_to_stop: false, client: reqwest::Client::new() }
     }
 
@@ -275,12 +287,18 @@ pub(crate) fn serve(data_dir: &Path, options: &[&str]) -> Command {
 
 /// The same without the flag that says where to listen.
 pub(crate) fn serve_anywhere(data_dir: &Path) -> Command {
+    command_of(&binary(), data_dir)
+}
+
+fn command_of(program: &Path, data_dir: &Path) -> Command {
     let file = || File::options().create(true).append(true).open(data_dir.join("test.log")).unwrap();
-    let mut command = Command::new(binary());
+    let mut command = Command::new(program);
     command.args(["serve", "--data-dir"]).arg(data_dir);
     command.stdin(Stdio::null()).stdout(file()).stderr(file());
     // A terminal's Ctrl-C ends the tests; they end the server.
     command.process_group(0);
+    // A flag wins over it. All tests call from one address.
+    command.env("SKEP_FAILED_AUTH_LIMIT", "100000/s");
     privileges(&mut command, data_dir);
     command
 }

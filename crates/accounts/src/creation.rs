@@ -1,11 +1,16 @@
 //! Which keys may be made, and by whom.
 
 use jiff::Timestamp;
-use skep_api::{Environment, Role, Scope, exec::VmField, keys::CreateKey};
+use skep_api::{
+    Environment, Role, Scope,
+    exec::VmField,
+    keys::{CreateKey, Key, RotateKey},
+};
 
 use crate::{
     Refusal,
     roles::{allowed_scopes, scopes_of},
+    secret::redacted,
 };
 
 /// The longest name of a key, in characters.
@@ -49,9 +54,7 @@ pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<
         (Some(Role::Vm), Some(_)) | (_, None) => {}
         (_, Some(_)) => return Err(Refusal::VmWithoutRole),
     }
-    if let Some(expires_at) = request.expires_at.filter(|end| *end <= now) {
-        return Err(Refusal::ExpiryPassed { expires_at, now });
-    }
+    check_expiry(request.expires_at, now)?;
     check_escalation(&scopes, target.creator)?;
     Ok(KeyGrant {
         name: request.name.clone(),
@@ -63,6 +66,39 @@ pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<
     })
 }
 
+/// Decides whether a key may be rotated by this creator, and gives when the new key ends. Whoever rotates a key learns a
+/// secret with all that the old one may do, so it is held to the rules of making one.
+///
+/// # Errors
+/// The creator lacks a scope of the key; the new key would be expired.
+pub fn rotation(
+    old: &Key,
+    request: &RotateKey,
+    creator: &[Scope],
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Refusal> {
+    check_escalation(&old.scopes, creator)?;
+    if let Some(expires_at) = request.expires_at {
+        check_expiry(expires_at, now)?;
+        return Ok(expires_at);
+    }
+    match old.expires_at {
+        Some(expires_at) if expires_at <= now => Err(Refusal::SuccessorExpired { expires_at }),
+        expires_at => Ok(expires_at),
+    }
+}
+
+/// Refuses an end that is not in the future.
+///
+/// # Errors
+/// [`Refusal::ExpiryPassed`].
+pub fn check_expiry(expires_at: Option<Timestamp>, now: Timestamp) -> Result<(), Refusal> {
+    match expires_at {
+        Some(expires_at) if expires_at <= now => Err(Refusal::ExpiryPassed { expires_at, now }),
+        _ => Ok(()),
+    }
+}
+
 fn check_name(name: &str) -> Result<(), Refusal> {
     let characters = name.chars().count();
     if !(1..=MAX_NAME_CHARACTERS).contains(&characters) {
@@ -70,6 +106,9 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     }
     if name.chars().any(char::is_control) {
         return Err(Refusal::NameControl { name: name.to_owned() });
+    }
+    if redacted(name) != name {
+        return Err(Refusal::NameHoldsKey);
     }
     Ok(())
 }
@@ -124,6 +163,7 @@ mod tests {
             ("empty name", name(""), bad),
             ("long name", name(&"é".repeat(101)), bad),
             ("name of two lines", name("a\nb"), bad),
+            ("a key for a name", name(&format!("of sk-skep-prod-{}", "0".repeat(64))), bad),
             ("neither role nor scopes", CreateKey { role: None, ..request() }, ErrorCode::MissingParameter),
             ("both", CreateKey { scopes: Some(vec![Scope::Admin]), ..request() }, bad),
             ("no scopes", scopes(&[]), bad),
@@ -181,6 +221,28 @@ mod tests {
             assert_eq!(outcome, expected, "{:?} of {account} by {creator:?}", asked.role);
         }
         assert_eq!(Refusal::Escalation { missing: vec![] }.code(), ErrorCode::ScopeMissing);
+    }
+
+    #[test]
+    fn a_rotation_gives_nobody_what_it_does_not_have() {
+        let scopes = scopes_of(Role::Admin, "default");
+        let old: Key = serde_json::from_value(serde_json::json!({
+            "id": "key_01jv0000000000000000000000", "account": "acc_01jv0000000000000000000000",
+            "prefix": "sk-skep-prod-00000000", "name": "admin", "environment": "prod", "role": "admin",
+            "scopes": scopes, "vm": null, "created_at": now(), "expires_at": now() + 1.hour(),
+        }))
+        .unwrap();
+        let same = RotateKey::default();
+        let few = rotation(&old, &same, &[Scope::Admin], now()).unwrap_err();
+        assert_eq!(few.code(), ErrorCode::ScopeMissing, "{few}");
+        assert_eq!(rotation(&old, &same, &scopes, now()), Ok(old.expires_at));
+        let never = RotateKey { expires_at: Some(None) };
+        assert_eq!(rotation(&old, &never, &scopes, now()), Ok(None));
+        let past = RotateKey { expires_at: Some(Some(now())) };
+        assert!(matches!(rotation(&old, &past, &scopes, now()), Err(Refusal::ExpiryPassed { .. })));
+        let expired = Key { expires_at: Some(now()), ..old };
+        assert!(matches!(rotation(&expired, &same, &scopes, now()), Err(Refusal::SuccessorExpired { .. })));
+        assert_eq!(rotation(&expired, &never, &scopes, now()), Ok(None));
     }
 
     #[test]

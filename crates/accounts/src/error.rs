@@ -3,7 +3,11 @@
 use jiff::Timestamp;
 use skep_api::{ErrorCode, ErrorKind, Failure, Scope};
 
-use crate::{creation::MAX_NAME_CHARACTERS, roles::DEFAULT_ACCOUNT};
+use crate::{
+    account::{LARGEST_MEMORY_MB, LONGEST_ACCOUNT_NAME, MOST_ENTRIES},
+    creation::MAX_NAME_CHARACTERS,
+    roles::DEFAULT_ACCOUNT,
+};
 
 /// A refusal by the rules of keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +36,9 @@ pub enum Refusal {
         /// The name.
         name: String,
     },
+    /// A name that holds a secret. It is not repeated.
+    #[error("`name` holds a key itself, and names are kept in clear; take another name")]
+    NameHoldsKey,
     /// Neither a role nor scopes.
     #[error("`role` or `scopes` is missing; give exactly one of them")]
     NoPermissions,
@@ -69,6 +76,68 @@ pub enum Refusal {
         /// What it lacks.
         missing: Vec<Scope>,
     },
+    /// The new key of a rotation would be expired from the beginning.
+    #[error(
+        "`expires_at` is missing: the key ended at {expires_at}, and one like it would have ended too; give when the new \
+         one ends, or null"
+    )]
+    SuccessorExpired {
+        /// When the old key ended.
+        expires_at: Timestamp,
+    },
+    /// A name that no account can have.
+    #[error(
+        "`name` {name:?} cannot be an account's: it has 1 to {LONGEST_ACCOUNT_NAME} lowercase letters, digits and `-`, \
+         which is not the first"
+    )]
+    AccountName {
+        /// The name, or its beginning.
+        name: String,
+    },
+    /// A list of roots that is empty.
+    #[error("`roots` is empty; name at least one absolute path, or leave it out")]
+    NoRoots,
+    /// A path that cannot be a root.
+    #[error("`roots` holds {root:?}: {why}; give absolute paths such as /srv/acme")]
+    Root {
+        /// The path, or its beginning.
+        root: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A text that is no network.
+    #[error("`allowed_ips` holds {text:?}, which is no CIDR; give such as 192.0.2.0/24 or 2001:db8::/32")]
+    NotANetwork {
+        /// The text, or its beginning.
+        text: String,
+    },
+    /// An IPv4 network in the clothes of IPv6.
+    #[error("`allowed_ips` holds {text:?}: write the IPv4 network itself, such as 192.0.2.0/24")]
+    MappedNetwork {
+        /// The text.
+        text: String,
+    },
+    /// A list that is too long.
+    #[error("`{field}` has {count} entries; {MOST_ENTRIES} is the most")]
+    TooMany {
+        /// Which list.
+        field: &'static str,
+        /// How many it has.
+        count: usize,
+    },
+    /// A quota of more memory than there is anywhere.
+    #[error(
+        "`max_memory_mb` is {mebibytes}; it must be a whole number from 0 to {LARGEST_MEMORY_MB}, or null for no limit"
+    )]
+    MemoryLimit {
+        /// What was given.
+        mebibytes: u64,
+    },
+    /// The roots of `default`.
+    #[error(
+        "the roots of the account `{DEFAULT_ACCOUNT}` are those of `skep serve --root`; start the server with others"
+    )]
+    DefaultRoots,
 }
 
 impl Refusal {
@@ -77,16 +146,27 @@ impl Refusal {
         match self {
             Self::InvalidToken => ErrorCode::InvalidToken,
             Self::TokenExpired => ErrorCode::TokenExpired,
-            Self::NoPermissions | Self::VmMissing => ErrorCode::MissingParameter,
+            Self::NoPermissions | Self::VmMissing | Self::SuccessorExpired { .. } => {
+                ErrorCode::MissingParameter
+            }
+            Self::DefaultRoots => ErrorCode::AccountProtected,
             Self::Escalation { .. } => ErrorCode::ScopeMissing,
             Self::NotAHash { .. }
             | Self::NameLength { .. }
             | Self::NameControl { .. }
+            | Self::NameHoldsKey
             | Self::RoleAndScopes
             | Self::NoScopes
             | Self::ExpiryPassed { .. }
             | Self::VmWithoutRole
-            | Self::ServerAdminElsewhere { .. } => ErrorCode::InvalidValue,
+            | Self::ServerAdminElsewhere { .. }
+            | Self::AccountName { .. }
+            | Self::NoRoots
+            | Self::Root { .. }
+            | Self::NotANetwork { .. }
+            | Self::MappedNetwork { .. }
+            | Self::TooMany { .. }
+            | Self::MemoryLimit { .. } => ErrorCode::InvalidValue,
         }
     }
 

@@ -1,13 +1,17 @@
 //! Rules of accounts, keys and roles. No I/O, no clock: the time and random bytes are arguments.
 
+pub mod account;
 pub mod creation;
 pub mod error;
 pub mod roles;
 pub mod secret;
+pub mod session;
 pub mod verdict;
 
-pub use creation::{KeyGrant, Target, grant};
+pub use account::{AccountGrant, account, account_change, may_set_roots};
+pub use creation::{KeyGrant, Target, check_expiry, grant, rotation};
 pub use error::Refusal;
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
-pub use secret::{KeyHash, KeySecret};
+pub use secret::{KeyHash, KeySecret, redacted};
+pub use session::{SessionHash, SessionToken, session_end};
 pub use verdict::verdict;

@@ -1,6 +1,6 @@
 //! A key's secret: its shape, its prefix and its hash.
 
-use std::{fmt, hash, str::FromStr};
+use std::{borrow::Cow, fmt, hash, str::FromStr};
 
 use sha2::{Digest, Sha256};
 use skep_api::Environment;
@@ -68,6 +68,34 @@ impl fmt::Debug for KeySecret {
     }
 }
 
+/// A text in which no key stands in clear: each is cut after its prefix. Callers paste keys into the strangest places, and
+/// what they wrote is repeated to them, logged and kept.
+pub fn redacted(text: &str) -> Cow<'_, str> {
+    let mut clean = String::new();
+    let mut rest = text;
+    while let Some((before, secret, after)) = first_key(rest) {
+        clean.push_str(before);
+        clean.push_str(secret.prefix());
+        clean.push_str("...");
+        rest = after;
+    }
+    if clean.is_empty() && rest.len() == text.len() {
+        return Cow::Borrowed(text);
+    }
+    clean.push_str(rest);
+    Cow::Owned(clean)
+}
+
+/// The first key in a text, what stands before it and what after.
+fn first_key(text: &str) -> Option<(&str, KeySecret, &str)> {
+    text.match_indices(START).find_map(|(at, _)| {
+        let environment = text[at + START.len()..].find('-')?;
+        let end = at + START.len() + environment + 1 + HEX_DIGITS;
+        let secret = KeySecret::parse(text.get(at..end)?).ok()?;
+        Some((&text[..at], secret, &text[end..]))
+    })
+}
+
 /// The SHA-256 of a key's secret. Comparison takes the same time wherever two differ.
 #[derive(Clone, Copy, Eq)]
 pub struct KeyHash([u8; 32]);
@@ -123,13 +151,13 @@ impl FromStr for KeyHash {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|d| char::from(DIGITS[usize::from(d)])).collect()
 }
 
 // Lower case only: a key has one spelling, because its hash has one.
-const fn is_hex(byte: u8) -> bool {
+pub(crate) const fn is_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
@@ -144,6 +172,23 @@ mod tests {
     use super::*;
 
     const DIGITS: &str = "3f9a1c20e4b5d6a7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f";
+
+    #[test]
+    fn no_text_keeps_a_key() {
+        let key = format!("sk-skep-prod-{DIGITS}");
+        let cut = "sk-skep-prod-3f9a1c20...";
+        for (text, expected) in [
+            (key.clone(), cut.to_owned()),
+            (format!("no key `{key}`; ü"), format!("no key `{cut}`; ü")),
+            (format!("{key}{key}"), format!("{cut}{cut}")),
+            (format!("sk-skep-sk-skep-{key}00"), format!("sk-skep-sk-skep-{cut}00")),
+        ] {
+            assert_eq!(redacted(&text), expected);
+        }
+        for text in ["", "sk-skep-", "sk-skep-prod", "sk-skep-prod-3f9aü", "x sk-skep-prod-3f9a1c20... y"] {
+            assert!(matches!(redacted(text), Cow::Borrowed(same) if same == text), "{text}");
+        }
+    }
 
     #[test]
     fn only_the_one_shape_is_a_key() {
@@ -189,6 +234,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_key_is_cut_wherever_it_stands(before in ".{0,40}", after in ".{0,40}", random in any::<[u8; 32]>()) {
+            let secret = KeySecret::from_random(Environment::Dev, random);
+            let text = format!("{before}{}{after}", secret.expose());
+            let clean = redacted(&text);
+            prop_assert!(!clean.contains(secret.expose()));
+            prop_assert_eq!(clean, format!("{before}{}...{after}", secret.prefix()));
+        }
+
         #[test]
         fn what_is_generated_is_read_back(random in any::<[u8; 32]>(), at in 0..Environment::ALL.len()) {
             let secret = KeySecret::from_random(Environment::ALL[at], random);

@@ -36,6 +36,7 @@ mod tests {
             last_used_at: None,
             expires_at,
             revoked_at,
+            rotated_at: None,
         }
     }
 

@@ -84,6 +84,8 @@ error_codes! {
     ScopeMissing = "scope_missing" => Forbidden,
     /// The account does not allow the caller's address.
     AddressNotAllowed = "address_not_allowed" => Forbidden,
+    /// The request did not come by https, or not by the proxy that it should come by.
+    HttpsRequired = "https_required" => Forbidden,
     /// A path that does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// No such route.
@@ -96,6 +98,8 @@ error_codes! {
     UnknownKey = "unknown_key" => NotFound,
     /// No such account.
     UnknownAccount = "unknown_account" => NotFound,
+    /// Nobody on the waitlist by this id or address.
+    UnknownWaitlistEntry = "unknown_waitlist_entry" => NotFound,
     /// No such command in this VM: it was never started, or was forgotten.
     UnknownExec = "unknown_exec" => NotFound,
     /// A path that does not exist.
@@ -108,6 +112,14 @@ error_codes! {
     NotJson = "not_json" => UnsupportedMediaType,
     /// The name belongs to another one.
     NameTaken = "name_taken" => Conflict,
+    /// The account `default`, and what the server's settings say of it.
+    AccountProtected = "account_protected" => Conflict,
+    /// VMs of the account live.
+    AccountInUse = "account_in_use" => Conflict,
+    /// The folder that an account would get holds files of another one.
+    WorkspaceTaken = "workspace_taken" => Conflict,
+    /// The key was revoked, or rotated before.
+    KeyNotValid = "key_not_valid" => Conflict,
     /// The VM ended during the call.
     VmEnded = "vm_ended" => Conflict,
     /// The VM is paused.

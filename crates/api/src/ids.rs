@@ -85,6 +85,14 @@ ulid_id!(
     /// An account: `acc_` and 26 characters.
     AccountId, "acc_", "an account's id (`acc_` and 26 characters)"
 );
+ulid_id!(
+    /// An entry of the waitlist: `wait_` and 26 characters.
+    WaitlistId, "wait_", "the id of an entry of the waitlist (`wait_` and 26 characters)"
+);
+ulid_id!(
+    /// An entry of the audit: `aud_` and 26 characters.
+    AuditId, "aud_", "a place in the audit (`aud_` and 26 characters)"
+);
 
 /// A VM as callers name it: by its process id or by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

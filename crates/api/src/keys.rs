@@ -42,6 +42,10 @@ pub struct Key {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub revoked_at: Option<Timestamp>,
+    /// When another key took its name. It stays valid until it is revoked.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
+    #[serde(default, with = "crate::time::option")]
+    pub rotated_at: Option<Timestamp>,
 }
 
 /// The body of `POST /api/keys`: exactly one of `role` and `scopes`.
@@ -68,6 +72,28 @@ pub struct CreateKey {
     /// The VM to bind it to, with role `vm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmField>,
+    /// The account that it is for, with the scope `server:admin`; the caller's own unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountId>,
+}
+
+/// The body of `POST /api/keys/:id/rotate`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RotateKey {
+    /// When the new key ends by itself, in the future; null is never. Unless given, when the old one does.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
+    pub expires_at: Option<Option<Timestamp>>,
+}
+
+/// The answer of `DELETE /api/keys`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RevokedKeys {
+    /// How many keys this call revoked.
+    pub revoked: u32,
 }
 
 /// The answer of `POST /api/keys`: the record, and the secret, which is shown this once.

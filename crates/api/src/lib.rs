@@ -2,6 +2,8 @@
 //!
 //! No I/O. The guest agent links this crate, so it stays small.
 
+pub mod accounts;
+pub mod audit;
 pub mod error;
 pub mod exec;
 pub mod health;
@@ -10,10 +12,12 @@ pub mod keys;
 pub mod operation;
 mod patch;
 pub mod scope;
+pub mod session;
 pub mod swarm;
 mod time;
+pub mod waitlist;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, KeyId, VmId, VmRef};
+pub use ids::{AccountId, AuditId, KeyId, VmId, VmRef, WaitlistId};
 pub use operation::Operation;
 pub use scope::{Environment, Role, Scope};

@@ -15,3 +15,10 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
+
+/// For a field that cannot be null: absent is `None` by `#[serde(default)]`, and null is refused.
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, header::AUTHORIZATION};
-use reqwest::{RequestBuilder, Response, Url};
+use reqwest::{Certificate, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorBody, ErrorCode, health::Health, keys::WhoAmI};
 
@@ -22,15 +22,23 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `url`, such as `http://127.0.0.1:7700`, that shows `key` where it is given.
+    /// A client of the server at `url`, such as `http://127.0.0.1:7700`, that shows `key` where it is given. Over https it
+    /// trusts whom this machine trusts.
     ///
     /// # Errors
     /// [`Error::Url`], [`Error::Key`].
     pub fn new(url: &str, key: Option<&str>) -> Result<Self> {
+        Self::trusting(url, key, None)
+    }
+
+    /// The same, but over https it trusts these certificates, in PEM, and no others.
+    ///
+    /// # Errors
+    /// [`Error::Url`], [`Error::Key`], [`Error::Roots`].
+    pub fn trusting(url: &str, key: Option<&str>, roots: Option<&[u8]>) -> Result<Self> {
         let wrong = || Error::Url { url: url.to_owned() };
         let mut base = Url::parse(url).map_err(|_| wrong())?;
-        // Servers listen on loopback addresses alone, in plain text; this client has no TLS.
-        if base.scheme() != "http" || base.cannot_be_a_base() {
+        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(wrong());
         }
         // Paths are joined to it, and a last segment without a slash would be replaced.
@@ -43,7 +51,13 @@ impl Client {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
-        let http = reqwest::Client::builder()
+        // Somebody else's choice for the whole process stands, if there is one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder();
+        if let Some(roots) = trusted(base.scheme(), roots)? {
+            builder = builder.tls_certs_only(roots);
+        }
+        let http = builder
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             // A key goes to the server that was named, and not through a proxy that only the environment names.
@@ -165,6 +179,18 @@ pub(crate) fn segment(text: &str) -> String {
         .collect()
 }
 
+/// The certificates to trust; `None`: those of the machine, which a client without TLS has no need to read.
+fn trusted(scheme: &str, roots: Option<&[u8]>) -> Result<Option<Vec<Certificate>>> {
+    match roots {
+        Some(pem) => match Certificate::from_pem_bundle(pem) {
+            Ok(roots) if !roots.is_empty() => Ok(Some(roots)),
+            _ => Err(Error::Roots),
+        },
+        None if scheme == "http" => Ok(Some(Vec::new())),
+        None => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,10 +200,14 @@ mod tests {
         for good in ["http://127.0.0.1:7700", "http://[::1]:1/", "http://skep.example/below"] {
             assert!(Client::new(good, None).is_ok(), "{good}");
         }
-        for wrong in ["", "127.0.0.1:7700", "localhost:7700", "ftp://x", "https://x", "unix:/run/skep"] {
+        for wrong in ["", "127.0.0.1:7700", "localhost:7700", "ftp://x", "unix:/run/skep"] {
             assert!(matches!(Client::new(wrong, None), Err(Error::Url { .. })), "{wrong}");
         }
         assert!(matches!(Client::new("http://x", Some("a\nb")), Err(Error::Key)));
+        assert!(Client::new("https://skep.example", None).is_ok());
+        for nothing in [&b""[..], b"no certificate"] {
+            assert!(matches!(Client::trusting("https://x", None, Some(nothing)), Err(Error::Roots)));
+        }
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub enum Error {
     /// The key cannot stand in a header.
     #[error("the key holds characters that no key has; check it for blanks and line ends")]
     Key,
+    /// What was given to be trusted is no certificate.
+    #[error("there is no certificate in PEM to trust; give the server's, or that of whoever signed it")]
+    Roots,
     /// No server answered.
     #[error("no server answers at {url} ({why}); start one with `skep serve`, or set SKEP_URL")]
     Unreachable {
@@ -51,7 +54,7 @@ impl Error {
     /// The stable code; `internal` where it is not known.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Url { .. } => ErrorCode::InvalidValue,
+            Self::Url { .. } | Self::Roots => ErrorCode::InvalidValue,
             Self::Key => ErrorCode::InvalidToken,
             Self::Refused { code: Some(code), .. } => *code,
             Self::Unreachable { .. } | Self::Refused { .. } | Self::Strange { .. } => ErrorCode::Internal,

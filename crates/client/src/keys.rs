@@ -2,7 +2,7 @@
 
 use skep_api::{
     KeyId,
-    keys::{CreateKey, CreatedKey, Key, KeyList},
+    keys::{CreateKey, CreatedKey, Key, KeyList, RevokedKeys, RotateKey},
 };
 
 use crate::{Answered, Client, Result, client::segment};
@@ -41,5 +41,21 @@ impl Client {
     /// `unknown_key`, and those of every call.
     pub async fn revoke_key(&self, id: KeyId) -> Result<Answered<Key>> {
         self.delete(&format!("api/keys/{id}")).await
+    }
+
+    /// `POST /api/keys/{id}/rotate`.
+    ///
+    /// # Errors
+    /// `unknown_key`, `key_not_valid`, `scope_missing`, and those of every call.
+    pub async fn rotate_key(&self, id: KeyId, request: &RotateKey) -> Result<Answered<CreatedKey>> {
+        self.post(&format!("api/keys/{id}/rotate"), request).await
+    }
+
+    /// `DELETE /api/keys?all=true`; with `own` the calling key is revoked too.
+    ///
+    /// # Errors
+    /// Those of every call.
+    pub async fn revoke_all_keys(&self, own: bool) -> Result<Answered<RevokedKeys>> {
+        self.delete(&format!("api/keys?all=true&own={own}")).await
     }
 }

@@ -1,6 +1,8 @@
 //! The typed client of the API, over the network.
 
+mod accounts;
 mod answer;
+mod audit;
 mod client;
 mod error;
 mod exec;
@@ -8,6 +10,7 @@ mod keys;
 mod swarm;
 
 pub use answer::Answered;
+pub use audit::AuditQuery;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use exec::{ExecEvent, ExecEvents};

@@ -91,7 +91,12 @@ async fn boot(
     });
     let (program, descriptors) = (command.program, command.descriptors);
     let order = order(program, command.arguments, command.needs_kvm);
-    let limits = CgroupLimits { memory_bytes: (MEMORY_MB + VMM_MB) << 20, pids: 64, cpu_weight: 100 };
+    let limits = CgroupLimits {
+        memory_bytes: (MEMORY_MB + VMM_MB) << 20,
+        pids: 64,
+        cpu_weight: 100,
+        cpu_percent: None,
+    };
     let group = place.group("vmm", &limits)?;
     let cgroup_doors = group.doors().map_err(jail_failed)?;
     let (words, stderr) = Words::pipe().map_err(jail_failed)?;

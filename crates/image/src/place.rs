@@ -91,8 +91,12 @@ impl Place {
         let record = folder.join(CGROUP_RECORD);
         // Before the first process is in it.
         let recorded = fs::write(&record, paths.join("\n")).map_err(Error::io(record.display()));
-        let limits =
-            CgroupLimits { memory_bytes: i64::MAX.unsigned_abs(), pids: PROGRAMS_PIDS, cpu_weight: 100 };
+        let limits = CgroupLimits {
+            memory_bytes: i64::MAX.unsigned_abs(),
+            pids: PROGRAMS_PIDS,
+            cpu_weight: 100,
+            cpu_percent: None,
+        };
         match recorded.and_then(|()| tree.group("programs", &limits).map_err(jail_failed)) {
             Ok(group) => Ok(Self { site, tree, pen: Pen(group) }),
             Err(error) => {

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use hierarchy::memory_limit_above;
 use hierarchy::{Hierarchy, Version};
 
 use crate::Error;
@@ -28,6 +29,8 @@ pub struct CgroupLimits {
     pub pids: u64,
     /// Weight against other groups, 1 to 10000; 100 is ordinary.
     pub cpu_weight: u64,
+    /// The most of the processors, in percent of one; `None`: all that is idle.
+    pub cpu_percent: Option<u64>,
 }
 
 /// Our part of the machine's control groups.

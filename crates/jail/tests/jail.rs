@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         ("a_device_belongs_to_its_user", a_device_belongs_to_its_user),
         ("removing_its_group_leaves_nothing", removing_its_group_leaves_nothing),
         ("a_memory_hog_dies_in_its_group", a_memory_hog_dies_in_its_group),
+        ("a_processor_hog_is_held_to_its_quota", a_processor_hog_is_held_to_its_quota),
         ("a_group_name_is_taken_once", a_group_name_is_taken_once),
         ("a_tree_is_removed_with_all_that_runs_in_it", a_tree_is_removed_with_all_that_runs_in_it),
         ("a_mere_user_sees_the_machine_without_privilege", a_mere_user_sees_the_machine_without_privilege),
@@ -188,6 +189,33 @@ fn a_memory_hog_dies_in_its_group() {
     group.remove().unwrap();
 }
 
+fn a_processor_hog_is_held_to_its_quota() {
+    let throttled = |cpu_percent| {
+        let tree = Tree::create(&tree_name()).unwrap();
+        let name = format!("hog-{cpu_percent:?}");
+        let group = tree.group(&name, &CgroupLimits { cpu_percent, ..limits() }).unwrap();
+        let _jailed = spawn(stage(), &shell("while :; do :; done"), handles(&group, vec![])).unwrap();
+        let begun = Instant::now();
+        // Many periods' worth of a quota of a tenth.
+        while group.cpu_us() < 300_000 {
+            assert!(begun.elapsed() < 3 * PATIENCE, "the hog does nothing: {} us", group.cpu_us());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let times = tree.paths().find_map(|root| throttled_in(&root.join(&name))).unwrap();
+        group.remove().unwrap();
+        times
+    };
+    assert!(throttled(Some(10)) > 5, "the quota holds up nobody");
+    // The control: without one it is held up by nothing.
+    assert_eq!(throttled(None), 0);
+}
+
+/// How often the processes of a group had to wait for the next period.
+fn throttled_in(group: &Path) -> Option<u64> {
+    let stat = fs::read_to_string(group.join("cpu.stat")).ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok())
+}
+
 fn a_group_name_is_taken_once() {
     let tree = Tree::create(&tree_name()).unwrap();
     let group = tree.group("twice", &limits()).unwrap();
@@ -297,7 +325,7 @@ fn tree_name() -> String {
 }
 
 fn limits() -> CgroupLimits {
-    CgroupLimits { memory_bytes: 64 << 20, pids: 32, cpu_weight: 100 }
+    CgroupLimits { memory_bytes: 64 << 20, pids: 32, cpu_weight: 100, cpu_percent: None }
 }
 
 fn group() -> Cgroup {

@@ -3,7 +3,7 @@
 //! No path, command line or name made by a caller stands in any of them, but a template's name, which is checked on
 //! both sides.
 
-use std::net::Ipv4Addr;
+use std::{fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 use skep_api::{Failure, VmId, swarm::EngineReport};
@@ -88,6 +88,13 @@ pub enum Request {
         /// Only later ones than this.
         after: Option<VmId>,
     },
+    /// The certificate and key of the HTTP service, where they are newer than what was seen.
+    Tls {
+        /// The edition that came last; 0 at first.
+        seen: u64,
+        /// The edition that is shown to callers; 0 where none is yet.
+        serving: u64,
+    },
     /// New streams to a VM that an earlier server drove.
     Attach {
         /// The VM.
@@ -119,11 +126,37 @@ pub enum Answer {
         /// In the order of their ids.
         vms: Vec<HeldVm>,
     },
+    /// What was asked of the certificate. `None`: nothing newer.
+    Tls {
+        /// The newer one.
+        pair: Option<TlsPair>,
+    },
     /// A VM to be driven further. With it come, in this order: the VMM's pidfd, and connected streams of monitor, agent
     /// channel and console.
     Attached(Launched),
     /// It was not done.
     Refused(Failure),
+}
+
+/// The most bytes of a certificate with its chain, and of a key: both fit into a packet, with their line ends escaped.
+pub const MAX_PEM_BYTES: usize = 24 << 10;
+
+/// A certificate and its private key as their files have them. Nobody has looked at what stands in them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsPair {
+    /// Grows with each change.
+    pub edition: u64,
+    /// The certificate with its chain, in PEM.
+    pub certificate: String,
+    /// The private key, in PEM.
+    pub key: String,
+}
+
+/// The key stays out of logs.
+impl fmt::Debug for TlsPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsPair").field("edition", &self.edition).finish_non_exhaustive()
+    }
 }
 
 /// A VMM that waits for its guest.

@@ -16,7 +16,9 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use crate::{Answer, Envelope, Error, HeldVm, LIST_PART, Launched, Request, Usage, Welcome, socket::Socket};
+use crate::{
+    Answer, Envelope, Error, HeldVm, LIST_PART, Launched, Request, TlsPair, Usage, Welcome, socket::Socket,
+};
 
 /// A VMM that waits for its guest, and all that it is driven by.
 #[derive(Debug)]
@@ -162,6 +164,18 @@ impl ServerEnd {
                 let (monitor, agent, console) = (stream(monitor)?, stream(agent)?, stream(console)?);
                 Ok(AttachedVm { launched, pidfd, monitor, agent, console })
             }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The certificate and key of the HTTP service, where they are newer than the edition that was seen last. `serving` is
+    /// the edition that is shown to callers: a later server begins with it.
+    ///
+    /// # Errors
+    /// The keeper has none, or is gone.
+    pub async fn tls(&self, seen: u64, serving: u64) -> Result<Option<TlsPair>, Error> {
+        match self.ask(Request::Tls { seen, serving }).await? {
+            (Answer::Tls { pair }, _) => Ok(pair),
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -44,12 +44,17 @@ pub(crate) fn measure(
 ) -> Result<Capacity, Error> {
     let free = Free::now(data_dir)?;
     let available_mb = free.memory_mb + (used.memory_bytes >> 20);
-    // In a container the machine's memory is not ours.
-    let limit_mb = tree.memory_limit_bytes().map_or(u64::MAX, |bytes| bytes >> 20);
-    let memory_mb = order.memory_mb.unwrap_or(available_mb.min(limit_mb) * MEMORY_SHARE / 100);
+    let memory_mb =
+        order.memory_mb.unwrap_or_else(|| memory_share_mb(available_mb, tree.memory_limit_bytes()));
     let disk_mb = free.disk_mb + (used.disk_bytes >> 20);
     let max_vms = order.max_vms.unwrap_or_else(|| most_vms(memory_mb, disk_mb, &order.limits));
     Ok(Capacity { max_vms, memory_mb })
+}
+
+/// In a container the machine's memory is not ours.
+fn memory_share_mb(available_mb: u64, limit_bytes: Option<u64>) -> u64 {
+    let limit_mb = limit_bytes.map_or(u64::MAX, |bytes| bytes >> 20);
+    available_mb.min(limit_mb) * MEMORY_SHARE / 100
 }
 
 /// Refuses a launch that would take what the machine needs for itself. What was counted at the start may be somebody
@@ -101,9 +106,49 @@ fn available_mb(meminfo: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use skep_api::ErrorCode;
+    use skep_jail::cgroup::memory_limit_above;
 
     use super::*;
+
+    /// A group inside groups with these limits, the outermost first, and what VMs get there of 16 GiB.
+    fn share_in(file: &str, limits: &[&str]) -> u64 {
+        let machine = tempfile::tempdir().unwrap();
+        let mut group = machine.path().to_owned();
+        for (depth, limit) in limits.iter().enumerate() {
+            group.push(format!("group{depth}"));
+            fs::create_dir(&group).unwrap();
+            fs::write(group.join(file), format!("{limit}\n")).unwrap();
+        }
+        memory_share_mb(16 << 10, memory_limit_above(&group.join("skep")))
+    }
+
+    #[test]
+    fn a_container_gives_what_its_tightest_limit_does() {
+        const GIB: u64 = 1 << 30;
+        let (one, four) = (GIB.to_string(), (4 * GIB).to_string());
+        let share_of = |gib: u64| (gib << 10) * MEMORY_SHARE / 100;
+        for (file, none) in [("memory.max", "max"), ("memory.limit_in_bytes", "9223372036854771712")] {
+            assert_eq!(share_in(file, &[none, none]), share_of(16), "{file}");
+            assert_eq!(share_in(file, &[none, &four]), share_of(4), "{file}");
+            assert_eq!(share_in(file, &[&one, &four]), share_of(1), "{file}: the tighter one above");
+            assert_eq!(share_in(file, &[&four, none, &one, none]), share_of(1), "{file}: in between");
+            // More than the machine has is no gift.
+            assert_eq!(share_in(file, &[&(64 * GIB).to_string()]), share_of(16), "{file}");
+        }
+        assert_eq!(memory_limit_above(Path::new("/")), None);
+    }
+
+    /// What the own group of the VMs may have is not what lies above it.
+    #[test]
+    fn a_limit_of_the_group_itself_does_not_count() {
+        let group = tempfile::tempdir().unwrap();
+        fs::write(group.path().join("memory.max"), "1073741824").unwrap();
+        assert_eq!(memory_limit_above(group.path()), None);
+        assert_eq!(memory_limit_above(&group.path().join("below")), Some(1 << 30));
+    }
 
     #[test]
     fn the_scarcest_thing_decides() {

@@ -48,6 +48,17 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// The certificate or its key cannot be read.
+    #[error("{} cannot be read: {source}; check --tls-cert and --tls-key", path.display())]
+    PairFile {
+        /// Which file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The server asked for a certificate, and there is none.
+    #[error("this start has no certificate")]
+    NoCertificate,
     /// The VM's id is held already.
     #[error("VM {0} exists already")]
     VmExists(VmId),
@@ -145,6 +156,8 @@ impl Error {
             | Self::NoUser(_)
             | Self::DamagedKey(_)
             | Self::Listen { .. }
+            | Self::PairFile { .. }
+            | Self::NoCertificate
             | Self::Io { .. } => ErrorCode::Internal,
         }
     }

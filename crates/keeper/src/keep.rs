@@ -20,7 +20,7 @@ use crate::{
     lock::Lock,
     records::Records,
     server_process::ServerProcess,
-    serving::serve,
+    serving::{Desk, serve},
     stop::{Stop, Wish},
     vmms::Vmms,
 };
@@ -94,16 +94,17 @@ async fn keep(
         user: user.clone(),
         no_swarm,
     });
+    let desk = Desk { tls: order.tls.take().map(Arc::new), vmms: vmms.map(Arc::new) };
     let keeper = Keeper {
         order,
         user,
         key: key.public,
         ability,
         listeners: listeners.into_iter().map(OwnedFd::from).collect(),
-        vmms: vmms.map(Arc::new),
+        desk,
     };
     let outcome = keeper.until_stopped(&mut stop).await;
-    if let Some(vmms) = keeper.vmms.and_then(Arc::into_inner) {
+    if let Some(vmms) = keeper.desk.vmms.and_then(Arc::into_inner) {
         leave(vmms, outcome.as_ref().map_or(Wish::LetThemLive, |(_, wish)| *wish)).await?;
     }
     outcome.map(|(code, _)| code)
@@ -160,7 +161,7 @@ struct Keeper<'a> {
     key: AdminKey,
     ability: SwarmAbility,
     listeners: Vec<OwnedFd>,
-    vmms: Option<Arc<Vmms>>,
+    desk: Desk,
 }
 
 /// How one server's life ended.
@@ -204,7 +205,7 @@ impl Keeper<'_> {
         let end = KeeperEnd::new(ours)?;
         let listeners = self.listener_copies()?;
         let server = ServerProcess::start(self.order, &self.user, theirs)?;
-        let mut serving = tokio::spawn(serve(end, self.welcome(), listeners, self.vmms.clone()));
+        let mut serving = tokio::spawn(serve(end, self.welcome(), listeners, self.desk.clone()));
         let mut stopped = tokio::select! {
             () = server.ended() => None,
             // An exit closes the socket first; the process and its status follow.
@@ -229,7 +230,7 @@ impl Keeper<'_> {
         if !serving.is_finished() {
             let _ = serving.await;
         }
-        if let Some(vmms) = &self.vmms {
+        if let Some(vmms) = &self.desk.vmms {
             let all = stopped == Some(Wish::EndThem);
             vmms.end_those(|belongings| all || !belongings.committed()).await;
         }

@@ -5,15 +5,23 @@ use std::{
     io::{Read, Seek, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
+    process::{Pid, test_kill_process},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{DataDir, Error};
+
+/// How long a killed keeper's children may take to become what it was starting: until then they share its lock.
+const LAST_CHILDREN: Duration = Duration::from_secs(10);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Who has a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,12 +79,20 @@ impl Lock {
     pub(crate) fn take(data_dir: &DataDir) -> Result<Self, Error> {
         let path = data_dir.keeper().join("lock");
         let failed = || Error::io(path.display().to_string());
+        let begun = Instant::now();
         loop {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
             let mut file = file.map_err(failed())?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK) => return Err(locked(data_dir, &mut file)),
+                Err(Errno::WOULDBLOCK) => {
+                    let holder = read_holder(&mut file);
+                    if holder.as_ref().is_some_and(is_gone) && begun.elapsed() < LAST_CHILDREN {
+                        sleep(PAUSE);
+                        continue;
+                    }
+                    return Err(locked(data_dir, holder));
+                }
                 other => other.map_err(|error| failed()(error.into()))?,
             }
             // The one before removed the file between our open and our lock: then we hold a lock that nobody sees.
@@ -112,11 +128,19 @@ impl Lock {
     }
 }
 
-fn locked(data_dir: &DataDir, file: &mut File) -> Error {
+/// `None` while the other is writing.
+fn read_holder(file: &mut File) -> Option<Holder> {
     let mut text = String::new();
-    // The other may be writing at this moment; then it is nameless.
-    let holder: Option<Holder> =
-        file.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok());
+    file.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok())
+}
+
+/// Whether it was killed, and reaped.
+fn is_gone(holder: &Holder) -> bool {
+    let pid = i32::try_from(holder.pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+fn locked(data_dir: &DataDir, holder: Option<Holder>) -> Error {
     Error::Locked {
         dir: data_dir.path().to_owned(),
         pid: holder.as_ref().map_or(0, |holder| holder.pid),
@@ -126,6 +150,8 @@ fn locked(data_dir: &DataDir, file: &mut File) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -137,6 +163,23 @@ mod tests {
         assert!(error.contains("a test is at work"), "{error}");
         drop(held);
         hold(&data_dir, "another").unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_one_was_starting_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        let mut killed = Command::new("true").spawn().unwrap();
+        killed.wait().unwrap();
+        let lock = Lock::take(&data_dir).unwrap();
+        let holder = Holder { pid: killed.id(), address: None };
+        std::fs::write(&lock.path, serde_json::to_vec(&holder).unwrap()).unwrap();
+        // A copy of the lock that lives on in a child, as between its fork and its execve.
+        let inherited = rustix::io::dup(&lock.file).unwrap();
+        let mut child = Command::new("sleep").arg("0.5").spawn().unwrap();
+        drop((lock, inherited));
+        Lock::take(&data_dir).unwrap().release().unwrap();
+        assert!(child.try_wait().unwrap().is_some(), "the child still had the lock");
     }
 
     #[test]

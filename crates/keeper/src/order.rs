@@ -7,12 +7,16 @@ use skep_engine::Launcher;
 use skep_jail::UidRange;
 use skep_network::Subnet;
 
+use crate::PairFiles;
+
 /// What a keeper is started with.
 pub struct KeeperOrder {
     /// The data directory; made where it is missing.
     pub data_dir: PathBuf,
     /// Where the HTTP service listens.
     pub listen: Vec<SocketAddr>,
+    /// The certificate of the HTTP service. `None`: the server has its own, or none.
+    pub tls: Option<PairFiles>,
     /// The user that the server runs as. `None`: the owner of the first root; where that is root, or there is none yet,
     /// the system user `skep`.
     pub user: Option<String>,
@@ -66,11 +70,21 @@ pub struct VmLimits {
     pub pids: u64,
     /// Its weight against other processes; 100 is ordinary.
     pub cpu_weight: u64,
+    /// The processors of the VMM beside those of its guest, in percent of one: its own thread serves disk, network and
+    /// console. With the guest's it is the most that it may have, however idle the machine is.
+    pub cpu_overhead_percent: u64,
 }
 
 impl Default for VmLimits {
     fn default() -> Self {
-        Self { guest_memory_mb: 128, layer_mb: 2048, overhead_mb: 384, pids: 64, cpu_weight: 100 }
+        Self {
+            guest_memory_mb: 128,
+            layer_mb: 2048,
+            overhead_mb: 384,
+            pids: 64,
+            cpu_weight: 100,
+            cpu_overhead_percent: 50,
+        }
     }
 }
 

@@ -5,34 +5,47 @@ use std::{os::fd::OwnedFd, sync::Arc};
 use skep_keeper_protocol::{Answer, Answerer, KeeperEnd, Request, Welcome};
 use tokio::task::JoinSet;
 
-use crate::{Error, vmms::Vmms};
+use crate::{Error, PairFiles, vmms::Vmms};
 
 /// Requests at the same time: one for each VM that a machine may hold, and some. A server that asks for more waits, for
 /// each of them takes our memory until it has read its answer.
 const UNDER_WAY: usize = 1024;
 
+/// What a server may ask for. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    /// The certificate, where it lies in files.
+    pub(crate) tls: Option<Arc<PairFiles>>,
+    /// The VMs, where there are any.
+    pub(crate) vmms: Option<Arc<Vmms>>,
+}
+
 /// Answers one server until its socket closes, and finishes what it asked.
-pub(crate) async fn serve(
-    end: KeeperEnd,
-    welcome: Welcome,
-    listeners: Vec<OwnedFd>,
-    vmms: Option<Arc<Vmms>>,
-) {
+pub(crate) async fn serve(end: KeeperEnd, welcome: Welcome, listeners: Vec<OwnedFd>, desk: Desk) {
     if let Err(error) = end.welcome(&welcome, &listeners).await {
         return tracing::error!(%error, "the server could not be welcomed");
     }
     drop(listeners);
-    let perform = |request, answerer| perform(vmms.clone(), request, answerer);
+    let perform = |request, answerer| perform(desk.clone(), request, answerer);
     answer_all(&end, perform).await;
 }
 
-async fn perform(vmms: Option<Arc<Vmms>>, request: Request, answerer: Answerer) {
-    if let Some(vmms) = vmms {
-        return vmms.serve(request, answerer).await;
-    }
-    let refusal = Error::NoSwarm("this start has no VMs".to_owned());
+async fn perform(desk: Desk, request: Request, answerer: Answerer) {
+    let answer = match (request, desk) {
+        (Request::Tls { seen, serving }, desk) => tls(desk.tls, seen, serving).await,
+        (request, Desk { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
+        (_, Desk { vmms: None, .. }) => Err(Error::NoSwarm("this start has no VMs".to_owned())),
+    };
+    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.into()));
     // A server that went away needs no answer.
-    let _ = answerer.answer(Answer::Refused(refusal.into()), &[]).await;
+    let _ = answerer.answer(answer, &[]).await;
+}
+
+/// The files may lie where reading takes its time.
+async fn tls(files: Option<Arc<PairFiles>>, seen: u64, serving: u64) -> Result<Answer, Error> {
+    let files = files.ok_or(Error::NoCertificate)?;
+    let pair = tokio::task::spawn_blocking(move || files.newer_than(seen, serving)).await;
+    Ok(Answer::Tls { pair: pair.map_err(|error| Error::io("TLS files")(std::io::Error::other(error)))? })
 }
 
 async fn answer_all<F>(end: &KeeperEnd, perform: impl Fn(Request, Answerer) -> F)

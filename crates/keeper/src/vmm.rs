@@ -123,7 +123,7 @@ impl Belongings {
         let for_vmm = layer.try_clone().map_err(Error::io("disk layer"))?;
         self.layer = Some(layer);
         let group =
-            self.group.insert(site.tree.group(&vm.to_string(), &group_limits(site.swarm, memory_mb))?);
+            self.group.insert(site.tree.group(&vm.to_string(), &group_limits(site.swarm, memory_mb, vcpus))?);
         let (sockets, lines) = SocketDir::create(site.data_dir.sockets().join(vm.to_string()))?;
         self.sockets = Some(sockets);
         let (words, stderr) = Words::pipe()?;
@@ -252,12 +252,13 @@ impl Belongings {
     }
 }
 
-fn group_limits(swarm: &SwarmOrder, memory_mb: u64) -> CgroupLimits {
+fn group_limits(swarm: &SwarmOrder, memory_mb: u64, vcpus: u32) -> CgroupLimits {
     let limits = &swarm.limits;
     CgroupLimits {
         memory_bytes: (memory_mb + limits.overhead_mb) << 20,
         pids: limits.pids,
         cpu_weight: limits.cpu_weight,
+        cpu_percent: Some(u64::from(vcpus) * 100 + limits.cpu_overhead_percent),
     }
 }
 

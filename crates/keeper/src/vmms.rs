@@ -139,6 +139,8 @@ impl Vmms {
                 self.commit(vm).await?;
                 Ok((Answer::Committed, Vec::new()))
             }
+            // Answered before it comes here.
+            Request::Tls { .. } => Err(Error::NoCertificate),
             Request::List { after } => Ok((Answer::List { vms: self.list(after) }, Vec::new())),
             Request::Attach { vm } => {
                 let (launched, descriptors) = self.attach(vm)?;

@@ -1,9 +1,25 @@
-//! Where callers of an account may come from.
+//! Where a caller is, and where callers of an account may come from.
 
-use std::net::IpAddr;
+use std::{convert::Infallible, net::IpAddr};
 
+use axum::extract::FromRequestParts;
+use http::request::Parts;
 use ipnet::IpNet;
 use skep_api::{ErrorCode, Failure};
+
+use crate::origin::Origin;
+
+/// The caller's address, where it is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallerAddress(pub Option<IpAddr>);
+
+impl<S: Sync> FromRequestParts<S> for CallerAddress {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(Origin::of(&parts.extensions).address()))
+    }
+}
 
 /// Checks a caller's address against an account's list. An empty list is everywhere.
 ///

@@ -21,24 +21,33 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
+    audit::{Actions, AuditDesk, AuditQueue, note},
     auth::{Gate, guard},
+    entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
     key_uses::KeyUses,
+    limits::{Limiter, Limits},
     metrics::{Metrics, Readings},
     openapi,
+    origin::TrustedProxies,
     request::observe,
     routes::{
         Routes,
+        accounts::{self, AccountDesk},
+        audit::{self, AuditReader},
         boot::BootDefaults,
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
         metrics, openapi as document,
+        session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
+        waitlist::{self, WaitlistDesk},
         whoami,
     },
     vms::Vms,
+    workspaces::Workspaces,
 };
 
 /// What the routes stand on.
@@ -50,12 +59,20 @@ pub struct Parts {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes; health looks at its disk.
     pub data_dir: PathBuf,
+    /// Where accounts get folders of their own.
+    pub workspaces: PathBuf,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
     /// What is counted.
     pub metrics: Metrics,
+    /// Entries of the audit, to be written together.
+    pub audit: AuditQueue,
+    /// What callers may take.
+    pub limits: Limits,
+    /// The proxies whose word counts.
+    pub proxies: TrustedProxies,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -65,36 +82,61 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, boot, uses, metrics: counted, closing } = parts;
-    let vms = Vms::new(swarm);
-    let text = document::Document::new(OnceLock::new());
-    let readings = Readings {
-        metrics: counted.clone(),
-        store: Arc::clone(&store),
-        vms: vms.clone(),
-        data_dir: data_dir.clone(),
-    };
+    let readings = parts.readings();
+    let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
+    let Parts { audit: queue, limits, proxies, closing, .. } = parts;
+    let limiter = Arc::new(Limiter::new(&limits));
+    let vms = readings.vms.clone();
+    let workspaces = Workspaces::new(workspaces, data_dir.clone());
+    let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
-    let public = [health::routes(vitals), document::routes(Arc::clone(&text))];
+    let waitlist = WaitlistDesk::new(Arc::clone(&store), Arc::clone(&limiter));
+    let public = [
+        health::routes(vitals),
+        document::routes(Arc::clone(&text)),
+        waitlist::public_routes(waitlist.clone()),
+    ];
     let guarded = [
         whoami::routes(),
         metrics::routes(readings),
+        session::routes(SessionDesk { store: Arc::clone(&store) }),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
+        accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        waitlist::routes(waitlist),
+        audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
-    let gate = Gate::new(store, uses);
+    let gate = Gate::new(store, uses, Arc::clone(&limiter));
+    let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
     let guarded = described(guarded).layer(from_fn_with_state(gate.clone(), guard));
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
+    let desk = AuditDesk { actions: Arc::new(Actions::of(&description)), queue };
     // The first and only filling.
     let _ = text.set(openapi::text(&description)?.into());
+    let _ = actions.set(Arc::clone(&desk.actions));
     let outside = Router::new().fallback(unknown).with_state(gate);
     Ok(router
         .fallback_service(outside)
+        .layer(from_fn_with_state(Arc::clone(&entrance), enter))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(counted, observe)))
+        .layer(from_fn_with_state(desk, note))
+        .layer(from_fn_with_state(counted, observe))
+        .layer(from_fn_with_state(entrance, locate)))
+}
+
+impl Parts {
+    /// What metrics are read from.
+    pub(crate) fn readings(&self) -> Readings {
+        Readings {
+            metrics: self.metrics.clone(),
+            store: Arc::clone(&self.store),
+            vms: Vms::new(self.swarm.clone()),
+            data_dir: self.data_dir.clone(),
+        }
+    }
 }
 
 /// Routes have no other way in than with their descriptions.
@@ -106,7 +148,7 @@ fn described(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
 async fn unknown(State(gate): State<Gate>, request: Request) -> Refusal {
     let path = request.uri().path();
     if (path == "/api" || path.starts_with("/api/"))
-        && let Err(refusal) = gate.admit(request.headers(), request.extensions()).await
+        && let Err(refusal) = gate.admit(request.uri(), request.headers(), request.extensions()).await
     {
         return refusal;
     }

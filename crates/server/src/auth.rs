@@ -1,19 +1,27 @@
 //! Who calls: the Bearer key of a request, checked before anything else below /api.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
+    extract::{Request, State},
     middleware::Next,
     response::Response,
 };
-use http::{Extensions, HeaderMap, header::AUTHORIZATION};
+use http::{Extensions, HeaderMap, Uri, header::AUTHORIZATION};
 use jiff::Timestamp;
-use skep_accounts::{KeySecret, verdict};
+use skep_accounts::{KeySecret, SessionToken, verdict};
 use skep_api::{ErrorCode, Failure, keys::Key};
-use skep_store::{Account, Store};
+use skep_store::{Account, PresentedKey, Store};
 
-use crate::{address, error::Refusal, key_uses::KeyUses};
+use crate::{
+    address,
+    error::Refusal,
+    key_uses::KeyUses,
+    limits::Limiter,
+    origin::Origin,
+    session::{self, Current},
+    trail::Trail,
+};
 
 /// The key that a request came with, and whose it is.
 #[derive(Debug, Clone)]
@@ -22,6 +30,10 @@ pub(crate) struct Identity {
     pub key: Key,
     /// Its account.
     pub account: Account,
+    /// Where the request came from, where that is known.
+    pub peer: Option<IpAddr>,
+    /// The session that it came by, where it was one.
+    pub session: Option<Current>,
 }
 
 /// What it takes to know a caller.
@@ -29,35 +41,67 @@ pub(crate) struct Identity {
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
     uses: KeyUses,
+    limiter: Arc<Limiter>,
 }
 
 impl Gate {
-    /// A gate that looks keys up in a store and notes their uses.
-    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses) -> Self {
-        Self { store, uses }
+    /// A gate that looks keys up in a store, notes their uses, and counts them.
+    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
+        Self { store, uses, limiter }
     }
 
-    /// Who sends these headers from that address.
+    /// Who sends these headers from that address, by its key or by its session.
     ///
     /// # Errors
     /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
-    /// `Authorization` headers; `address_not_allowed`.
+    /// `Authorization` headers; `address_not_allowed`; `rate_limited`, for the key and for an address that tries many.
     pub(crate) async fn admit(
         &self,
+        uri: &Uri,
         headers: &HeaderMap,
         extensions: &Extensions,
     ) -> Result<Identity, Refusal> {
-        let secret = KeySecret::parse(presented(headers)?)?;
-        let Some(found) = self.store.key_by_hash(secret.hash()).await? else {
-            return Err(skep_accounts::Refusal::InvalidToken.into());
+        let address = Origin::of(extensions).address();
+        let known = self.look_up(uri, headers, extensions).await;
+        let identity = known.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        self.limiter.count_key(identity.key.id)?;
+        Ok(identity)
+    }
+
+    async fn look_up(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Identity, Refusal> {
+        let (found, session) = match session::presented(uri, headers, extensions) {
+            Some(token) => self.by_session(&token?).await?,
+            None => (self.by_key(&KeySecret::parse(presented(headers)?)?).await?, None),
         };
         let now = Timestamp::now();
         let key = found.record.key;
+        if let Some(trail) = Trail::of(extensions) {
+            trail.presents(&key);
+        }
         verdict(&key, now)?;
-        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        if session.is_some_and(|session| session.expires_at <= now) {
+            return Err(skep_accounts::Refusal::TokenExpired.into());
+        }
+        let peer = Origin::of(extensions).address();
         address::check(&found.account.allowed_ips, peer)?;
         self.uses.note(key.id, now);
-        Ok(Identity { key, account: found.account })
+        Ok(Identity { key, account: found.account, peer, session })
+    }
+
+    async fn by_key(&self, secret: &KeySecret) -> Result<PresentedKey, Refusal> {
+        let found = self.store.key_by_hash(secret.hash()).await?;
+        found.ok_or_else(|| skep_accounts::Refusal::InvalidToken.into())
+    }
+
+    async fn by_session(&self, token: &SessionToken) -> Result<(PresentedKey, Option<Current>), Refusal> {
+        let hash = token.hash();
+        let found = self.store.session(hash).await?.ok_or(skep_accounts::Refusal::InvalidToken)?;
+        Ok((found.key, Some(Current { hash, expires_at: found.expires_at })))
     }
 }
 
@@ -67,7 +111,7 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    let identity = gate.admit(request.headers(), request.extensions()).await?;
+    let identity = gate.admit(request.uri(), request.headers(), request.extensions()).await?;
     request.extensions_mut().insert(Arc::new(identity));
     Ok(next.run(request).await)
 }

@@ -1,6 +1,10 @@
 //! JSON bodies: read with a counted limit, and refused by name of the field that is wrong.
 
-use std::{fmt, ops::RangeInclusive, time::Duration};
+use std::{
+    fmt,
+    ops::RangeInclusive,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::{Body as HttpBody, HttpBody as _},
@@ -21,8 +25,20 @@ use crate::error::Refusal;
 /// The largest JSON body, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 48 << 20;
 
-/// How long a body may stand still before the request is given up.
-const BODY_STALL: Duration = Duration::from_secs(30);
+/// How long a body may take to arrive. Stands beside each request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyTimes {
+    /// The whole of it.
+    pub whole: Duration,
+    /// A part of it, while nothing comes.
+    pub stall: Duration,
+}
+
+impl Default for BodyTimes {
+    fn default() -> Self {
+        Self { whole: Duration::from_secs(300), stall: Duration::from_secs(30) }
+    }
+}
 
 /// A body read into a request. An absent or empty body counts as `{}`.
 #[derive(Debug)]
@@ -68,7 +84,8 @@ impl<S: Send + Sync> FromRequest<S> for Object {
         if body.size_hint().lower() > MAX_BODY_BYTES as u64 {
             return Err(too_large().into());
         }
-        let bytes = collect(body).await?;
+        let times = parts.extensions.get().copied().unwrap_or_default();
+        let bytes = collect(body, times).await?;
         if bytes.is_empty() {
             return Ok(Self::default());
         }
@@ -186,12 +203,17 @@ fn too_large() -> Failure {
 }
 
 /// Reads a body to its end, counting.
-async fn collect(mut body: HttpBody) -> Result<Bytes, Failure> {
+async fn collect(mut body: HttpBody, times: BodyTimes) -> Result<Bytes, Failure> {
     let cut = |why: &str| Failure::new(ErrorCode::MalformedBody, format!("the body was cut short: {why}"));
     let mut bytes = BytesMut::new();
+    let begun = Instant::now();
     loop {
-        let frame = tokio::time::timeout(BODY_STALL, body.frame()).await;
-        let frame = frame.map_err(|_| cut("nothing came for 30 seconds"))?;
+        let left = times.whole.saturating_sub(begun.elapsed());
+        let frame = tokio::time::timeout(times.stall.min(left), body.frame()).await;
+        let frame = frame.map_err(|_| match times.stall < left {
+            true => cut(&format!("nothing came for {:?}", times.stall)),
+            false => cut(&format!("it took longer than {:?}; send it faster, or less", times.whole)),
+        })?;
         let Some(frame) = frame else { return Ok(bytes.freeze()) };
         let frame = frame.map_err(|_| cut("the connection broke"))?;
         let Ok(data) = frame.into_data() else { continue };

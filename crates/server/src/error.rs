@@ -10,7 +10,10 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
+use skep_accounts::redacted;
 use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
+
+use crate::limits::Exceeded;
 
 /// The header that carries the stable code of a refusal.
 pub const SKEP_ERROR: HeaderName = HeaderName::from_static("skep-error");
@@ -26,6 +29,7 @@ const INTERNAL: &str = "internal error";
 pub(crate) struct Refusal {
     failure: Failure,
     cause: Option<String>,
+    limit: Option<Exceeded>,
 }
 
 impl Refusal {
@@ -36,7 +40,13 @@ impl Refusal {
 
     /// A fault of ours. The cause goes to the log, never to the caller.
     pub(crate) fn internal(cause: impl Into<String>) -> Self {
-        Self { failure: Failure::new(ErrorCode::Internal, INTERNAL), cause: Some(cause.into()) }
+        Self { failure: Failure::new(ErrorCode::Internal, INTERNAL), cause: Some(cause.into()), limit: None }
+    }
+
+    /// The same for a limit that was reached: the answer says when to come again.
+    pub(crate) fn limited_by(mut self, limit: Exceeded) -> Self {
+        self.limit = Some(limit);
+        self
     }
 
     /// The refusal of an inner layer's error: what it tells callers, and what it tells the log.
@@ -44,8 +54,10 @@ impl Refusal {
         match failure.kind() {
             ErrorKind::Internal => Self::internal(cause),
             // What says no more than the caller reads is no news for the log.
-            ErrorKind::Unavailable if cause != failure.message => Self { failure, cause: Some(cause) },
-            _ => Self { failure, cause: None },
+            ErrorKind::Unavailable if cause != failure.message => {
+                Self { failure, cause: Some(cause), limit: None }
+            }
+            _ => Self { failure, cause: None, limit: None },
         }
     }
 
@@ -65,7 +77,7 @@ impl From<Failure> for Refusal {
         if failure.kind() == ErrorKind::Internal {
             return Self::internal(failure.message);
         }
-        Self { failure, cause: None }
+        Self { failure, cause: None, limit: None }
     }
 }
 
@@ -117,8 +129,11 @@ impl IntoResponse for Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(SKEP_ERROR, HeaderValue::from_static(self.failure.code.as_str()));
         add_standard_headers(headers, status);
+        if let Some(limit) = self.limit {
+            limit.mark(headers);
+        }
         if let Some(cause) = self.cause {
-            response.extensions_mut().insert(Cause(cause));
+            response.extensions_mut().insert(Cause(redacted(&cause).into_owned()));
         }
         response
     }
@@ -143,7 +158,8 @@ pub(crate) fn reason_of(kind: ErrorKind) -> &'static str {
 
 fn body_of(status: StatusCode, message: &str) -> String {
     let error = status.canonical_reason().unwrap_or("Error");
-    let body = ErrorBody { error: error.to_owned(), message: message.to_owned() };
+    // A caller may have written a key where a name was wanted: what it wrote is repeated, a key never.
+    let body = ErrorBody { error: error.to_owned(), message: redacted(message).into_owned() };
     // Two strings always serialize.
     serde_json::to_string(&body).unwrap_or_default()
 }
@@ -208,9 +224,13 @@ fn framework_refusal(status: StatusCode, headers: &HeaderMap) -> (ErrorCode, Str
 /// What a caller of an unknown path reads.
 pub(crate) const UNKNOWN_ROUTE: &str = "no such path; GET /api/openapi.json lists all that there are";
 
+/// What a caller reads who did not come by https.
+pub(crate) const HTTPS_REQUIRED: &str = "HTTPS required";
+
 /// Code and body of the answer to what never became a request, because the HTTP library refused it.
 pub(crate) fn bare_answer(status: StatusCode) -> (ErrorCode, String) {
     let message = match status {
+        StatusCode::FORBIDDEN => return (ErrorCode::HttpsRequired, body_of(status, HTTPS_REQUIRED)),
         StatusCode::URI_TOO_LONG => "the path and query are too long; shorten them",
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "the headers are too large or too many; send fewer",
         _ => "the request is not HTTP/1.1 as it should be: check its path, its headers and their encoding",

@@ -12,6 +12,7 @@ use crate::{
     body::wrong_field,
     error::Refusal,
     request::{Arrival, RequestId},
+    trail::Trail,
 };
 
 /// What an operation demands of a key.
@@ -34,6 +35,8 @@ demands! {
     Admin = [Admin],
     /// `metrics:read`.
     MetricsRead = [MetricsRead],
+    /// `server:admin`.
+    ServerAdmin = [ServerAdmin],
     /// `swarm:read`.
     SwarmRead = [SwarmRead],
     /// `swarm:write`.
@@ -57,6 +60,24 @@ impl<D> Deref for Caller<D> {
     }
 }
 
+impl<D> Caller<D> {
+    /// Demands one more scope, where what a request asks for needs it.
+    ///
+    /// # Errors
+    /// `scope_missing`.
+    pub(crate) fn needs(&self, scope: Scope) -> Result<(), Refusal> {
+        check_scope(&self.identity, scope)
+    }
+}
+
+fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refusal> {
+    if identity.key.scopes.contains(&scope) {
+        return Ok(());
+    }
+    let message = format!("this key lacks the scope `{scope}`; use a key that has it");
+    Err(Refusal::new(ErrorCode::ScopeMissing, message))
+}
+
 impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
     type Rejection = Refusal;
 
@@ -64,12 +85,7 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
         let Some(identity) = parts.extensions.get::<Arc<Identity>>() else {
             return Err(Refusal::internal("a route that demands scopes stands outside the guarded routes"));
         };
-        if let Some(missing) = D::SCOPES.iter().find(|scope| !identity.key.scopes.contains(scope)) {
-            return Err(Refusal::new(
-                ErrorCode::ScopeMissing,
-                format!("this key lacks the scope `{missing}`; use a key that has it"),
-            ));
-        }
+        D::SCOPES.iter().try_for_each(|scope| check_scope(identity, *scope))?;
         Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
     }
 }
@@ -203,13 +219,15 @@ pub(crate) fn not_utf8() -> Failure {
     )
 }
 
-/// When and under which id a request arrived.
+/// When and under which id a request arrived, and what is noted of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     /// When.
     pub arrival: Arrival,
     /// Under which id.
     pub id: RequestId,
+    /// What the audit shall know of it.
+    pub trail: Trail,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Call {
@@ -217,8 +235,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
         let arrival = parts.extensions.get::<Arrival>().copied();
+        let trail = Trail::of(&parts.extensions).cloned().unwrap_or_default();
         match (arrival, parts.extensions.get::<RequestId>()) {
-            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone() }),
+            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), trail }),
             _ => Err(Refusal::internal("a request came past the layer that observes it")),
         }
     }

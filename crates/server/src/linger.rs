@@ -39,7 +39,12 @@ impl Unread {
 
     /// What to do when the connection closes.
     pub(crate) fn linger(&self) -> Option<Linger> {
-        self.0.load(Ordering::Relaxed).then(|| Linger(Box::pin(sleep(PATIENCE))))
+        self.0.load(Ordering::Relaxed).then(Linger::begin)
+    }
+
+    /// Notes that there is more which nobody will read.
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -78,6 +83,11 @@ impl HttpBody for Watched {
 pub(crate) struct Linger(Pin<Box<Sleep>>);
 
 impl Linger {
+    /// From now on.
+    pub(crate) fn begin() -> Self {
+        Self(Box::pin(sleep(PATIENCE)))
+    }
+
     /// Throws away what comes; ready when nothing more will, or it took too long.
     pub(crate) fn poll(&mut self, mut from: Pin<&mut impl AsyncRead>, cx: &mut Context<'_>) -> Poll<()> {
         let mut space = [0; 16 << 10];

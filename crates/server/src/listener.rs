@@ -1,23 +1,16 @@
-//! Connections as the service takes them: without delay, and with our words where the HTTP library answers by itself.
+//! Connections with our words where the HTTP library answers by itself.
 //!
 //! What is not HTTP never becomes a request, so no layer of the router sees it: hyper answers a bare 400, 414 or 431 and
 //! closes. Here that answer gets the shape that every refusal has.
 
 use std::{
-    future::{Ready, ready},
     io,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use axum::{Extension, middleware::AddExtension};
-use axum_server::accept::Accept;
 use http::StatusCode;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
-use tower::Layer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ulid::Ulid;
 
 use crate::{
@@ -29,29 +22,6 @@ use crate::{
 /// Longer than any bare answer of hyper's.
 const LONGEST_BARE: usize = 256;
 
-/// Takes connections.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OurWords;
-
-impl OurWords {
-    /// In place of the acceptor that takes them as they are.
-    pub(crate) fn around<A>(_: A) -> Self {
-        Self
-    }
-}
-
-impl<S> Accept<TcpStream, S> for OurWords {
-    type Stream = Connection<TcpStream>;
-    type Service = AddExtension<S, Unread>;
-    type Future = Ready<io::Result<(Self::Stream, Self::Service)>>;
-
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let unread = Unread::default();
-        let service = Extension(unread.clone()).layer(service);
-        ready(stream.set_nodelay(true).map(|()| (Connection::new(stream, unread), service)))
-    }
-}
-
 /// A connection whose bare answers are given our shape.
 #[derive(Debug)]
 pub(crate) struct Connection<T> {
@@ -59,13 +29,16 @@ pub(crate) struct Connection<T> {
     /// Of an answer put in place of a bare one: what is not yet written.
     pending: Vec<u8>,
     unread: Unread,
+    /// On HTTP/2 the library answers in frames, which nobody can put in other words.
+    is_http1: bool,
     /// What is left to do since we said that nothing more will come from us.
     closing: Option<Option<Linger>>,
 }
 
 impl<T: AsyncWrite + Unpin> Connection<T> {
-    fn new(inner: T, unread: Unread) -> Self {
-        Self { inner, pending: Vec::new(), unread, closing: None }
+    /// A connection, and what it knows of the bodies of its requests.
+    pub(crate) fn new(inner: T, unread: Unread, is_http1: bool) -> Self {
+        Self { inner, pending: Vec::new(), unread, is_http1, closing: None }
     }
 
     fn poll_pending(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -92,9 +65,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Connection<T> {
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_pending(cx))?;
-        if let Some(answer) = in_our_words(bytes) {
+        if self.is_http1
+            && let Some(answer) = in_our_words(bytes)
+        {
             // Taken whole; the flush that follows writes it.
             self.pending = answer;
+            // Whatever else was sent is not read any more.
+            self.unread.note();
             return Poll::Ready(Ok(bytes.len()));
         }
         Pin::new(&mut self.inner).poll_write(cx, bytes)
@@ -126,10 +103,11 @@ fn in_our_words(bytes: &[u8]) -> Option<Vec<u8>> {
     let status: StatusCode = text.get(..3)?.parse().ok()?;
     // Every answer of the router carries our version.
     let bare = status.is_client_error() && !text.to_ascii_lowercase().contains("skep-version");
-    bare.then(|| answer(status).into_bytes())
+    bare.then(|| bare_refusal(status).into_bytes())
 }
 
-fn answer(status: StatusCode) -> String {
+/// The whole answer to what never became a request.
+pub(crate) fn bare_refusal(status: StatusCode) -> String {
     let (code, body) = bare_answer(status);
     let request_id = Ulid::generate().to_string().to_ascii_lowercase();
     tracing::info!(request_id, status = status.as_u16(), "request {request_id}: it was no HTTP");

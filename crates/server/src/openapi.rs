@@ -7,11 +7,11 @@ use utoipa::{
         self, Content, HeaderBuilder, InfoBuilder, ObjectBuilder, Ref, RefOr, Response, ResponseBuilder, Tag,
         path::Operation,
         schema::{Components, Type},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
 
-use crate::{error::status_number, request::API_VERSION};
+use crate::{error::status_number, request::API_VERSION, session::PLAIN_COOKIE};
 
 /// The kinds of refusal that any operation may answer, and with what it needs to be possible.
 const COMMON: &[(ErrorKind, Needs, &str)] = &[
@@ -20,9 +20,17 @@ const COMMON: &[(ErrorKind, Needs, &str)] = &[
     (ErrorKind::Forbidden, Needs::Key, "`Token expired`, or the key lacks the scope"),
     (ErrorKind::TooLarge, Needs::Body, "The body is larger than 48 MiB"),
     (ErrorKind::UnsupportedMediaType, Needs::Body, "The body is not JSON"),
+    (
+        ErrorKind::RateLimited,
+        Needs::Nothing,
+        "Too many requests of this key or address, or too many wrong keys",
+    ),
     (ErrorKind::Internal, Needs::Nothing, "A fault of ours; tell its `X-Request-Id`"),
     (ErrorKind::Unavailable, Needs::Key, "The store is away; try again after `Retry-After` seconds"),
 ];
+
+/// The operation that needs the key itself.
+const BEGINS_SESSION: &str = "create_session";
 
 #[derive(PartialEq)]
 enum Needs {
@@ -43,9 +51,13 @@ pub(crate) fn beginning() -> openapi::OpenApi {
     document.tags = Some(vec![
         tag("public", "Without a key"),
         tag("keys", "Keys, and who the caller is"),
+        tag("accounts", "Tenants: each with keys, VMs and files that no other one sees"),
+        tag("session", "Sessions of browsers"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
         tag("metrics", "What the server does, in figures"),
+        tag("audit", "Who did what from where, and how it ended"),
+        tag("waitlist", "Who asked to be told when there is room"),
     ]);
     let components = document.components.get_or_insert_with(Components::new);
     components.add_security_scheme(
@@ -59,6 +71,12 @@ pub(crate) fn beginning() -> openapi::OpenApi {
                 .build(),
         ),
     );
+    let cookie = ApiKeyValue::with_description(
+        PLAIN_COOKIE,
+        "What `POST /api/session` sets; under TLS its name is `__Host-skep_session`. It counts on requests of the same \
+         origin alone. The scopes are those of its key.",
+    );
+    components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     components.schemas.insert("ErrorCode".to_owned(), codes());
     document
 }
@@ -66,7 +84,8 @@ pub(crate) fn beginning() -> openapi::OpenApi {
 /// What a reader needs to know before the first call.
 const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them.\n\n\
     Every refusal is `{error, message}` with its stable code in the header `Skep-Error`. Every answer carries \
-    `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.";
+    `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.\n\n\
+    Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.";
 
 fn tag(name: &str, description: &str) -> Tag {
     openapi::tag::TagBuilder::new().name(name).description(Some(description)).build()
@@ -105,6 +124,7 @@ pub(crate) fn complete(document: &mut openapi::OpenApi) {
 fn complete_operation(operation: &mut Operation) {
     let has_key = !is_public(operation);
     let has_body = operation.request_body.is_some();
+    add_session(operation);
     for (kind, needs, description) in COMMON {
         let possible = match needs {
             Needs::Nothing => true,
@@ -127,6 +147,19 @@ fn complete_operation(operation: &mut Operation) {
     }
 }
 
+/// What takes a key takes a session in its place, but for the operation that begins one.
+fn add_session(operation: &mut Operation) {
+    if is_public(operation) || operation.operation_id.as_deref() == Some(BEGINS_SESSION) {
+        return;
+    }
+    let Some(security) = &mut operation.security else { return };
+    // Their scopes can be read in no other way.
+    let scopes = security.first().and_then(|one| serde_json::to_value(one).ok());
+    let scopes =
+        scopes.and_then(|one| serde_json::from_value::<Vec<String>>(one.get("bearer")?.clone()).ok());
+    security.push(SecurityRequirement::new("session", scopes.unwrap_or_default()));
+}
+
 fn add_headers(status: &str, response: &mut Response) {
     let mut add = |name: &str, description: &str, schema: RefOr<openapi::schema::Schema>| {
         let header = HeaderBuilder::new().description(Some(description)).schema(Some(schema)).build();
@@ -137,6 +170,10 @@ fn add_headers(status: &str, response: &mut Response) {
     add("Skep-Version", "The version of the API", text());
     if status.starts_with(['4', '5']) {
         add("Skep-Error", "The stable code", Ref::from_schema_name("ErrorCode").into());
+    }
+    if status == "429" {
+        add("RateLimit", "What is left, and in how many seconds there is more: `\"key\";r=0;t=7`", text());
+        add("RateLimit-Policy", "The limit: how many in how many seconds: `\"key\";q=60;w=60`", text());
     }
     if matches!(status, "429" | "503") {
         add("Retry-After", "Seconds", ObjectBuilder::new().schema_type(Type::Integer).into());

@@ -1,24 +1,26 @@
 //! What every request gets: an id, one line in the log, and the headers that stand on every answer.
 
 use std::{
-    net::SocketAddr,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use axum::{
-    extract::{ConnectInfo, MatchedPath, Request, State},
+    extract::{MatchedPath, Request, State},
     middleware::Next,
     response::Response,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use jiff::Timestamp;
+use skep_accounts::redacted;
 use ulid::Ulid;
 
 use crate::{
     error::{self, Cause},
     linger::Unread,
     metrics::Metrics,
+    origin::Origin,
 };
 
 /// The header with the request's id.
@@ -50,7 +52,9 @@ impl RequestId {
 }
 
 fn is_printable(text: &str) -> bool {
-    (1..=LONGEST_ID).contains(&text.len())
+    // An id is logged and kept with events, which a key never may be.
+    redacted(text) == text
+        && (1..=LONGEST_ID).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
@@ -88,7 +92,7 @@ struct Line {
     id: RequestId,
     method: Method,
     route: String,
-    peer: Option<SocketAddr>,
+    peer: Option<IpAddr>,
     arrived: Instant,
     status: Option<StatusCode>,
     cause: Option<Cause>,
@@ -99,7 +103,7 @@ impl Line {
         let extensions = request.extensions();
         // The route and not the path: what callers wrote has no place in the log.
         let route = extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
-        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        let peer = Origin::of(extensions).address();
         Self { id, method: request.method().clone(), route, peer, arrived, status: None, cause: None }
     }
 }

@@ -9,28 +9,41 @@ use std::{
     time::Duration,
 };
 
-use axum_server::Handle;
-use hyper_util::rt::TokioTimer;
+use axum::{Router, middleware::from_fn};
+use axum_server::{Handle, Server};
+use hyper_util::{
+    rt::{TokioExecutor, TokioTimer},
+    server::conn::auto::Builder,
+};
 use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
 use skep_swarm::Swarm;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    BootDefaults,
+    BootDefaults, Limits, TrustedProxies,
     app::{Parts, router},
+    audit::AuditQueue,
+    chores::Chores,
+    connection::{Door, track},
     key_uses::KeyUses,
-    listener::OurWords,
-    metrics::{self, Metrics, Readings},
-    vms::Vms,
+    metrics::{self, Metrics},
+    tls::{self, Certificates, warn_of_expiry},
 };
 
 /// How long requests under way may take once the server shall end.
 const GRACE: Duration = Duration::from_secs(30);
 /// How long streams may take then. What they stream runs on, and they say how to come back to it.
 const STREAM_GRACE: Duration = Duration::from_secs(25);
-/// How long the head of a request may take to arrive, on a new connection and on one that is kept.
-pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// What an HTTP/1.1 connection reads ahead at the least: the HTTP library wants so much.
+const LEAST_READ_AHEAD: usize = 8 << 10;
+/// What an HTTP/2 stream keeps for a caller that does not read.
+const STREAM_BUFFER: usize = 64 << 10;
+/// Streams that an HTTP/2 peer may take back before they were looked at, and those that it makes us take back. One more,
+/// and the connection ends.
+const TAKEN_BACK: usize = 20;
+const MADE_WRONG: usize = 128;
 
 /// What a server is made of.
 pub struct ServerOrder {
@@ -42,12 +55,20 @@ pub struct ServerOrder {
     pub swarm: Result<Swarm, String>,
     /// Where the server writes.
     pub data_dir: PathBuf,
+    /// Where accounts get folders of their own.
+    pub workspaces: PathBuf,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
     /// What is counted.
     pub metrics: Metrics,
     /// Where metrics are served without a key: bound to a loopback address, and listening.
     pub metrics_listener: Option<TcpListener>,
+    /// The certificate. `None`: plain text.
+    pub tls: Option<Certificates>,
+    /// The proxies whose word counts.
+    pub proxies: TrustedProxies,
+    /// What callers may take.
+    pub limits: Limits,
 }
 
 /// Why a server could not run, or stopped.
@@ -55,8 +76,9 @@ pub struct ServerOrder {
 pub enum Error {
     /// The address would be reached from other machines, in plain text.
     #[error(
-        "{address} is reached from other machines and would be served in plain text; listen on a loopback address \
-         such as 127.0.0.1:7700"
+        "{address} is reached from other machines and would be served in plain text; give --tls-cert and --tls-key, or \
+         --tls self-signed, or name the proxy in front of it by --trusted-proxy, or listen on a loopback address such \
+         as 127.0.0.1:7700"
     )]
     PlainText {
         /// What was asked for.
@@ -74,6 +96,9 @@ pub enum Error {
     /// The listening socket failed.
     #[error("the listening socket failed")]
     Listener(#[source] io::Error),
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     /// A fault of ours.
     #[error(transparent)]
     Internal(Failure),
@@ -84,7 +109,7 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::PlainText { .. } | Self::MetricsAddress { .. } => ErrorCode::InvalidValue,
-            Self::Listener(_) | Self::Internal(_) => ErrorCode::Internal,
+            Self::Listener(_) | Self::Tls(_) | Self::Internal(_) => ErrorCode::Internal,
         }
     }
 
@@ -100,12 +125,16 @@ impl From<Error> for Failure {
     }
 }
 
-/// Refuses an address on which keys would travel in plain text.
+/// Refuses an address on which keys would travel in plain text. `guarded`: by TLS, or by a proxy that is named.
 ///
 /// # Errors
-/// [`Error::PlainText`] for every address that is not a loopback one.
-pub fn check_address(address: SocketAddr) -> Result<(), Error> {
-    if address.ip().to_canonical().is_loopback() { Ok(()) } else { Err(Error::PlainText { address }) }
+/// [`Error::PlainText`] for every address that is neither guarded nor a loopback one.
+pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
+    if guarded || address.ip().to_canonical().is_loopback() {
+        Ok(())
+    } else {
+        Err(Error::PlainText { address })
+    }
 }
 
 /// Serves until `shutdown` is ready; then no connection is taken any more, and requests under way have 30 seconds.
@@ -113,61 +142,79 @@ pub fn check_address(address: SocketAddr) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, store, swarm, data_dir, boot, metrics, metrics_listener } = order;
-    check_address(listener.local_addr().map_err(Error::Listener)?)?;
+    let ServerOrder { listener, metrics_listener, tls, proxies, limits, .. } = order;
+    check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
-    let uses = KeyUses::default();
+    let (uses, audit) = (KeyUses::default(), AuditQueue::default());
+    let chores = Chores { store: Arc::clone(&order.store), uses: uses.clone(), audit: audit.clone() };
     let (closing, told) = watch::channel(false);
-    let uses_of_router = uses.clone();
+    let (stopping, stopped) = watch::channel(false);
+    let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
+    let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
+    let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped);
+    let mut server = axum_server::from_tcp(listener).map_err(Error::Listener)?.acceptor(door);
+    configure(server.http_builder(), &limits);
     let parts = Parts {
-        store: Arc::clone(&store),
-        swarm,
-        data_dir,
-        boot,
-        uses: uses_of_router,
-        metrics,
+        store: order.store,
+        swarm: order.swarm,
+        data_dir: order.data_dir,
+        workspaces: order.workspaces,
+        boot: order.boot,
+        uses,
+        metrics: order.metrics,
+        audit,
+        limits,
+        proxies,
         closing: told,
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
-    let router = router(parts).map_err(Error::Internal)?;
-    let handle = Handle::new();
-    let mut server = axum_server::from_tcp(listener)
-        .map_err(Error::Listener)?
-        .map(OurWords::around)
-        .handle(handle.clone())
-        .http1_only();
-    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let serving = server.serve(router.into_make_service_with_connect_info::<SocketAddr>());
-    let mut serving = std::pin::pin!(serving);
+    let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
     let ended = tokio::select! {
-        ended = &mut serving => ended,
-        never = uses.write_regularly(&*store) => match never {},
-        () = shutdown => {
-            tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
-            handle.graceful_shutdown(Some(GRACE));
-            match timeout(STREAM_GRACE, &mut serving).await {
-                Ok(ended) => ended,
-                Err(_) => {
-                    closing.send_replace(true);
-                    serving.await
-                }
-            }
-        }
+        ended = serve(server, router, shutdown, Stages { stopping, closing }) => ended,
+        never = chores.regularly() => match never {},
+        never = warn_of_expiry(tls) => match never {},
     };
-    uses.write(&*store).await;
+    chores.finish().await;
     ended.map_err(Error::Listener)
+}
+
+/// How far the end is. Each becomes true once.
+struct Stages {
+    /// Connections that wait for a request are closed.
+    stopping: watch::Sender<bool>,
+    /// Streams are cut off.
+    closing: watch::Sender<bool>,
+}
+
+async fn serve(
+    server: Server<SocketAddr, Door>,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send,
+    stages: Stages,
+) -> io::Result<()> {
+    let handle = Handle::new();
+    let serving =
+        server.handle(handle.clone()).serve(router.into_make_service_with_connect_info::<SocketAddr>());
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return ended,
+        () = shutdown => {}
+    }
+    tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
+    stages.stopping.send_replace(true);
+    handle.graceful_shutdown(Some(GRACE));
+    if let Ok(ended) = timeout(STREAM_GRACE, &mut serving).await {
+        return ended;
+    }
+    stages.closing.send_replace(true);
+    serving.await
 }
 
 /// Serves metrics beside the API, where somebody asked for it, until what is answered is dropped.
 fn serve_metrics(listener: Option<TcpListener>, parts: &Parts) -> JoinSet<()> {
     let mut aside = JoinSet::new();
     if let Some(listener) = listener {
-        let readings = Readings {
-            metrics: parts.metrics.clone(),
-            store: Arc::clone(&parts.store),
-            vms: Vms::new(parts.swarm.clone()),
-            data_dir: parts.data_dir.clone(),
-        };
+        let readings = parts.readings();
         aside.spawn(async move {
             if let Err(error) = metrics::serve(listener, readings).await {
                 tracing::error!(%error, "metrics are served no longer: {error}");
@@ -175,4 +222,24 @@ fn serve_metrics(listener: Option<TcpListener>, parts: &Parts) -> JoinSet<()> {
         });
     }
     aside
+}
+
+/// What the HTTP library itself limits. The times of a connection are kept where it is read and written.
+fn configure(builder: &mut Builder<TokioExecutor>, limits: &Limits) {
+    builder
+        .http1()
+        .header_read_timeout(None)
+        .max_headers(limits.max_headers)
+        // A head that does not fit into what is read ahead is refused as too large.
+        .max_buf_size(limits.max_header_bytes.max(LEAST_READ_AHEAD));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.max_streams)
+        .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(TAKEN_BACK)
+        .max_local_error_reset_streams(MADE_WRONG)
+        .max_send_buf_size(STREAM_BUFFER)
+        .keep_alive_interval(limits.ping_interval)
+        .keep_alive_timeout(limits.ping_timeout);
 }

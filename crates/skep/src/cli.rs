@@ -4,7 +4,10 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve, status},
+    verbs::{
+        account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm,
+        serve, status,
+    },
 };
 
 /// Boots microVMs for AI agents from a snapshot, and runs commands in them.
@@ -33,8 +36,12 @@ pub(crate) enum Verb {
     Status(status::Status),
     /// Measure a running server: how soon its VMs are ready, and what they cost.
     Bench(bench::Bench),
-    /// Create, list and revoke keys; no server needs to run.
+    /// Create, list, change and delete accounts.
+    Account(account::Account),
+    /// Create, list, rotate and revoke keys; no server needs to run.
     Keys(keys::Keys),
+    /// Show who did what from where: every write and every refusal.
+    Audit(audit::Audit),
     /// Say what this machine can do, what is missing, and how to get it.
     Doctor(doctor::Doctor),
     /// Copy the store to a file; a server may run.

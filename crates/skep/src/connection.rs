@@ -21,6 +21,10 @@ pub(crate) struct Connection {
     /// The key [default: the admin key in DATA_DIR, where it may be read].
     #[arg(long, env = "SKEP_API_KEY", value_name = "KEY", hide_env_values = true)]
     api_key: Option<String>,
+    /// The certificate to trust over https, in PEM: the server's own, or that of whoever signed it [default: those that
+    /// this machine trusts].
+    #[arg(long, env = "SKEP_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// Where the server's data lies, for its admin key.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     data_dir: PathBuf,
@@ -35,7 +39,11 @@ impl Connection {
         let given = self.api_key.clone().filter(|key| !key.is_empty());
         let read = || fs::read_to_string(self.data_dir.join("admin.key")).ok();
         let key = given.or_else(read).map(|key| key.trim().to_owned());
-        Ok(Client::new(&self.url, key.as_deref())?)
+        let read = |path: &PathBuf| {
+            fs::read(path).with_context(|| format!("{} cannot be read; check --ca-file", path.display()))
+        };
+        let roots = self.ca_file.as_ref().map(read).transpose()?;
+        Ok(Client::trusting(&self.url, key.as_deref(), roots.as_deref())?)
     }
 }
 

@@ -13,6 +13,7 @@ mod service;
 mod settings;
 mod signals;
 mod templates;
+mod tls;
 mod verbs;
 
 use std::{env, ffi::OsString, process::ExitCode};
@@ -20,8 +21,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve, server_process,
-    status,
+    account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve,
+    server_process, status,
 };
 
 fn main() -> ExitCode {
@@ -40,7 +41,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),
         Verb::Bench(verb) => connection::block_on(bench::run(verb)),
+        Verb::Account(verb) => connection::block_on(account::run(verb)),
         Verb::Keys(verb) => keys::run(verb),
+        Verb::Audit(verb) => connection::block_on(audit::run(verb)),
         Verb::Doctor(verb) => doctor::run(verb),
         Verb::Bake(verb) => bake::run(verb),
         Verb::Backup(verb) => backup::run(verb),

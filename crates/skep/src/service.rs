@@ -5,12 +5,16 @@ use std::{future::Future, net::TcpListener, sync::Arc};
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_server::{BootDefaults, Metrics, ServerOrder};
+use skep_server::{BootDefaults, Metrics, ServerOrder, tls::self_signed};
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use skep_swarm::Swarm;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{output, settings::Settings};
+use crate::{
+    output,
+    settings::Settings,
+    tls::{Tls, own_folder},
+};
 
 /// What one account may boot at once where nothing else limits it: a larger `count` is a mistake, not a wish.
 const LARGEST_BOOT: u32 = 1_000;
@@ -57,6 +61,7 @@ pub(crate) async fn serve(
     metrics: Metrics,
     store: Arc<dyn Store>,
     swarm: Result<Swarm, String>,
+    tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?;
@@ -69,7 +74,7 @@ pub(crate) async fn serve(
         }
         tell_service_manager(&[sd_notify::NotifyState::Stopping]);
     };
-    greet(settings, &listener, metrics_listener.as_ref(), swarm.as_ref().err())?;
+    greet(settings, &listener, metrics_listener.as_ref(), swarm.as_ref().err(), tls.is_some())?;
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
     let order = ServerOrder {
@@ -77,10 +82,17 @@ pub(crate) async fn serve(
         store,
         swarm,
         data_dir: settings.server_dir(),
+        workspaces: settings.workspaces(),
         boot,
         metrics,
         metrics_listener,
+        tls: tls.as_ref().map(|tls| tls.certificates.clone()),
+        proxies: settings.transport.proxies(),
+        limits: settings.transport.limits(),
     };
+    if let Some(tls) = tls {
+        tokio::spawn(tls.follow());
+    }
     tell_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
 }
@@ -97,8 +109,10 @@ fn greet(
     listener: &TcpListener,
     metrics: Option<&TcpListener>,
     no_swarm: Option<&String>,
+    encrypted: bool,
 ) -> anyhow::Result<()> {
-    let url = format!("http://{}", listener.local_addr().context("the listening socket has no address")?);
+    let scheme = if encrypted { "https" } else { "http" };
+    let url = format!("{scheme}://{}", listener.local_addr().context("the listening socket has no address")?);
     let data_dir = settings.data_dir.display();
     tracing::info!(url, "serving at {url}");
     let mut lines = vec![
@@ -111,7 +125,10 @@ fn greet(
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
     }
-    lines.push(format!("Try, in another terminal (export SKEP_URL={url} SKEP_DATA_DIR={data_dir}):"));
+    // Without it, no client of ours would trust a certificate that nobody else signed.
+    let trust = settings.transport.tls.map(|_| self_signed::certificate_file(&own_folder(settings)));
+    let trust = trust.map(|file| format!(" SKEP_CA_FILE={}", file.display())).unwrap_or_default();
+    lines.push(format!("Try, in another terminal (export SKEP_URL={url} SKEP_DATA_DIR={data_dir}{trust}):"));
     let commands = match no_swarm {
         None => ["skep boot -n 3", "skep exec PID uname -n", "skep cleanup"],
         Some(_) => ["skep doctor", "skep status", "skep keys list"],

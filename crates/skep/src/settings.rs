@@ -9,6 +9,10 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum}
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+mod transport;
+
+pub(crate) use transport::{TlsSource, Transport};
+
 /// The id of the flag that names the file.
 const FILE: &str = "config";
 
@@ -18,7 +22,7 @@ pub(crate) struct Settings {
     /// A file with settings: the same names, with `_`, as TOML.
     #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The address to serve at: a loopback one.
+    /// The address to serve at: a loopback one, or any other with TLS or a trusted proxy.
     #[arg(long, env = "SKEP_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
     pub(crate) listen: SocketAddr,
     /// An address of this machine alone that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
@@ -48,6 +52,10 @@ pub(crate) struct Settings {
     /// How long a VM lives whose boot names no `ttl_ms`, such as `30m` or `8h` [default: until it is ended].
     #[arg(long, env = "SKEP_DEFAULT_TTL", value_name = "TIME", value_parser = lifetime)]
     pub(crate) default_ttl: Option<Duration>,
+    /// How callers reach it.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) transport: Transport,
     /// How log lines look.
     #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
@@ -74,7 +82,12 @@ impl Settings {
 
     /// The roots of the account `default`.
     pub(crate) fn roots(&self) -> Vec<PathBuf> {
-        if self.root.is_empty() { vec![self.data_dir.join("workspaces/default")] } else { self.root.clone() }
+        if self.root.is_empty() { vec![self.workspaces().join("default")] } else { self.root.clone() }
+    }
+
+    /// Where accounts get folders of their own.
+    pub(crate) fn workspaces(&self) -> PathBuf {
+        self.data_dir.join("workspaces")
     }
 
     /// The server's own part of the data.
@@ -99,6 +112,7 @@ impl Settings {
     pub(crate) fn absolute(mut self) -> std::io::Result<Self> {
         self.data_dir = std::path::absolute(&self.data_dir)?;
         self.image_dir = self.image_dir.map(std::path::absolute).transpose()?;
+        self.transport = self.transport.absolute()?;
         self.root = self.root.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
         Ok(self)
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{ErrorCode, ErrorKind, Failure, KeyId, VmId};
 
 /// What every command and query answers.
@@ -22,8 +23,37 @@ pub enum Error {
         /// What was asked for.
         id: KeyId,
     },
+    /// The key was revoked, or another one has its name already.
+    #[error("the key `{id}` is {state}; {way_out}")]
+    KeyNotValid {
+        /// Which key.
+        id: KeyId,
+        /// `revoked` or `rotated already`.
+        state: &'static str,
+        /// What to do instead.
+        way_out: &'static str,
+    },
+    /// Another account has the name.
+    #[error("the name `{name}` belongs to another account; take another one")]
+    AccountNameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The account `default`, which is never deleted.
+    #[error("the account `{DEFAULT_ACCOUNT}` cannot be deleted: it administers the server")]
+    DefaultAccountStays,
+    /// The account has VMs.
+    #[error(
+        "the account `{name}` has {vms} VMs that live; end them first, or say `force=true` to end them too"
+    )]
+    AccountInUse {
+        /// Its name.
+        name: String,
+        /// How many VMs live.
+        vms: u32,
+    },
     /// No such account.
-    #[error("no account `{account}`")]
+    #[error("no account `{account}`; `GET /api/accounts` lists those of this server")]
     UnknownAccount {
         /// Its id or its name, as it was asked for.
         account: String,
@@ -33,6 +63,12 @@ pub enum Error {
     UnknownVm {
         /// What was asked for.
         vm: VmId,
+    },
+    /// Nobody on the waitlist by this id or address.
+    #[error("nobody is on the waitlist as `{entry}`; `GET /api/waitlist` lists who is")]
+    UnknownWaitlistEntry {
+        /// What was asked for.
+        entry: String,
     },
     /// A newer skep wrote this database.
     #[error(
@@ -100,11 +136,15 @@ impl Error {
     /// The stable name of the refusal.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NameTaken { .. } => ErrorCode::NameTaken,
+            Self::NameTaken { .. } | Self::AccountNameTaken { .. } => ErrorCode::NameTaken,
+            Self::KeyNotValid { .. } => ErrorCode::KeyNotValid,
+            Self::DefaultAccountStays => ErrorCode::AccountProtected,
+            Self::AccountInUse { .. } => ErrorCode::AccountInUse,
             Self::UnknownKey { .. } => ErrorCode::UnknownKey,
             Self::UnknownAccount { .. } => ErrorCode::UnknownAccount,
             Self::UnknownVm { .. } => ErrorCode::UnknownVm,
             Self::NotABackup { .. } => ErrorCode::InvalidValue,
+            Self::UnknownWaitlistEntry { .. } => ErrorCode::UnknownWaitlistEntry,
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,
         }

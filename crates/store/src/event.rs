@@ -13,6 +13,8 @@ pub enum EventKind {
     KeyCreated,
     /// A key was revoked. Body: `key`, `name`, `vm`.
     KeyRevoked,
+    /// Another key took a key's name. Body: `key`, `name`, `successor`.
+    KeyRotated,
     /// A VM was booted. Body: `vm`, `pid`.
     VmBooted,
     /// A VM ended. Body: `vm`, `pid`, `reason`.
@@ -21,13 +23,15 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: &'static [Self] = &[Self::KeyCreated, Self::KeyRevoked, Self::VmBooted, Self::VmEnded];
+    pub const ALL: &'static [Self] =
+        &[Self::KeyCreated, Self::KeyRevoked, Self::KeyRotated, Self::VmBooted, Self::VmEnded];
 
     /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::KeyCreated => "key.created",
             Self::KeyRevoked => "key.revoked",
+            Self::KeyRotated => "key.rotated",
             Self::VmBooted => "vm.booted",
             Self::VmEnded => "vm.ended",
         }

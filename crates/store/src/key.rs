@@ -14,8 +14,6 @@ pub const ADMIN_KEY_NAME: &str = "admin";
 pub struct KeyRecord {
     /// What callers may see.
     pub key: Key,
-    /// When another key took its name. It stays valid until it is revoked.
-    pub rotated_at: Option<Timestamp>,
 }
 
 /// A key that somebody presented, and whose it is. Whether it is valid is for the rules of accounts.
@@ -73,6 +71,39 @@ pub struct RevokeKey {
     pub account: AccountId,
     /// Which key.
     pub id: KeyId,
+    /// Now.
+    pub at: Timestamp,
+    /// The request that asks for it.
+    pub request_id: Option<String>,
+}
+
+/// Makes a key like another one, which counts as rotated from then on: both are valid, and the new one has the name. Events
+/// `key.created` and `key.rotated`.
+#[derive(Debug, Clone)]
+pub struct RotateKey {
+    /// Whose key.
+    pub account: AccountId,
+    /// Which key.
+    pub id: KeyId,
+    /// Of the new key's secret.
+    pub hash: KeyHash,
+    /// The new secret up to its 8th hex digit.
+    pub prefix: String,
+    /// When the new key ends by itself.
+    pub expires_at: Option<Timestamp>,
+    /// Now.
+    pub at: Timestamp,
+    /// The request that asks for it.
+    pub request_id: Option<String>,
+}
+
+/// Revokes all keys of an account that are not revoked yet. Event `key.revoked` for each.
+#[derive(Debug, Clone)]
+pub struct RevokeAllKeys {
+    /// Whose keys.
+    pub account: AccountId,
+    /// The one that is spared.
+    pub except: Option<KeyId>,
     /// Now.
     pub at: Timestamp,
     /// The request that asks for it.

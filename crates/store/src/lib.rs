@@ -3,23 +3,33 @@
 //! One method is one command, one transaction: the change and its events. Nothing of a database leaves this crate.
 
 mod account;
+mod audit;
 mod commits;
 mod error;
 mod event;
 mod key;
+mod session;
 pub mod sqlite;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
 mod vm;
+mod waitlist;
 
-pub use account::{Account, EnsureDefaultAccount, SetAccountRoots};
+pub use account::{
+    Account, AccountDeleted, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount,
+    ListAccounts, SetAccountRoots,
+};
+pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
 pub use event::{Event, EventKind};
 pub use key::{
-    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RevokeKey,
+    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
+    RevokeAllKeys, RevokeKey, RotateKey,
 };
+pub use session::{NewSession, PresentedSession};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};

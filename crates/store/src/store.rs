@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId};
+use skep_accounts::{KeyHash, SessionHash};
+use skep_api::{AccountId, KeyId, waitlist::WaitlistEntry};
+use tokio::sync::broadcast;
 
 use crate::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    VmRecord,
+    Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
+    ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession, PresentedKey,
+    PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -24,6 +27,14 @@ pub trait Store: Send + Sync {
     async fn account(&self, id: AccountId) -> Result<Account>;
     /// An account by its name; fails with `UnknownAccount`.
     async fn account_by_name(&self, name: &str) -> Result<Account>;
+    /// Makes an account; fails with `AccountNameTaken`.
+    async fn create_account(&self, command: CreateAccount) -> Result<Account>;
+    /// Changes what may change of an account; fails with `UnknownAccount`.
+    async fn change_account(&self, command: ChangeAccount) -> Result<Account>;
+    /// Deletes an account; fails with `UnknownAccount`, `DefaultAccountStays`, `AccountInUse`.
+    async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted>;
+    /// A page of accounts, newest first.
+    async fn list_accounts(&self, query: ListAccounts) -> Result<AccountPage>;
 
     /// The admin key with this hash; fails with `UnknownAccount` before there is an account `default`.
     async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord>;
@@ -31,6 +42,13 @@ pub trait Store: Send + Sync {
     async fn create_key(&self, command: NewKey) -> Result<KeyRecord>;
     /// Revokes a key, or answers the record of one that was revoked before; fails with `UnknownKey`.
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord>;
+    /// Makes a key that takes the name of another one; fails with `UnknownKey`, `KeyNotValid`.
+    async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord>;
+    /// Revokes the keys of an account, and tells how many; fails with `UnknownAccount`.
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32>;
+    /// Tells of each key that this store revokes from now on, whatever for, once that is durable. What another process
+    /// revokes it does not tell.
+    fn revocations(&self) -> broadcast::Receiver<KeyId>;
     /// A key of this account; fails with `UnknownKey`.
     async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord>;
     /// A page of an account's keys, revoked ones too, newest first.
@@ -39,6 +57,13 @@ pub trait Store: Send + Sync {
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
     /// Notes when keys were last used; a key that is not known is passed over.
     async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
+
+    /// Begins a session; fails with `UnknownKey`. A key has at most a hundred: the oldest ends for one more.
+    async fn create_session(&self, command: NewSession) -> Result<()>;
+    /// The session with this hash, valid or not.
+    async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>>;
+    /// Ends a session; tells whether there was one.
+    async fn end_session(&self, hash: SessionHash) -> Result<bool>;
 
     /// Records VMs that were booted together; fails with `UnknownAccount`.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
@@ -54,6 +79,20 @@ pub trait Store: Send + Sync {
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+
+    /// Puts somebody on the waitlist. It does the same work for an address that is on it: nobody can tell by the time.
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;
+    /// A page of the waitlist, newest first, each address once.
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage>;
+    /// Removes an address with all that was said with it; fails with `UnknownWaitlistEntry`.
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry>;
+
+    /// Writes entries of the audit; one that is there already is passed over.
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()>;
+    /// A page of the audit, newest first.
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage>;
+    /// Deletes a few of the oldest entries and events, where they are too old or too many, and tells how many.
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed>;
 
     /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;

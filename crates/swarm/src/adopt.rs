@@ -117,7 +117,8 @@ async fn reach(
     let reservation = budget.hold(facts.account, facts.memory_mb);
     tracing::info!(vm = %facts.id, pid = facts.pid, "VM {} is taken over", facts.id);
     let arrived = began(facts.started_at);
-    Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, reservation })
+    let deadline = vm::deadline(facts.expires_at);
+    Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, deadline, reservation })
 }
 
 /// When its boot call arrived, by the clock that uptimes are told by.

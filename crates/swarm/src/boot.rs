@@ -145,7 +145,9 @@ fn booted(
         expires_at: order.ttl.and_then(|ttl| order.started_at.checked_add(ttl).ok()),
         boot,
     };
-    BootedVm { facts, guest, console, machine, pidfd, arrived: order.arrived, reservation }
+    // Not by the wall clock, which may be set while a boot is under way.
+    let deadline = order.ttl.and_then(|ttl| order.arrived.checked_add(ttl));
+    BootedVm { facts, guest, console, machine, pidfd, arrived: order.arrived, deadline, reservation }
 }
 
 fn not_booted(vm: VmId, order: &BootOrder, source: Error) -> Error {

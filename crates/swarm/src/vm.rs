@@ -96,6 +96,8 @@ pub(crate) struct BootedVm {
     pub(crate) machine: Box<dyn Machine>,
     pub(crate) pidfd: OwnedFd,
     pub(crate) arrived: Instant,
+    /// When its time is over, by a clock that nobody sets.
+    pub(crate) deadline: Option<Instant>,
     pub(crate) reservation: Reservation,
 }
 
@@ -185,7 +187,7 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) {
         commands: orders,
     });
     let life = Life {
-        deadline: deadline(facts.expires_at),
+        deadline: vm.deadline,
         facts,
         guest: vm.guest,
         console: vm.console,
@@ -336,7 +338,7 @@ async fn record_later(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_sto
 }
 
 /// The wall clock is asked once: set by an hour later on, it makes no VM live longer or shorter.
-fn deadline(expires_at: Option<Timestamp>) -> Option<Instant> {
+pub(crate) fn deadline(expires_at: Option<Timestamp>) -> Option<Instant> {
     let left = expires_at?.duration_since(Timestamp::now());
     Instant::now().checked_add(Duration::try_from(left).unwrap_or_default())
 }

@@ -17,6 +17,10 @@ use crate::Error;
 
 /// The controllers that we use where there are any.
 pub(super) const WANTED: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
+/// The time that a quota of the processors is counted in, in microseconds. It is the kernel's own.
+const PERIOD_US: u64 = 100_000;
+/// The files of quotas, in both versions.
+const QUOTAS: [&str; 3] = ["cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.max"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
@@ -73,24 +77,13 @@ impl Hierarchy {
     }
 
     pub(super) fn limit(&self, limits: &CgroupLimits) -> Result<(), Error> {
-        let CgroupLimits { memory_bytes, pids, cpu_weight } = limits;
-        // Version 1 has 1024 where version 2 has 100.
-        let shares = (cpu_weight * 1024 / 100).max(2);
-        let values = match self.version {
-            Version::One => [
-                ("memory", "memory.limit_in_bytes", memory_bytes),
-                ("pids", "pids.max", pids),
-                ("cpu", "cpu.shares", &shares),
-            ],
-            Version::Two => [
-                ("memory", "memory.max", memory_bytes),
-                ("pids", "pids.max", pids),
-                ("cpu", "cpu.weight", cpu_weight),
-            ],
-        };
-        for (_, file, value) in values.iter().filter(|(controller, ..)| self.controls(controller)) {
+        for (controller, file, value) in values(self.version, limits) {
             let path = self.root.join(file);
-            write(&path, &value.to_string()).map_err(Error::io(format!("{value} for {}", path.display())))?;
+            // A kernel may lack the quota (CONFIG_CFS_BANDWIDTH) and have the rest of its controller.
+            let lacking = QUOTAS.contains(&file) && !path.exists();
+            if self.controls(controller) && !lacking {
+                write(&path, &value).map_err(Error::io(format!("{value} for {}", path.display())))?;
+            }
         }
         Ok(())
     }
@@ -111,25 +104,8 @@ impl Hierarchy {
         self.read("memory", file)?.trim().parse().ok()
     }
 
-    /// The lowest limit of the groups above this one.
     pub(super) fn memory_limit_above(&self) -> Option<u64> {
-        if !self.controls("memory") {
-            return None;
-        }
-        let file = match self.version {
-            Version::One => "memory.limit_in_bytes",
-            Version::Two => "memory.max",
-        };
-        let limits = self.root.ancestors().skip(1).filter_map(|above| {
-            // "max" is none, and so is what no machine has: version 1 writes it that way.
-            fs::read_to_string(above.join(file))
-                .ok()?
-                .trim()
-                .parse::<u64>()
-                .ok()
-                .filter(|limit| *limit < 1 << 60)
-        });
-        limits.min()
+        self.controls("memory").then(|| memory_limit_above(&self.root)).flatten()
     }
 
     pub(super) fn cpu_us(&self) -> Option<u64> {
@@ -146,6 +122,40 @@ impl Hierarchy {
     fn read(&self, controller: &str, file: &str) -> Option<String> {
         if self.controls(controller) { fs::read_to_string(self.root.join(file)).ok() } else { None }
     }
+}
+
+/// The lowest memory limit of the groups above one, in bytes, by either version. Groups share what those above them have.
+pub fn memory_limit_above(group: &Path) -> Option<u64> {
+    let limit = |path: PathBuf| {
+        let limit = fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()?;
+        // "max" is none, and so is what no machine has: version 1 writes it that way.
+        (limit < 1 << 60).then_some(limit)
+    };
+    let files = ["memory.max", "memory.limit_in_bytes"];
+    let above = group.ancestors().skip(1);
+    above.flat_map(|above| files.map(|file| above.join(file))).filter_map(limit).min()
+}
+
+/// What is written for these limits: controller, file, value.
+fn values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &'static str, String)> {
+    let CgroupLimits { memory_bytes, pids, cpu_weight, cpu_percent } = limits;
+    let quota = cpu_percent.map(|percent| percent * PERIOD_US / 100);
+    let mut values = vec![("pids", "pids.max", pids.to_string())];
+    match version {
+        Version::One => {
+            values.push(("memory", "memory.limit_in_bytes", memory_bytes.to_string()));
+            // Version 1 has 1024 where version 2 has 100.
+            values.push(("cpu", "cpu.shares", (cpu_weight * 1024 / 100).max(2).to_string()));
+            values.extend(quota.map(|_| ("cpu", "cpu.cfs_period_us", PERIOD_US.to_string())));
+            values.extend(quota.map(|quota| ("cpu", "cpu.cfs_quota_us", quota.to_string())));
+        }
+        Version::Two => {
+            values.push(("memory", "memory.max", memory_bytes.to_string()));
+            values.push(("cpu", "cpu.weight", cpu_weight.to_string()));
+            values.extend(quota.map(|quota| ("cpu", "cpu.max", format!("{quota} {PERIOD_US}"))));
+        }
+    }
+    values
 }
 
 /// The value of a line `key value`.
@@ -225,6 +235,22 @@ fn ended(pidfd: &OwnedFd) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_has_its_own_words_in_each_version() {
+        let limits = CgroupLimits { memory_bytes: 7, pids: 3, cpu_weight: 100, cpu_percent: Some(150) };
+        let said = |version, limits: &CgroupLimits| -> Vec<String> {
+            let values = values(version, limits).into_iter();
+            let values = values.filter(|(controller, ..)| *controller == "cpu");
+            values.map(|(_, file, value)| format!("{file} {value}")).collect()
+        };
+        let one = ["cpu.shares 1024", "cpu.cfs_period_us 100000", "cpu.cfs_quota_us 150000"];
+        assert_eq!(said(Version::One, &limits), one);
+        assert_eq!(said(Version::Two, &limits), ["cpu.weight 100", "cpu.max 150000 100000"]);
+        let free = CgroupLimits { cpu_percent: None, ..limits };
+        assert_eq!(said(Version::One, &free), ["cpu.shares 1024"]);
+        assert_eq!(said(Version::Two, &free), ["cpu.weight 100"]);
+    }
 
     #[test]
     fn a_figure_is_found_by_its_whole_key() {

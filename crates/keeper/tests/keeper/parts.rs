@@ -59,6 +59,7 @@ pub(crate) fn keeper() -> ExitCode {
     let order = KeeperOrder {
         data_dir,
         listen: vec!["127.0.0.1:0".parse().unwrap()],
+        tls: None,
         user: Some(settings["user"].as_str().unwrap_or("nobody").to_owned()),
         first_root: None,
         binary: "/proc/self/exe".into(),

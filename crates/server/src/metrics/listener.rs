@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, TcpListener},
+    time::Duration,
 };
 
 use axum::{
@@ -22,8 +23,11 @@ use skep_api::ErrorCode;
 use super::{Format, Readings};
 use crate::{
     error::{Refusal, in_our_shape},
-    run::{Error, HEADER_TIMEOUT},
+    run::Error,
 };
+
+/// How long the head of a request may take to arrive, on a new connection and on one that is kept.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Refuses an address that other machines reach: there is no key on this listener.
 ///

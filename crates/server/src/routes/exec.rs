@@ -22,7 +22,7 @@ use crate::{
     auth::Identity,
     body::Object,
     error::Refusal,
-    extract::{Caller, ExecPath, NoParameters, Query, SwarmExec, VmPath, vm_of},
+    extract::{Call, Caller, ExecPath, NoParameters, Query, SwarmExec, VmPath, vm_of},
     vms::Vms,
 };
 
@@ -69,6 +69,7 @@ async fn exec(
     State(desk): State<ExecDesk>,
     caller: Caller<SwarmExec>,
     _: Query<NoParameters>,
+    call: Call,
     object: Object,
 ) -> Result<Response, Refusal> {
     let (request, timeout_ms) = read(object)?;
@@ -77,7 +78,9 @@ async fn exec(
         return Err(Refusal::new(ErrorCode::MissingParameter, message));
     };
     let (command, streamed) = command(request, timeout_ms)?;
-    run(&desk, &caller, vm_of(&vm)?, command, streamed).await
+    let vm = vm_of(&vm)?;
+    call.trail.acts_on(vm);
+    run(&desk, &caller, vm, command, streamed).await
 }
 
 /// Run a command in a VM

@@ -8,23 +8,18 @@ use axum::response::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderName, HeaderValue};
-use jiff::Timestamp;
 use serde::Serialize;
-use skep_accounts::verdict;
 use skep_api::{
     ErrorCode, Failure,
     exec::{EXEC_ID_HEADER, ExecData, StreamRefusal},
     keys::Key,
 };
-use skep_store::Store;
 use skep_swarm::{ExecEvent, ExecStream};
-use tokio::{sync::watch, time::interval};
+use tokio::sync::watch;
 
 use super::exec::ExecDesk;
-use crate::{error, error::Refusal, pieces::Pieces};
+use crate::{error, error::Refusal, key_watch::key_lost, pieces::Pieces};
 
-/// How often it is looked whether the caller's key still holds.
-const KEY_CHECK: Duration = Duration::from_secs(5);
 /// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -135,25 +130,6 @@ impl Run {
         let Failure { code, message } = refusal.failure().clone();
         let error = error::reason_of(code.kind()).to_owned();
         vec![event("error", &StreamRefusal { error, message, code })]
-    }
-}
-
-/// Answers once the key was revoked or expired. A store that is away for a while ends nothing.
-async fn key_lost(store: Arc<dyn Store>, key: Key) -> Failure {
-    let mut ticks = interval(KEY_CHECK);
-    loop {
-        ticks.tick().await;
-        match store.key(key.account, key.id).await {
-            Ok(record) => {
-                if let Err(refusal) = verdict(&record.key, Timestamp::now()) {
-                    return refusal.into();
-                }
-            }
-            Err(error) if error.code() == ErrorCode::UnknownKey => {
-                return skep_accounts::Refusal::TokenExpired.into();
-            }
-            Err(error) => tracing::debug!(%error, "a streaming caller's key was not looked up"),
-        }
     }
 }
 

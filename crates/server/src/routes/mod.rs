@@ -4,6 +4,8 @@ use axum::Json;
 use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
 
+pub(crate) mod accounts;
+pub(crate) mod audit;
 pub(crate) mod boot;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;
@@ -11,7 +13,10 @@ pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod metrics;
 pub(crate) mod openapi;
+pub(crate) mod page;
+pub(crate) mod session;
 pub(crate) mod swarm;
+pub(crate) mod waitlist;
 pub(crate) mod whoami;
 
 use crate::error::Refusal;

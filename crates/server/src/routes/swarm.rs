@@ -89,9 +89,17 @@ async fn boot(
     object: Object,
 ) -> Created<BootAnswer> {
     let account = &caller.account;
-    let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms);
+    // Where an account may have none, the quota's own refusal says so.
+    let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
     let order = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
-    created(desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?)
+    let booted = desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?;
+    match booted.vms.as_slice() {
+        [] => {}
+        [one] => call.trail.acts_on(one.id),
+        // Their events name them all, under the same request id.
+        [first, others @ ..] => call.trail.acts_on(format_args!("{} and {} more", first.id, others.len())),
+    }
+    created(booted)
 }
 
 /// End all VMs
@@ -161,7 +169,9 @@ async fn change_vm(
     let vm = path.vm()?;
     let change = change(object, &call)?;
     let swarm = desk.vms.reached_by(&caller, vm).await?;
-    Ok(Json(swarm.change(&caller.account.id, vm, change).await?))
+    let changed = swarm.change(&caller.account.id, vm, change).await?;
+    call.trail.acts_on(changed.id);
+    Ok(Json(changed))
 }
 
 /// End a VM
@@ -186,6 +196,7 @@ async fn end(
     let vm = path.vm()?;
     let swarm = desk.vms.reached_by(&caller, vm).await?;
     let ended = swarm.end(&caller.account.id, vm, call.id.as_str()).await?;
+    call.trail.acts_on(ended.id);
     Ok(Json(DeleteAnswer { pid: ended.pid, id: ended.id, terminated: true }))
 }
 

@@ -5,7 +5,10 @@ use reqwest::{Method, header::AUTHORIZATION};
 use skep_api::Scope;
 use skep_store::RevokeKey;
 
-use crate::harness::{Refused, Skep, refused};
+use crate::{
+    harness::{Refused, Skep, refused},
+    transport::wire::exchange,
+};
 
 async fn with_header(skep: &Skep, value: &str) -> reqwest::Response {
     skep.bare(Method::GET, "/api/whoami").header(AUTHORIZATION, value).send().await.unwrap()
@@ -42,6 +45,73 @@ async fn who_has_no_key_is_refused_in_the_words_of_the_spec() {
     ] {
         let Refused { status, message, .. } = refused(with_header(&skep, value).await).await;
         assert_eq!((status, message.as_str()), (401, expected), "{value:?}");
+    }
+}
+
+/// Every way to get the header wrong, beside a whole key: by hand, since no client sends most of them.
+fn spellings(key: &str) -> Vec<(Vec<u8>, u16, &'static str)> {
+    let line = |value: String| format!("authorization: {value}\r\n").into_bytes();
+    let mut changed = key.to_owned();
+    let last = if changed.pop() == Some('0') { '1' } else { '0' };
+    changed.push(last);
+    let other_environment = key.replace("sk-skep-test-", "sk-skep-prod-");
+    let bytes = |head: &str, value: &[u8]| [head.as_bytes(), value, b"\r\n"].concat();
+    vec![
+        (Vec::new(), 401, "missing_token"),
+        (line(String::new()), 401, "missing_token"),
+        (line("   \t ".to_owned()), 401, "missing_token"),
+        (line("Bearer".to_owned()), 401, "invalid_token"),
+        (line("Bearer ".to_owned()), 401, "invalid_token"),
+        (line("Bearer \t".to_owned()), 401, "invalid_token"),
+        (line(key.to_owned()), 401, "invalid_token"),
+        (line(format!("Bearer{key}")), 401, "invalid_token"),
+        (line(format!("Bearer:{key}")), 401, "invalid_token"),
+        (line(format!("Bearer={key}")), 401, "invalid_token"),
+        (line(format!("Basic {key}")), 401, "invalid_token"),
+        (line(format!("Token {key}")), 401, "invalid_token"),
+        (line(format!("Digest {key}")), 401, "invalid_token"),
+        (line(format!("Bearers {key}")), 401, "invalid_token"),
+        (line(format!("Bearer Bearer {key}")), 401, "invalid_token"),
+        (line(format!("Bearer {key} {key}")), 401, "invalid_token"),
+        (line(format!("Bearer {key},{key}")), 401, "invalid_token"),
+        (line(format!("Bearer \"{key}\"")), 401, "invalid_token"),
+        (line(format!("Bearer {key}=")), 401, "invalid_token"),
+        (line(format!("Bearer {changed}")), 401, "invalid_token"),
+        (line(format!("Bearer {other_environment}")), 401, "invalid_token"),
+        (line(format!("Bearer {}", key.to_uppercase())), 401, "invalid_token"),
+        (line(format!("Bearer {}", &key[..key.len() - 1])), 401, "invalid_token"),
+        (line(format!("Bearer {key}0")), 401, "invalid_token"),
+        (line(format!("Bearer {}", &key[1..])), 401, "invalid_token"),
+        (line(format!("Bearer {}", key.replace('-', "_"))), 401, "invalid_token"),
+        (line(format!("Bearer %{:02x}{}", key.as_bytes()[0], &key[1..])), 401, "invalid_token"),
+        (line(format!("Bearer \u{430}{key}")), 401, "invalid_token"),
+        (line(format!("Bearer \u{a0}{key}")), 401, "invalid_token"),
+        (bytes("authorization: Bearer ", &[key.as_bytes(), b"\xff"].concat()), 401, "invalid_token"),
+        (line(format!("Bearer {key}{}", "a".repeat(50_000))), 401, "invalid_token"),
+        (bytes("authorization: Bearer ", &[key.as_bytes(), b"\0"].concat()), 400, "malformed_request"),
+        (line(format!("Bearer {key}\r\nauthorization: Bearer {key}")), 400, "malformed_request"),
+        (line(format!("Bearer\r\n {key}")), 400, "malformed_request"),
+        (bytes("authorization : Bearer ", key.as_bytes()), 400, "malformed_request"),
+        (line(format!("Bearer {}", "a".repeat(1 << 20))), 431, "malformed_request"),
+    ]
+}
+
+#[tokio::test]
+async fn a_header_that_is_wrong_in_whatever_way_is_refused_in_the_words_for_it() {
+    let skep = Skep::start().await;
+    for (header, status, code) in spellings(&skep.admin) {
+        let shown = String::from_utf8_lossy(&header[..header.len().min(120)]).into_owned();
+        let first = b"GET /api/whoami HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+        let said = exchange(&skep, [&first[..], &header, b"\r\n"].concat()).await;
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {said}");
+        assert!(said.contains(&format!("\r\nskep-error: {code}\r\n")), "{shown:?}: {said}");
+        assert!(!said.contains(&skep.admin), "{shown:?}: {said}");
+    }
+    let key = &skep.admin;
+    let first = "GET /api/whoami HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    for right in [format!("AUTHORIZATION:Bearer {key}"), format!("Authorization:\tbEARER\t \t{key} \t")] {
+        let said = exchange(&skep, format!("{first}{right}\r\n\r\n")).await;
+        assert!(said.starts_with("HTTP/1.1 200 "), "{right}: {said}");
     }
 }
 

@@ -11,7 +11,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
-use skep_server::{BootDefaults, Metrics, ServerOrder, run};
+use skep_server::{BootDefaults, Limits, Metrics, ServerOrder, TrustedProxies, run, tls::Certificates};
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -34,8 +34,28 @@ pub(crate) struct Skep {
     pub(crate) data: TempDir,
 }
 
+/// How a server under test differs from any other.
+pub(crate) struct Options {
+    pub(crate) limits: Limits,
+    pub(crate) proxies: TrustedProxies,
+    pub(crate) tls: Option<Certificates>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // All tests call from one address.
+        let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
+        Self { limits, proxies: TrustedProxies::default(), tls: None }
+    }
+}
+
 impl Skep {
     pub(crate) async fn start() -> Self {
+        Self::start_with(Options::default()).await
+    }
+
+    pub(crate) async fn start_with(options: Options) -> Self {
+        let Options { limits, proxies, tls } = options;
         let data = tempfile::tempdir().unwrap();
         let metrics = Metrics::default();
         let settings = SqliteSettings {
@@ -57,9 +77,13 @@ impl Skep {
             store: Arc::clone(&store),
             swarm: Err("these tests have none".to_owned()),
             data_dir: data.path().to_owned(),
+            workspaces: data.path().join("workspaces"),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
             metrics,
             metrics_listener: Some(metrics_listener),
+            tls,
+            proxies,
+            limits,
         };
         let serving = tokio::spawn(run(order, async { drop(stopped.await) }));
         let mut skep = Self {
@@ -68,7 +92,7 @@ impl Skep {
             store,
             account,
             admin: String::new(),
-            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            http: client(),
             stop: Some(stop),
             serving: Some(serving),
             data,
@@ -154,6 +178,12 @@ impl Skep {
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
     }
+}
+
+fn client() -> reqwest::Client {
+    // The first of all tests chooses.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
 /// What a refusal says, once its shape was checked.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod accounts;
+mod audit;
 mod auth;
 mod boot;
 mod errors;
@@ -10,5 +12,9 @@ mod keys;
 mod metrics;
 mod open_metrics;
 mod openapi;
+mod rotation;
 mod routes;
+mod session;
 mod store_faults;
+mod transport;
+mod waitlist;

@@ -19,7 +19,11 @@ struct Operation {
 impl Operation {
     /// A path that the route matches.
     fn concrete(&self) -> String {
-        self.path.replace("{pid}", "4242").replace("{id}", "key_x").replace("{exec_id}", "exec_x")
+        self.path
+            .replace("{pid}", "4242")
+            .replace("{id}", "key_x")
+            .replace("{exec_id}", "exec_x")
+            .replace("{entry}", "wait_x")
     }
 }
 
@@ -51,24 +55,38 @@ fn operations(document: &Value) -> Vec<Operation> {
 
 /// Every operation that the service is promised to have.
 const PROMISED: &[(&str, &str)] = &[
+    ("DELETE", "/api/accounts/{id}"),
+    ("DELETE", "/api/keys"),
     ("DELETE", "/api/keys/{id}"),
+    ("DELETE", "/api/session"),
     ("DELETE", "/api/swarm/vm/{pid}"),
+    ("GET", "/api/accounts"),
+    ("GET", "/api/accounts/{id}"),
+    ("DELETE", "/api/waitlist/{entry}"),
+    ("GET", "/api/audit"),
     ("GET", "/api/health"),
     ("GET", "/api/keys"),
     ("GET", "/api/keys/{id}"),
     ("GET", "/api/openapi.json"),
+    ("GET", "/api/session"),
     ("GET", "/api/swarm/status"),
     ("GET", "/api/swarm/vm/{pid}"),
     ("GET", "/api/swarm/vm/{pid}/console"),
     ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
+    ("GET", "/api/waitlist"),
     ("GET", "/api/whoami"),
     ("GET", "/metrics"),
+    ("PATCH", "/api/accounts/{id}"),
     ("PATCH", "/api/swarm/vm/{pid}"),
+    ("POST", "/api/accounts"),
     ("POST", "/api/exec"),
     ("POST", "/api/keys"),
+    ("POST", "/api/keys/{id}/rotate"),
+    ("POST", "/api/session"),
     ("POST", "/api/swarm/boot"),
     ("POST", "/api/swarm/cleanup"),
     ("POST", "/api/swarm/vm/{pid}/exec"),
+    ("POST", "/api/waitlist"),
 ];
 
 #[tokio::test]
@@ -96,7 +114,9 @@ async fn what_is_described_is_there_and_demands_what_it_says() {
         let bare = || skep.bare(method.clone(), &operation.concrete());
         let status = bare().send().await.unwrap().status();
         let Some(scopes) = scopes else {
-            assert_eq!(status, 200, "{method} {path} is public");
+            // A body is missing where one is needed; nobody asks for a key.
+            let expected = if *method == Method::GET { 200 } else { 400 };
+            assert_eq!(status, expected, "{method} {path} is public");
             continue;
         };
         assert_eq!(status, 401, "{method} {path}");

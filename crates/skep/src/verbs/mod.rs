@@ -1,5 +1,7 @@
 //! The verbs, a file for each.
 
+pub(crate) mod account;
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bake;
 pub(crate) mod bench;

@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
+use skep_keeper::{DataDir, KeeperOrder, PairFiles, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
 use skep_server::Metrics;
 
@@ -24,8 +24,9 @@ use super::bake::bakery;
 use crate::{
     admin_key, engine, logging, output,
     service::{self, Listeners},
-    settings::Settings,
+    settings::{Settings, TlsSource},
     templates::BaseTemplate,
+    tls::{Holder, Tls},
 };
 
 /// How long requests under way may take once the server shall end: a little more than the server gives them.
@@ -48,9 +49,10 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     if let Some((_, error)) = check(&settings).into_iter().next() {
         return Err(error);
     }
+    let source = settings.transport.tls_source()?;
     logging::begin(&settings)?;
     if rustix::process::geteuid().is_root() {
-        return keep(&settings);
+        return keep(&settings, source);
     }
     serve_alone(&settings)?;
     Ok(ExitCode::SUCCESS)
@@ -59,8 +61,10 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
 /// What is wrong with settings that each may be, but not together or not here, by their names.
 pub(super) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
     let metrics = settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address);
+    let guarded = settings.transport.is_guarded();
     let checks = [
-        ("listen", skep_server::check_address(settings.listen).map_err(Into::into)),
+        ("listen", skep_server::check_address(settings.listen, guarded).map_err(Into::into)),
+        ("tls", settings.transport.tls_source().map(drop)),
         ("metrics_listen", metrics.map_err(Into::into)),
         ("log_level", logging::check(settings)),
     ];
@@ -68,11 +72,16 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
 }
 
 /// The keeper, until it is told to stop.
-fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
+fn keep(settings: &Settings, source: TlsSource) -> anyhow::Result<ExitCode> {
     refuse_second(&settings.data_dir)?;
+    let tls = match source {
+        TlsSource::Files { certificate, key } => Some(PairFiles::open(certificate, key)?),
+        TlsSource::PlainText | TlsSource::SelfSigned => None,
+    };
     let order = KeeperOrder {
         data_dir: settings.data_dir.clone(),
         listen: [settings.listen].into_iter().chain(settings.metrics_listen).collect(),
+        tls,
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
         // Not its path: an upgrade replaces the file while an old keeper still runs.
@@ -154,10 +163,11 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime could not start")?.block_on(async {
+        let tls = Tls::of(settings, Holder::Us).await?;
         let metrics = Metrics::default();
         let store = service::open_store(settings, Some(admin_key), &metrics).await?;
-        service::serve(settings, listeners, metrics, store, Err(NO_ROOT.to_owned()), std::future::pending())
-            .await
+        let no_swarm = Err(NO_ROOT.to_owned());
+        service::serve(settings, listeners, metrics, store, no_swarm, tls, std::future::pending()).await
     })
 }
 

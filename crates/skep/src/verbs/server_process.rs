@@ -26,6 +26,7 @@ use crate::{
     engine, logging,
     service::{self, AdminKey, Listeners},
     settings::Settings,
+    tls::{Holder, Tls},
 };
 
 /// The descriptor of the keeper's socket.
@@ -71,7 +72,7 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
 
 fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
-    write.push(settings.server_dir());
+    write.extend([settings.server_dir(), settings.workspaces()]);
     let reach = Reach { write, read: vec![settings.image_dir()] };
     match confine(&reach, rules())? {
         Confinement::Full => tracing::debug!("confined by Landlock"),
@@ -103,12 +104,13 @@ async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
         })
         .transpose()?;
     let listeners = sort(listeners, &settings)?;
+    let tls = Tls::of(&settings, Holder::Keeper(keeper.clone())).await?;
     let metrics = Metrics::default();
     let store = service::open_store(&settings, admin_key, &metrics).await?;
     let swarm = start_swarm(&keeper, Arc::clone(&store), swarm, settings.pool_size, metrics.clone()).await?;
     // A server without its keeper could not end what it boots.
     let gone = async move { keeper.closed().await };
-    service::serve(&settings, listeners, metrics, store, swarm, gone).await
+    service::serve(&settings, listeners, metrics, store, swarm, tls, gone).await
 }
 
 /// The listening sockets, in the order in which the keeper was told to bind them.

@@ -2,13 +2,20 @@
 
 use rusqlite::{Connection, Row, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
-use skep_api::{AccountId, keys::Limits};
+use skep_api::{AccountId, KeyId, keys::Limits};
 
 use super::{
-    columns::{Columns, change, json, millis, one},
+    columns::{Columns, all, change, json, millis, one, signed},
     fault::Fault,
+    keys, vms,
 };
-use crate::{Account, EnsureDefaultAccount, Error, SetAccountRoots};
+use crate::{
+    Account, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount, Error,
+    ListAccounts, RevokeAllKeys, SetAccountRoots,
+};
+
+/// Later in order than every id.
+const AFTER_ALL_IDS: &str = "~";
 
 /// The account `default`, made where it is missing.
 pub(super) fn ensure_default(
@@ -16,24 +23,117 @@ pub(super) fn ensure_default(
     id: AccountId,
     command: &EnsureDefaultAccount,
 ) -> Result<Account, Fault> {
-    change(
+    let new = CreateAccount {
+        name: DEFAULT_ACCOUNT.to_owned(),
+        roots: command.roots.clone(),
+        allowed_ips: Vec::new(),
+        limits: Limits { max_vms: None, max_memory_mb: None },
+        at: command.at,
+    };
+    insert(connection, id, &new)?;
+    by_name(connection, DEFAULT_ACCOUNT)
+}
+
+/// Makes an account.
+pub(super) fn create(
+    connection: &Connection,
+    id: AccountId,
+    command: &CreateAccount,
+) -> Result<Account, Fault> {
+    if !insert(connection, id, command)? {
+        return Err(Error::AccountNameTaken { name: command.name.clone() }.into());
+    }
+    by_id(connection, id)
+}
+
+/// Inserts the row, unless its name is taken.
+fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, Fault> {
+    let inserted = change(
         connection,
-        "INSERT INTO accounts (id, name, roots, allowed_ips, created_at)
-         VALUES (:id, :name, :roots, '[]', :at) ON CONFLICT (name) DO NOTHING",
+        "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, created_at)
+         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :at)
+         ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING",
         named_params! {
             ":id": id.to_string(),
-            ":name": DEFAULT_ACCOUNT,
+            ":name": command.name,
             ":roots": json(&command.roots)?,
+            ":allowed_ips": json(&command.allowed_ips)?,
+            ":max_vms": command.limits.max_vms,
+            ":max_memory_mb": command.limits.max_memory_mb.map(signed).transpose()?,
             ":at": millis(command.at),
         },
     )?;
-    by_name(connection, DEFAULT_ACCOUNT)
+    Ok(inserted == 1)
+}
+
+/// Changes what may change of an account.
+pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fault> {
+    change(
+        connection,
+        "UPDATE accounts SET roots = coalesce(:roots, roots),
+                             allowed_ips = coalesce(:allowed_ips, allowed_ips),
+                             max_vms = CASE WHEN :vms THEN :max_vms ELSE max_vms END,
+                             max_memory_mb = CASE WHEN :memory THEN :max_memory_mb ELSE max_memory_mb END
+         WHERE id = :id AND deleted_at IS NULL",
+        named_params! {
+            ":id": command.account.to_string(),
+            ":roots": command.roots.as_ref().map(json).transpose()?,
+            ":allowed_ips": command.allowed_ips.as_ref().map(json).transpose()?,
+            ":vms": command.max_vms.is_some(),
+            ":max_vms": command.max_vms.flatten(),
+            ":memory": command.max_memory_mb.is_some(),
+            ":max_memory_mb": command.max_memory_mb.flatten().map(signed).transpose()?,
+        },
+    )?;
+    by_id(connection, command.account)
+}
+
+/// Deletes an account without VMs, and gives what it was and the keys that were revoked with it.
+pub(super) fn delete(
+    connection: &Connection,
+    command: &DeleteAccount,
+) -> Result<(Account, Vec<KeyId>), Fault> {
+    let account = by_id(connection, command.account)?;
+    if account.name == DEFAULT_ACCOUNT {
+        return Err(Error::DefaultAccountStays.into());
+    }
+    let vms = vms::count_alive(connection, account.id)?;
+    if vms > 0 {
+        return Err(Error::AccountInUse { name: account.name, vms }.into());
+    }
+    let revocation = RevokeAllKeys {
+        account: account.id,
+        except: None,
+        at: command.at,
+        request_id: command.request_id.clone(),
+    };
+    let revoked = keys::revoke_all(connection, &revocation)?;
+    let sql = "UPDATE accounts SET deleted_at = ?2 WHERE id = ?1 AND deleted_at IS NULL";
+    change(connection, sql, params![account.id.to_string(), millis(command.at)])?;
+    Ok((account, revoked))
+}
+
+/// A page of accounts, newest first: their ids are in the order of their making.
+pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fault> {
+    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let mut accounts = all(
+        connection,
+        "SELECT * FROM accounts WHERE id < ?1 AND deleted_at IS NULL ORDER BY id DESC LIMIT ?2",
+        // One more than asked for tells whether there is a next page.
+        params![before, i64::from(query.limit.max(1)) + 1],
+        decode,
+    )?;
+    let more = accounts.len() > limit;
+    accounts.truncate(limit);
+    let next = accounts.last().filter(|_| more).map(|last| last.id);
+    Ok(AccountPage { accounts, next })
 }
 
 /// Gives an account other roots.
 pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, Fault> {
     let roots = json(&command.roots)?;
-    let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1";
+    let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     change(connection, sql, params![command.account.to_string(), roots])?;
     by_id(connection, command.account)
 }
@@ -41,13 +141,22 @@ pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> R
 /// An account.
 pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
     let id = id.to_string();
+    let sql = "SELECT * FROM accounts WHERE id = ?1 AND deleted_at IS NULL";
+    let found = one(connection, sql, [&id], decode)?;
+    found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
+}
+
+/// The account that a record refers to, deleted or not.
+pub(super) fn referred_to(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
+    let id = id.to_string();
     let found = one(connection, "SELECT * FROM accounts WHERE id = ?1", [&id], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
 }
 
 /// An account by its name.
 pub(super) fn by_name(connection: &Connection, name: &str) -> Result<Account, Fault> {
-    let found = one(connection, "SELECT * FROM accounts WHERE name = ?1", [name], decode)?;
+    let sql = "SELECT * FROM accounts WHERE name = ?1 AND deleted_at IS NULL";
+    let found = one(connection, sql, [name], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: name.to_owned() }.into())
 }
 

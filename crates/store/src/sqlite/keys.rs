@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ADMIN_KEY_NAME, EnsureAdminKey, Error, EventKind, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey,
-    PresentedKey, RevokeKey,
+    PresentedKey, RevokeAllKeys, RevokeKey, RotateKey,
 };
 
 /// Later in order than every id.
@@ -114,6 +114,60 @@ pub(super) fn ensure_admin(
     create(connection, id, &new)
 }
 
+/// Makes a key like another one and with its name. Both are valid.
+pub(super) fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, Fault> {
+    let rotated = change(
+        connection,
+        "UPDATE keys SET rotated_at = ?3
+         WHERE account = ?1 AND id = ?2 AND revoked_at IS NULL AND rotated_at IS NULL",
+        params![command.account.to_string(), command.id.to_string(), millis(command.at)],
+    )?;
+    let old = by_id(connection, command.account, command.id)?.key;
+    if rotated == 0 {
+        return Err(not_valid(&old).into());
+    }
+    let new = NewKey {
+        account: old.account,
+        name: old.name.clone(),
+        environment: old.environment,
+        role: old.role,
+        scopes: old.scopes.clone(),
+        vm: old.vm,
+        hash: command.hash,
+        prefix: command.prefix.clone(),
+        expires_at: command.expires_at,
+        at: command.at,
+        request_id: command.request_id.clone(),
+    };
+    let record = create(connection, id, &new)?;
+    let event = NewEvent {
+        account: old.account,
+        kind: EventKind::KeyRotated,
+        body: json!({ "key": old.id, "name": old.name, "successor": id }),
+        at: command.at,
+        request_id: command.request_id.as_deref(),
+    };
+    events::append(connection, &event)?;
+    Ok(record)
+}
+
+fn not_valid(key: &Key) -> Error {
+    let (state, way_out) = match key.revoked_at {
+        Some(_) => ("revoked", "create another one"),
+        None => ("rotated already", "rotate the one that has its name now"),
+    };
+    Error::KeyNotValid { id: key.id, state, way_out }
+}
+
+/// Revokes the keys of an account that are not revoked yet, and gives them.
+pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Result<Vec<KeyId>, Fault> {
+    accounts::by_id(connection, command.account)?;
+    let sql = "SELECT * FROM keys WHERE account = ?1 AND revoked_at IS NULL AND id IS NOT ?2 ORDER BY id";
+    let except = command.except.map(|id| id.to_string());
+    let valid = all(connection, sql, params![command.account.to_string(), except], decode)?;
+    revoke_each(connection, valid, command.at, command.request_id.as_deref())
+}
+
 /// Revokes a key that is not revoked yet.
 pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
     let revoked = change(
@@ -128,21 +182,31 @@ pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<Key
     Ok(record)
 }
 
-/// Revokes the keys that are bound to a VM, which has ended.
+/// Revokes the keys that are bound to a VM, which has ended, and gives them.
 pub(super) fn revoke_bound(
     connection: &Connection,
     vm: VmId,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<(), Fault> {
+) -> Result<Vec<KeyId>, Fault> {
     let sql = "SELECT * FROM keys WHERE vm = ?1 AND revoked_at IS NULL ORDER BY id";
     let bound = all(connection, sql, [vm.to_string()], decode)?;
-    for KeyRecord { key, .. } in bound {
+    revoke_each(connection, bound, at, request_id)
+}
+
+fn revoke_each(
+    connection: &Connection,
+    keys: Vec<KeyRecord>,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<Vec<KeyId>, Fault> {
+    let mut revoked = Vec::new();
+    for KeyRecord { key } in keys {
         let (account, id) = (key.account, key.id);
-        let request_id = request_id.map(str::to_owned);
-        revoke(connection, &RevokeKey { account, id, at, request_id })?;
+        revoke(connection, &RevokeKey { account, id, at, request_id: request_id.map(str::to_owned) })?;
+        revoked.push(id);
     }
-    Ok(())
+    Ok(revoked)
 }
 
 fn append_revoked(
@@ -166,7 +230,8 @@ pub(super) fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> R
 /// The key with this hash, and its account.
 pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option<PresentedKey>, Fault> {
     let Some(record) = by_hash(connection, hash)? else { return Ok(None) };
-    let account = accounts::by_id(connection, record.key.account)?;
+    // The keys of an account that was deleted are told from unknown ones: they are revoked.
+    let account = accounts::referred_to(connection, record.key.account)?;
     Ok(Some(PresentedKey { record, account }))
 }
 
@@ -217,6 +282,7 @@ fn decode(row: &Row<'_>) -> Result<KeyRecord, Fault> {
         last_used_at: row.maybe_time("last_used_at")?,
         expires_at: row.maybe_time("expires_at")?,
         revoked_at: row.maybe_time("revoked_at")?,
+        rotated_at: row.maybe_time("rotated_at")?,
     };
-    Ok(KeyRecord { key, rotated_at: row.maybe_time("rotated_at")? })
+    Ok(KeyRecord { key })
 }

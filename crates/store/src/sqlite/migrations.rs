@@ -6,7 +6,12 @@ use rusqlite_migration::{M, Migrations};
 use super::fault::Fault;
 use crate::Cause;
 
-const STEPS: &[M<'static>] = &[M::up(include_str!("migrations/0001_accounts_keys_vms_events.sql"))];
+const STEPS: &[M<'static>] = &[
+    M::up(include_str!("migrations/0001_accounts_keys_vms_events.sql")),
+    M::up(include_str!("migrations/0002_accounts_are_deleted.sql")),
+    M::up(include_str!("migrations/0003_waitlist.sql")),
+    M::up(include_str!("migrations/0004_audit_sessions.sql")),
+];
 
 /// The newest version that this program knows.
 pub(super) const KNOWN: i64 = STEPS.len() as i64;
@@ -64,5 +69,29 @@ mod tests {
         migrate(&mut connection).unwrap();
         assert_eq!(epoch(&connection), first);
         assert_eq!(version(&connection).unwrap(), KNOWN);
+    }
+
+    #[test]
+    fn accounts_keep_what_refers_to_them() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.pragma_update(None, "foreign_keys", true).unwrap();
+        Migrations::from_slice(&STEPS[..1]).to_latest(&mut connection).unwrap();
+        connection
+            .execute_batch(
+                "INSERT INTO accounts VALUES ('acc_1', 'default', '[\"/srv\"]', '[]', 7, NULL, 5);
+                 INSERT INTO keys (id, account, sha256, prefix, name, environment, scopes, created_at)
+                 VALUES ('key_1', 'acc_1', zeroblob(32), 'p', 'n', 'prod', '[]', 5);
+                 INSERT INTO events (epoch, account, type, body, at) VALUES ('e', 'acc_1', 'key.created', '{}', 5);",
+            )
+            .unwrap();
+        migrate(&mut connection).unwrap();
+        let row = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+        assert_eq!(row("SELECT name || roots || max_vms || created_at FROM accounts"), "default[\"/srv\"]75");
+        assert_eq!(row("SELECT k.id || a.id FROM keys k JOIN accounts a ON a.id = k.account"), "key_1acc_1");
+        // The references hold still: both ways.
+        assert!(connection.execute("DELETE FROM accounts", []).is_err());
+        assert!(connection.execute("UPDATE keys SET account = 'acc_2'", []).is_err());
+        let broken = connection.prepare("PRAGMA foreign_key_check").unwrap().exists([]).unwrap();
+        assert!(!broken);
     }
 }

@@ -1,19 +1,23 @@
 //! The store in one SQLite file: one thread writes, a few connections read beside it.
 
 mod accounts;
+mod audit;
 mod columns;
 mod copies;
 mod events;
 mod fault;
 mod file;
 mod health;
+mod history;
 mod inspect;
 mod keys;
 mod migrations;
 mod readers;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod vms;
+mod waitlist;
 mod writer;
 
 pub use self::{
@@ -24,15 +28,23 @@ pub use self::{
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId};
+use rusqlite::Connection;
+use skep_accounts::{KeyHash, SessionHash};
+use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
+use tokio::sync::broadcast;
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, Cause, ChangeVm, CommitObserver, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error,
-    Event, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result,
-    RevokeKey, SetAccountRoots, Store, VmRecord,
+    Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CommitObserver,
+    CreateAccount, DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry,
+    NewKey, NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
+    RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmRecord,
+    WaitlistPage,
 };
+
+/// Revocations that may wait for a listener; one that falls behind further looks its key up.
+const REVOCATIONS: usize = 1024;
 
 /// Where the database is, and how patient it is.
 #[derive(Debug, Clone)]
@@ -58,6 +70,7 @@ pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
     path: PathBuf,
+    revocations: broadcast::Sender<KeyId>,
 }
 
 impl SqliteStore {
@@ -72,6 +85,25 @@ impl SqliteStore {
         });
         opened.await.map_err(|error| Error::Internal { path, source: Cause::of(&error) })?
     }
+
+    fn of(writer: Writer, readers: Readers, path: PathBuf) -> Self {
+        Self { writer, readers, path, revocations: broadcast::channel(REVOCATIONS).0 }
+    }
+
+    /// Carries out a command that revokes keys, and tells whoever listens of them.
+    async fn revoke<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
+    ) -> Result<T> {
+        let listeners = self.revocations.clone();
+        let tell = move |(_, revoked): &(T, Vec<KeyId>)| {
+            for id in revoked {
+                // That nobody listens is no fault.
+                let _ = listeners.send(*id);
+            }
+        };
+        Ok(self.writer.run_then(command, tell).await?.0)
+    }
 }
 
 fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
@@ -79,7 +111,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
     let writer = Writer::start(connection, Arc::clone(&file), Arc::clone(&settings.observer))?;
-    Ok(SqliteStore { writer, readers: Readers::new(file), path: settings.path.clone() })
+    Ok(SqliteStore::of(writer, Readers::new(file), settings.path.clone()))
 }
 
 #[async_trait]
@@ -102,6 +134,27 @@ impl Store for SqliteStore {
         self.readers.run(move |c| accounts::by_name(c, &name)).await
     }
 
+    async fn create_account(&self, command: CreateAccount) -> Result<Account> {
+        let id = AccountId::generate();
+        self.writer.run(move |c| accounts::create(c, id, &command)).await
+    }
+
+    async fn change_account(&self, command: ChangeAccount) -> Result<Account> {
+        self.writer.run(move |c| accounts::alter(c, &command)).await
+    }
+
+    async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted> {
+        let deleted = self.revoke(move |c| {
+            let (account, revoked) = accounts::delete(c, &command)?;
+            Ok((AccountDeleted { account, keys_revoked: number(&revoked) }, revoked))
+        });
+        deleted.await
+    }
+
+    async fn list_accounts(&self, query: ListAccounts) -> Result<AccountPage> {
+        self.readers.run(move |c| accounts::list(c, query)).await
+    }
+
     async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord> {
         let id = KeyId::generate();
         self.writer.run(move |c| keys::ensure_admin(c, id, &command)).await
@@ -113,7 +166,24 @@ impl Store for SqliteStore {
     }
 
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord> {
-        self.writer.run(move |c| keys::revoke(c, &command)).await
+        self.revoke(move |c| Ok((keys::revoke(c, &command)?, vec![command.id]))).await
+    }
+
+    async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| keys::rotate(c, id, &command)).await
+    }
+
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32> {
+        let revoked = self.revoke(move |c| {
+            let revoked = keys::revoke_all(c, &command)?;
+            Ok((number(&revoked), revoked))
+        });
+        revoked.await
+    }
+
+    fn revocations(&self) -> broadcast::Receiver<KeyId> {
+        self.revocations.subscribe()
     }
 
     async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord> {
@@ -132,6 +202,18 @@ impl Store for SqliteStore {
         self.writer.run(move |c| keys::note_uses(c, &uses)).await
     }
 
+    async fn create_session(&self, command: NewSession) -> Result<()> {
+        self.writer.run(move |c| sessions::create(c, &command)).await
+    }
+
+    async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>> {
+        self.readers.run(move |c| sessions::presented(c, hash)).await
+    }
+
+    async fn end_session(&self, hash: SessionHash) -> Result<bool> {
+        self.writer.run(move |c| sessions::end(c, hash)).await
+    }
+
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
         self.writer.run(move |c| vms::record_boots(c, &command)).await
     }
@@ -141,11 +223,11 @@ impl Store for SqliteStore {
     }
 
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
-        self.writer.run(move |c| vms::record_end(c, &command)).await
+        self.revoke(move |c| vms::record_end(c, &command)).await
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
-        self.writer.run(move |c| vms::end_vms(c, &command)).await
+        self.revoke(move |c| vms::end_vms(c, &command)).await
     }
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
@@ -156,6 +238,31 @@ impl Store for SqliteStore {
         self.readers.run(move |c| events::after(c, sequence, limit)).await
     }
 
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()> {
+        let id = WaitlistId::generate();
+        self.writer.run(move |c| waitlist::join(c, id, &command)).await
+    }
+
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage> {
+        self.readers.run(move |c| waitlist::list(c, query)).await
+    }
+
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry> {
+        self.writer.run(move |c| waitlist::remove(c, &command)).await
+    }
+
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()> {
+        self.writer.run(move |c| audit::record(c, &entries)).await
+    }
+
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage> {
+        self.readers.run(move |c| audit::list(c, &query)).await
+    }
+
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed> {
+        self.writer.run(move |c| history::trim(c, &command)).await
+    }
+
     async fn ping(&self, limit: Duration) -> Result<()> {
         let written = tokio::time::timeout(limit, self.writer.run(health::write_second));
         written.await.unwrap_or_else(|_| {
@@ -163,4 +270,8 @@ impl Store for SqliteStore {
             Err(Error::Unavailable { path: self.path.clone(), source })
         })
     }
+}
+
+fn number(keys: &[KeyId]) -> u32 {
+    u32::try_from(keys.len()).unwrap_or(u32::MAX)
 }

@@ -37,6 +37,8 @@ async fn opening_again_finds_all_of_it() {
     let (alive, ended) = (booted(account.id, 3), booted(account.id, 4));
     store.record_boots(boot(vec![alive.clone(), ended.clone()])).await.unwrap();
     store.record_end(end(ended.id, EndReason::Expired, 600)).await.unwrap();
+    let session = crate::suite::sessions::session(admin.key.id, 1, 5);
+    store.create_session(session).await.unwrap();
     let events = all_events(&*store).await;
     drop(store);
 
@@ -45,6 +47,7 @@ async fn opening_again_finds_all_of_it() {
     assert_eq!(store.ensure_admin_key(admin_key(1)).await.unwrap(), admin);
     assert_eq!(store.alive_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
     assert_eq!(all_events(&store).await, events, "the epoch too stays");
+    assert!(store.session(session.hash).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -163,7 +166,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
     let writer = Writer::start(connection, Arc::clone(&file), Arc::new(())).unwrap();
-    let store = SqliteStore { writer, readers: Readers::new(file), path: settings.path };
+    let store = SqliteStore::of(writer, Readers::new(file), settings.path);
 
     let account = default_account(&store).await.id;
     let mut answered = Vec::new();
@@ -180,4 +183,29 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     answered.sort_unstable();
     assert_eq!(kept, answered);
     assert_eq!(all_events(&store).await.len(), answered.len());
+}
+
+/// The count that retention goes by, against what the file really grows by.
+#[tokio::test]
+async fn what_history_takes_is_counted_about_right() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let raw = Connection::open(database(&folder)).unwrap();
+    let size = || {
+        raw.execute_batch("DELETE FROM vms; VACUUM; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        fs::metadata(database(&folder)).unwrap().len()
+    };
+    let empty = size();
+    for wave in 0..20 {
+        store.record_audit(crate::suite::audit::entries(account, 500, 500 * wave)).await.unwrap();
+    }
+    let with_audit = size();
+    for _ in 0..20 {
+        store.record_boots(boot((0..250).map(|pid| booted(account, pid)).collect())).await.unwrap();
+    }
+    let whole = size();
+    for (name, grown) in [("audit", with_audit - empty), ("events", whole - with_audit)] {
+        let counted = history::volume(&raw, name).unwrap();
+        assert!(counted > grown / 2 && counted < grown * 2, "{name}: counted {counted}, grown by {grown}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, named_params, params};
 use serde_json::{Value, json};
-use skep_api::{AccountId, VmId, swarm::EndReason};
+use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
 
 use super::{
     accounts,
@@ -70,8 +70,8 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
     found.filter(|_| changed == 1).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
 }
 
-/// Records a VM's end, if it lives.
-pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<Ended, Fault> {
+/// Records a VM's end, if it lives, and gives the keys that were revoked with it.
+pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Vec<KeyId>), Fault> {
     let ended = change(
         connection,
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
@@ -79,6 +79,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
     )?;
     let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
     let record = found.ok_or(Error::UnknownVm { vm: command.vm })?;
+    let mut revoked = Vec::new();
     if ended == 1 {
         let event = NewEvent {
             account: record.vm.account,
@@ -88,28 +89,40 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
             request_id: command.request_id.as_deref(),
         };
         events::append(connection, &event)?;
-        keys::revoke_bound(connection, command.vm, command.at, command.request_id.as_deref())?;
+        revoked = keys::revoke_bound(connection, command.vm, command.at, command.request_id.as_deref())?;
     }
-    Ok(Ended { record, first: ended == 1 })
+    Ok((Ended { record, first: ended == 1 }, revoked))
 }
 
-/// Records the end of those of these VMs that live.
-pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<Vec<VmRecord>, Fault> {
-    let mut ended = Vec::new();
+/// Records the end of those of these VMs that live, and gives the keys that were revoked with them.
+pub(super) fn end_vms(
+    connection: &Connection,
+    command: &EndVms,
+) -> Result<(Vec<VmRecord>, Vec<KeyId>), Fault> {
+    let (mut ended, mut revoked) = (Vec::new(), Vec::new());
     for vm in &command.vms {
         let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
         if one(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
             let end = RecordEnd { vm: *vm, reason: command.reason, at: command.at, request_id: None };
-            ended.push(record_end(connection, &end)?.record);
+            let (one, keys) = record_end(connection, &end)?;
+            ended.push(one.record);
+            revoked.extend(keys);
         }
     }
-    Ok(ended)
+    Ok((ended, revoked))
 }
 
 /// The VMs that live, oldest first.
 pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
     let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
     all(connection, sql, [], decode)
+}
+
+/// How many VMs of this account live.
+pub(super) fn count_alive(connection: &Connection, account: AccountId) -> Result<u32, Fault> {
+    let sql = "SELECT count(*) AS vms FROM vms WHERE account = ?1 AND ended_at IS NULL";
+    let count = one(connection, sql, [account.to_string()], |row| row.number("vms"))?;
+    Ok(count.unwrap_or(0))
 }
 
 /// Refuses a VM that is not this account's, or does not live.

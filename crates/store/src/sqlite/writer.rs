@@ -53,9 +53,19 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     {
+        self.run_then(command, |_| ()).await
+    }
+
+    /// The same, and tells of the outcome once it is durable, whether the caller waited for it or not.
+    pub(super) async fn run_then<T, F, N>(&self, command: F, news: N) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+        N: FnOnce(&T) + Send + 'static,
+    {
         let gone = || Fault::Away(Cause::text("the store's writer has ended")).into_error(self.file.path());
         let (reply, answer) = oneshot::channel();
-        let job = Command { command: Some(command), outcome: None, reply };
+        let job = Command { command: Some(command), outcome: None, news, reply };
         let queue = self.queue.as_ref().ok_or_else(gone)?;
         queue.send(Box::new(job)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
@@ -80,16 +90,18 @@ trait Job: Send {
     fn answer(self: Box<Self>, committed: Result<(), Error>);
 }
 
-struct Command<T, F> {
+struct Command<T, F, N> {
     command: Option<F>,
     outcome: Option<Result<T, Error>>,
+    news: N,
     reply: oneshot::Sender<Result<T, Error>>,
 }
 
-impl<T, F> Job for Command<T, F>
+impl<T, F, N> Job for Command<T, F, N>
 where
     T: Send,
     F: FnOnce(&Connection) -> Result<T, Fault> + Send,
+    N: FnOnce(&T) + Send,
 {
     fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error> {
         let Some(command) = self.command.take() else { return Ok(()) };
@@ -110,6 +122,9 @@ where
             // Never run, so never committed: dropping the sender tells that the writer ended.
             (Ok(()), None) => return,
         };
+        if let Ok(outcome) = &answer {
+            (self.news)(outcome);
+        }
         // The caller may be gone; the command counts all the same.
         let _ = self.reply.send(answer);
     }
@@ -208,7 +223,7 @@ mod tests {
         command: impl FnOnce(&Connection) -> Result<usize, Fault> + Send + 'static,
     ) -> (Box<dyn Job>, Answer) {
         let (reply, answer) = oneshot::channel();
-        (Box::new(Command { command: Some(command), outcome: None, reply }), answer)
+        (Box::new(Command { command: Some(command), outcome: None, news: |_: &usize| (), reply }), answer)
     }
 
     fn insert(connection: &Connection, word: &str) -> Result<usize, Fault> {

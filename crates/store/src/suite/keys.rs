@@ -19,7 +19,7 @@ pub async fn a_key_is_kept_as_it_was_made(store: Arc<dyn Store>) {
     assert_eq!((&key.name, &key.prefix, &key.scopes), (&command.name, &command.prefix, &command.scopes));
     assert_eq!((key.account, key.environment, key.role), (account.id, command.environment, command.role));
     assert_eq!((key.created_at, key.expires_at), (moment(1), Some(moment(1_000))));
-    assert_eq!((key.last_used_at, key.revoked_at, made.rotated_at, key.vm), (None, None, None, None));
+    assert_eq!((key.last_used_at, key.revoked_at, key.rotated_at, key.vm), (None, None, None, None));
 
     assert_eq!(store.key(account.id, key.id).await.unwrap(), made);
     let presented = store.key_by_hash(hash(1)).await.unwrap().unwrap();
@@ -150,7 +150,7 @@ pub async fn a_new_admin_key_takes_the_name(store: Arc<dyn Store>) {
     let second = store.ensure_admin_key(admin_key(2)).await.unwrap().key;
     assert_ne!(first, second.id);
     let old = store.key(account, first).await.unwrap();
-    assert!(old.rotated_at.is_some());
+    assert!(old.key.rotated_at.is_some());
     assert_eq!(old.key.revoked_at, None, "it stays valid until somebody revokes it");
     let refused = store.create_key(new_key(account, "admin", 3)).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::NameTaken);

@@ -8,10 +8,14 @@
 #![allow(missing_docs, reason = "a test's name is its promise")]
 
 pub mod accounts;
+pub mod audit;
 pub mod concurrency;
 pub mod events;
 pub mod keys;
+pub mod rotation;
+pub mod sessions;
 pub mod vms;
+pub mod waitlist;
 
 use std::collections::BTreeMap;
 
@@ -20,12 +24,13 @@ use serde_json::Value;
 use skep_accounts::{KeyHash, KeySecret};
 use skep_api::{
     AccountId, Environment, KeyId, Role, Scope, VmId,
+    keys::Limits,
     swarm::{BootReceipt, BootSource, EndReason},
 };
 
 use crate::{
-    Account, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey, RecordBoots, RecordEnd,
-    RevokeKey, Store, VmBooted,
+    Account, CreateAccount, DeleteAccount, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey,
+    RecordBoots, RecordEnd, RevokeKey, Store, VmBooted,
 };
 
 /// Makes a test of every promise. Takes an async function that answers a guard and an empty store (`Arc<dyn Store>`).
@@ -36,6 +41,11 @@ macro_rules! store_suite {
             accounts::the_default_account_is_made_once,
             accounts::roots_are_replaced,
             accounts::unknown_accounts_are_refused,
+            accounts::an_account_is_kept_as_it_was_made,
+            accounts::what_may_change_of_an_account_changes,
+            accounts::accounts_are_listed_once_newest_first,
+            accounts::an_account_that_is_deleted_ends_with_its_keys,
+            accounts::an_account_with_vms_and_the_default_one_are_not_deleted,
             keys::a_key_is_kept_as_it_was_made,
             keys::a_name_belongs_to_one_valid_key,
             keys::a_second_revocation_answers_the_record,
@@ -45,12 +55,31 @@ macro_rules! store_suite {
             keys::uses_are_noted_without_events,
             keys::the_admin_key_is_made_once,
             keys::a_new_admin_key_takes_the_name,
+            rotation::a_rotated_key_has_a_successor_like_it,
+            rotation::only_a_key_that_has_its_name_is_rotated,
+            rotation::all_keys_of_an_account_are_revoked_but_one,
+            rotation::whoever_listens_is_told_of_every_revocation,
+            sessions::a_session_leads_to_its_key_until_it_is_ended,
+            sessions::a_session_shows_that_its_key_was_revoked,
+            sessions::a_key_has_a_hundred_sessions_and_the_newest_stay,
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
             vms::what_may_change_of_a_vm_changes_while_it_lives,
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            waitlist::who_joins_is_listed_newest_first,
+            waitlist::an_address_is_listed_once_with_what_it_said_first,
+            waitlist::pages_of_the_waitlist_hold_everybody_once,
+            waitlist::who_is_removed_is_forgotten_whole,
+            audit::entries_are_kept_as_they_were,
+            audit::an_entry_that_is_written_twice_stands_once,
+            audit::an_account_sees_its_own_and_the_operator_what_was_refused_to_strangers,
+            audit::entries_are_found_by_each_filter,
+            audit::pages_of_the_audit_hold_every_entry_once,
+            audit::what_is_too_old_goes,
+            audit::what_is_too_much_goes_oldest_first,
+            audit::a_flood_of_strangers_pushes_out_nothing_but_itself,
             events::events_are_read_in_order_page_by_page,
             events::events_hold_no_secret,
             concurrency::writers_at_once_are_all_durable,
@@ -79,6 +108,27 @@ pub fn moment(step: i64) -> Timestamp {
 pub async fn default_account(store: &dyn Store) -> Account {
     let command = EnsureDefaultAccount { roots: vec!["/srv/work".to_owned()], at: moment(0) };
     store.ensure_default_account(command).await.unwrap()
+}
+
+/// An account as it is made, with nothing that limits it.
+pub fn new_account(name: &str) -> CreateAccount {
+    CreateAccount {
+        name: name.to_owned(),
+        roots: vec![format!("/srv/{name}")],
+        allowed_ips: vec![],
+        limits: Limits { max_vms: None, max_memory_mb: None },
+        at: moment(1),
+    }
+}
+
+/// Another account than `default`.
+pub async fn account_named(store: &dyn Store, name: &str) -> Account {
+    store.create_account(new_account(name)).await.unwrap()
+}
+
+/// The end of an account.
+pub fn deletion(account: AccountId, step: i64) -> DeleteAccount {
+    DeleteAccount { account, at: moment(step), request_id: Some(format!("delete-{step}")) }
 }
 
 /// The hash of a secret that ends in this number.

@@ -215,7 +215,7 @@ async fn keep(end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
                 answerer.answer(Answer::Committed, &[]).await.unwrap();
             }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
-            Request::Usage { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+            Request::Usage { .. } | Request::Tls { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
 }

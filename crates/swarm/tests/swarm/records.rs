@@ -9,13 +9,16 @@ use std::{
 };
 
 use async_trait::async_trait;
-use skep_accounts::KeyHash;
-use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
+use skep_accounts::{KeyHash, SessionHash};
+use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
 use skep_store::{
-    Account, ChangeVm, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, KeyPage, KeyRecord,
-    KeyUse, ListKeys, NewKey, PresentedKey, RecordBoots, RecordEnd, Result, RevokeKey, SetAccountRoots,
-    Store, VmBooted, VmEnd, VmRecord,
+    Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist, KeyPage, KeyRecord,
+    KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession, PresentedKey,
+    PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitlistPage,
 };
+use tokio::sync::broadcast;
 
 #[derive(Default)]
 pub(crate) struct Records {
@@ -95,6 +98,18 @@ impl Store for Records {
     async fn account_by_name(&self, _: &str) -> Result<Account> {
         unreachable!()
     }
+    async fn create_account(&self, _: CreateAccount) -> Result<Account> {
+        unreachable!()
+    }
+    async fn change_account(&self, _: ChangeAccount) -> Result<Account> {
+        unreachable!()
+    }
+    async fn delete_account(&self, _: DeleteAccount) -> Result<AccountDeleted> {
+        unreachable!()
+    }
+    async fn list_accounts(&self, _: ListAccounts) -> Result<AccountPage> {
+        unreachable!()
+    }
     async fn ensure_admin_key(&self, _: EnsureAdminKey) -> Result<KeyRecord> {
         unreachable!()
     }
@@ -102,6 +117,15 @@ impl Store for Records {
         unreachable!()
     }
     async fn revoke_key(&self, _: RevokeKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn rotate_key(&self, _: RotateKey) -> Result<KeyRecord> {
+        unreachable!()
+    }
+    async fn revoke_all_keys(&self, _: RevokeAllKeys) -> Result<u32> {
+        unreachable!()
+    }
+    fn revocations(&self) -> broadcast::Receiver<KeyId> {
         unreachable!()
     }
     async fn key(&self, _: AccountId, _: KeyId) -> Result<KeyRecord> {
@@ -117,6 +141,33 @@ impl Store for Records {
         unreachable!()
     }
     async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {
+        unreachable!()
+    }
+    async fn join_waitlist(&self, _: JoinWaitlist) -> Result<()> {
+        unreachable!()
+    }
+    async fn list_waitlist(&self, _: ListWaitlist) -> Result<WaitlistPage> {
+        unreachable!()
+    }
+    async fn remove_from_waitlist(&self, _: RemoveFromWaitlist) -> Result<WaitlistEntry> {
+        unreachable!()
+    }
+    async fn record_audit(&self, _: Vec<NewAuditEntry>) -> Result<()> {
+        unreachable!()
+    }
+    async fn list_audit(&self, _: ListAudit) -> Result<AuditPage> {
+        unreachable!()
+    }
+    async fn trim_history(&self, _: TrimHistory) -> Result<Trimmed> {
+        unreachable!()
+    }
+    async fn create_session(&self, _: NewSession) -> Result<()> {
+        unreachable!()
+    }
+    async fn session(&self, _: SessionHash) -> Result<Option<PresentedSession>> {
+        unreachable!()
+    }
+    async fn end_session(&self, _: SessionHash) -> Result<bool> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {

@@ -1,0 +1,227 @@
+//! What accounts may be: their names, roots, networks and limits.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use skep_api::{
+    accounts::{ChangeAccount, CreateAccount},
+    keys::Limits,
+};
+
+use crate::{DEFAULT_ACCOUNT, Refusal};
+
+/// The longest name of an account.
+pub const LONGEST_ACCOUNT_NAME: usize = 63;
+/// The most roots and the most networks of an account.
+pub const MOST_ENTRIES: usize = 100;
+/// The most that a quota of memory can be, in MiB: an exbibyte, which every store can hold.
+pub const LARGEST_MEMORY_MB: u64 = 1 << 40;
+/// What the kernel takes as a path, in bytes, with its end.
+const LONGEST_PATH: usize = 4_096;
+
+/// An account that may be made. Two things are still to be proved: that its name is free, and its folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountGrant {
+    /// `[a-z0-9][a-z0-9-]{0,62}`.
+    pub name: String,
+    /// Absolute paths; `None` is the folder that the server makes.
+    pub roots: Option<Vec<String>>,
+    /// Networks in their one spelling.
+    pub allowed_ips: Vec<String>,
+    /// What it may have.
+    pub limits: Limits,
+}
+
+/// Decides whether an account may be made as asked.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
+    check_name(&request.name)?;
+    request.roots.as_deref().map(check_roots).transpose()?;
+    let allowed_ips = networks(request.allowed_ips.as_deref().unwrap_or_default())?;
+    check_memory(request.max_memory_mb)?;
+    Ok(AccountGrant {
+        name: request.name.clone(),
+        roots: request.roots.clone(),
+        allowed_ips,
+        limits: Limits { max_vms: request.max_vms, max_memory_mb: request.max_memory_mb },
+    })
+}
+
+/// Decides whether an account may be changed as asked, and gives the change with its networks in their one spelling.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal> {
+    request.roots.as_deref().map(check_roots).transpose()?;
+    check_memory(request.max_memory_mb.flatten())?;
+    let allowed_ips = request.allowed_ips.as_deref().map(networks).transpose()?;
+    Ok(ChangeAccount { allowed_ips, ..request.clone() })
+}
+
+/// Decides whether the roots of an account of this name are set by calls.
+///
+/// # Errors
+/// Those of `default` are the server's own settings, which the next start would set again.
+pub fn may_set_roots(name: &str) -> Result<(), Refusal> {
+    if name == DEFAULT_ACCOUNT { Err(Refusal::DefaultRoots) } else { Ok(()) }
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let good = name.len() <= LONGEST_ACCOUNT_NAME
+        && name.bytes().next().is_some_and(plain)
+        && name.bytes().all(|byte| plain(byte) || byte == b'-');
+    if good { Ok(()) } else { Err(Refusal::AccountName { name: short(name) }) }
+}
+
+fn check_roots(roots: &[String]) -> Result<(), Refusal> {
+    if roots.is_empty() {
+        return Err(Refusal::NoRoots);
+    }
+    check_count("roots", roots.len())?;
+    for root in roots {
+        let why = if !root.starts_with('/') {
+            "it is not absolute"
+        } else if root.contains('\0') {
+            "it holds a NUL byte"
+        } else if root.len() >= LONGEST_PATH {
+            "it is too long for a path"
+        } else if root.split('/').any(|name| name == "." || name == "..") {
+            "it holds `.` or `..`"
+        } else {
+            continue;
+        };
+        return Err(Refusal::Root { root: short(root), why });
+    }
+    Ok(())
+}
+
+/// Networks in their one spelling: without the bits that their length leaves out.
+fn networks(given: &[String]) -> Result<Vec<String>, Refusal> {
+    check_count("allowed_ips", given.len())?;
+    given.iter().map(|text| network(text).map(|network| network.to_string())).collect()
+}
+
+fn network(text: &str) -> Result<IpNet, Refusal> {
+    let parsed = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    let network = parsed.ok_or_else(|| Refusal::NotANetwork { text: short(text) })?.trunc();
+    // Callers over IPv4 are compared as such, so one of these would never hold.
+    match network {
+        IpNet::V6(six) if six.prefix_len() >= 96 && six.network().to_ipv4_mapped().is_some() => {
+            Err(Refusal::MappedNetwork { text: short(text) })
+        }
+        network => Ok(network),
+    }
+}
+
+fn check_count(field: &'static str, count: usize) -> Result<(), Refusal> {
+    if count > MOST_ENTRIES { Err(Refusal::TooMany { field, count }) } else { Ok(()) }
+}
+
+fn check_memory(max_memory_mb: Option<u64>) -> Result<(), Refusal> {
+    match max_memory_mb {
+        Some(mebibytes) if mebibytes > LARGEST_MEMORY_MB => Err(Refusal::MemoryLimit { mebibytes }),
+        _ => Ok(()),
+    }
+}
+
+/// A text as it may stand in a message: cut short, so that nobody gets a book back.
+fn short(text: &str) -> String {
+    const LONGEST: usize = 100;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use skep_api::ErrorCode;
+
+    use super::*;
+
+    fn named(name: &str) -> CreateAccount {
+        CreateAccount { name: name.to_owned(), ..CreateAccount::default() }
+    }
+
+    fn from(networks: &[&str]) -> CreateAccount {
+        let allowed_ips = networks.iter().map(|text| (*text).to_owned()).collect();
+        CreateAccount { allowed_ips: Some(allowed_ips), ..named("acme") }
+    }
+
+    #[test]
+    fn a_name_is_a_label() {
+        for good in ["a", "0", "acme", "team-7", "a-", &"a".repeat(63)] {
+            assert_eq!(account(&named(good)).unwrap().name, good);
+        }
+        for wrong in ["", "-a", "Acme", "a_b", "a.b", "a/b", "..", "ä", "a b", "a\n", &"a".repeat(64)] {
+            let refusal = account(&named(wrong)).unwrap_err();
+            assert_eq!(refusal.code(), ErrorCode::InvalidValue, "{wrong}");
+            assert!(refusal.to_string().contains("`name`"), "{refusal}");
+        }
+        assert!(account(&named(&"x".repeat(10_000))).unwrap_err().to_string().len() < 300);
+    }
+
+    #[test]
+    fn roots_are_absolute_and_say_what_they_mean() {
+        let with = |roots: &[&str]| {
+            let roots = roots.iter().map(|root| (*root).to_owned()).collect();
+            account(&CreateAccount { roots: Some(roots), ..named("acme") })
+        };
+        assert_eq!(with(&["/srv/a", "/srv/ü b"]).unwrap().roots.unwrap().len(), 2);
+        assert_eq!(account(&named("acme")).unwrap().roots, None);
+        for wrong in
+            ["", "srv", "./srv", "/srv/../etc", "/srv/.", "/a\0b", &format!("/{}", "a".repeat(5_000))]
+        {
+            let refusal = with(&[wrong]).unwrap_err();
+            assert!(refusal.to_string().contains("`roots`"), "{refusal}");
+        }
+        assert_eq!(with(&[]), Err(Refusal::NoRoots));
+        assert!(with(&["/a"; MOST_ENTRIES + 1]).is_err());
+    }
+
+    #[test]
+    fn networks_have_one_spelling() {
+        let granted = account(&from(&["10.1.2.3/8", "192.0.2.7", "2001:DB8::1/32", "::1", "::/0"])).unwrap();
+        assert_eq!(granted.allowed_ips, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32", "::1/128", "::/0"]);
+        for wrong in ["", "10.0.0.0/33", "10.0.0/8", "example.com", "10.0.0.0/8 ", "::ffff:10.0.0.0/104"] {
+            let refusal = account(&from(&[wrong])).unwrap_err();
+            assert_eq!(refusal.code(), ErrorCode::InvalidValue, "{wrong}");
+            assert!(refusal.to_string().contains("`allowed_ips`"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_change_is_held_to_the_same_rules() {
+        let change = |text: &str| serde_json::from_str::<ChangeAccount>(text).unwrap();
+        let checked = account_change(&change(r#"{"allowed_ips": ["10.9.9.9/8"], "max_vms": null}"#)).unwrap();
+        assert_eq!((checked.allowed_ips, checked.max_vms), (Some(vec!["10.0.0.0/8".to_owned()]), Some(None)));
+        for wrong in [
+            r#"{"roots": []}"#,
+            r#"{"roots": ["x"]}"#,
+            r#"{"allowed_ips": ["x"]}"#,
+            r#"{"max_memory_mb": 1099511627777}"#,
+        ] {
+            assert_eq!(
+                account_change(&change(wrong)).unwrap_err().code(),
+                ErrorCode::InvalidValue,
+                "{wrong}"
+            );
+        }
+        assert_eq!(may_set_roots("default").unwrap_err().code(), ErrorCode::AccountProtected);
+        assert!(may_set_roots("acme").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_taken_for_a_network_is_taken_again_unchanged(text in "[0-9a-f.:/]{0,24}") {
+            if let Ok(network) = network(&text) {
+                let spelled = network.to_string();
+                prop_assert_eq!(super::network(&spelled).unwrap().to_string(), spelled);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Sessions of browsers: their token, its hash, and their end.
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest, Sha256};
+use skep_api::keys::Key;
+
+use crate::{
+    Refusal,
+    secret::{hex, is_hex},
+};
+
+const HEX_DIGITS: usize = 64;
+/// How long a session lasts at most.
+const LIFE: SignedDuration = SignedDuration::from_hours(12);
+
+/// What a browser holds: 64 hex digits. It is printed only by [`SessionToken::expose`].
+#[derive(Clone)]
+pub struct SessionToken(String);
+
+impl SessionToken {
+    /// A new token out of bytes that nobody can foresee.
+    pub fn from_random(random: [u8; 32]) -> Self {
+        Self(hex(&random))
+    }
+
+    /// Reads what a browser presents. Only the shape is checked.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidToken`] for any other shape.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        if text.len() == HEX_DIGITS && text.bytes().all(is_hex) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Refusal::InvalidToken)
+        }
+    }
+
+    /// The token itself, for its browser.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// What the store keeps.
+    pub fn hash(&self) -> SessionHash {
+        SessionHash(Sha256::digest(self.0.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for SessionToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionToken(...)")
+    }
+}
+
+/// The SHA-256 of a session's token. It is looked up, never compared byte by byte.
+#[derive(Clone, Copy)]
+pub struct SessionHash([u8; 32]);
+
+impl SessionHash {
+    /// The hash as it is stored.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SessionHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionHash({}...)", hex(&self.0[..4]))
+    }
+}
+
+/// When a session that begins now ends: after 12 hours, and never later than its key.
+pub fn session_end(key: &Key, now: Timestamp) -> Timestamp {
+    let latest = now.checked_add(LIFE).unwrap_or(Timestamp::MAX);
+    key.expires_at.map_or(latest, |end| end.min(latest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_one_shape_is_a_token() {
+        let token = SessionToken::from_random([0xab; 32]);
+        let text = token.expose();
+        assert_eq!(SessionToken::parse(text).unwrap().hash().as_bytes(), token.hash().as_bytes());
+        for wrong in ["", &text[1..], &format!("{text}0"), &text.to_uppercase(), &format!("{}é", &text[2..])]
+        {
+            assert_eq!(SessionToken::parse(wrong).unwrap_err(), Refusal::InvalidToken, "{wrong:?}");
+        }
+        assert!(!format!("{token:?}").contains("ab"));
+    }
+}

@@ -1,0 +1,197 @@
+//! The certificate and the private key of the HTTP service, in files that may be readable by root only.
+//!
+//! They are read here and handed over as they are: what stands in them is looked at by the server alone.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use skep_keeper_protocol::{MAX_PEM_BYTES, TlsPair};
+
+use crate::Error;
+
+/// The two files, and what was read of them last.
+#[derive(Debug)]
+pub struct PairFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    stamps: [Stamp; 2],
+    current: TlsPair,
+    /// The one that the server shows: a server that is started again begins with it, whatever the files say by then.
+    serving: Option<TlsPair>,
+    /// It was said that the files cannot be read.
+    told: bool,
+}
+
+/// By what a file is known to be another one, or another's content. Symbolic links are followed: they are what is
+/// exchanged by those who renew certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl PairFiles {
+    /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::PairFile`], naming the file that cannot be read.
+    pub fn open(certificate: PathBuf, key: PathBuf) -> Result<Self, Error> {
+        let (stamps, [certificate_text, key_text]) = read_both(&certificate, &key)?;
+        let current = TlsPair { edition: 1, certificate: certificate_text, key: key_text };
+        let state = Mutex::new(State { stamps, current, serving: None, told: false });
+        Ok(Self { certificate, key, state })
+    }
+
+    /// What is newer than the edition that was seen last; `None`: nothing. `serving` is the edition that is shown, 0 where
+    /// there is none yet. Blocks. Files that cannot be read any more are told of in the log.
+    pub fn newer_than(&self, seen: u64, serving: u64) -> Option<TlsPair> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if serving == state.current.edition {
+            state.serving = Some(state.current.clone());
+        }
+        self.look(&mut state);
+        let known_good = state.serving.as_ref().filter(|pair| pair.edition > seen);
+        let newest = Some(&state.current).filter(|pair| pair.edition > seen);
+        known_good.or(newest).cloned()
+    }
+
+    /// Reads the files again where they have changed.
+    fn look(&self, state: &mut State) {
+        let now = stamp(&self.certificate).and_then(|one| Ok([one, stamp(&self.key)?]));
+        if matches!(now, Ok(stamps) if stamps == state.stamps) {
+            state.told = false;
+            return;
+        }
+        match now.and_then(|_| read_both(&self.certificate, &self.key)) {
+            Ok((stamps, [certificate, key])) => {
+                state.told = false;
+                state.stamps = stamps;
+                if (&certificate, &key) != (&state.current.certificate, &state.current.key) {
+                    let edition = state.current.edition + 1;
+                    state.current = TlsPair { edition, certificate, key };
+                }
+            }
+            // It is read the next time.
+            Err(Error::PairFile { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {}
+            Err(error) if !state.told => {
+                state.told = true;
+                tracing::error!(%error, "the TLS files cannot be read, and the old certificate goes on: {error}");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Both, as they were at one moment: a file that changes while it is read is read another time.
+fn read_both(certificate: &Path, key: &Path) -> Result<([Stamp; 2], [String; 2]), Error> {
+    let stamps = || Ok::<_, Error>([stamp(certificate)?, stamp(key)?]);
+    let before = stamps()?;
+    let texts = [read(certificate)?, read(key)?];
+    if stamps()? != before {
+        let source = io::Error::new(io::ErrorKind::ResourceBusy, "it changed while it was read");
+        return Err(Error::PairFile { path: certificate.to_owned(), source });
+    }
+    Ok((before, texts))
+}
+
+fn stamp(path: &Path) -> Result<Stamp, Error> {
+    let metadata = fs::metadata(path).map_err(at(path))?;
+    Ok(Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size: metadata.size(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    })
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let mut text = String::new();
+    let limit = MAX_PEM_BYTES as u64 + 1;
+    File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)).map_err(at(path))?;
+    if text.len() > MAX_PEM_BYTES {
+        let what = format!("it is larger than {} KiB", MAX_PEM_BYTES >> 10);
+        return Err(at(path)(io::Error::new(io::ErrorKind::FileTooLarge, what)));
+    }
+    Ok(text)
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::PairFile { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
+        fs::write(&certificate, "c1").unwrap();
+        fs::write(&key, "k1").unwrap();
+        (folder, certificate, key)
+    }
+
+    #[test]
+    fn what_changed_is_handed_over_once() {
+        let (folder, certificate, key) = files();
+        let pair = PairFiles::open(certificate.clone(), key).unwrap();
+        let first = pair.newer_than(0, 0).unwrap();
+        assert_eq!((first.certificate.as_str(), first.key.as_str()), ("c1", "k1"));
+        assert!(pair.newer_than(first.edition, first.edition).is_none());
+        // As those do who renew certificates: another file takes the name.
+        let new = folder.path().join("new");
+        fs::write(&new, "c2").unwrap();
+        fs::rename(&new, &certificate).unwrap();
+        let second = pair.newer_than(first.edition, first.edition).unwrap();
+        assert_eq!((second.certificate.as_str(), second.key.as_str()), ("c2", "k1"));
+        assert!(pair.newer_than(second.edition, first.edition).is_none());
+    }
+
+    #[test]
+    fn a_server_that_starts_again_gets_what_the_last_one_could_use() {
+        let (_folder, certificate, key) = files();
+        let pair = PairFiles::open(certificate.clone(), key).unwrap();
+        let first = pair.newer_than(0, 0).unwrap();
+        assert!(pair.newer_than(first.edition, first.edition).is_none());
+        fs::write(&certificate, "nonsense").unwrap();
+        let refused = pair.newer_than(first.edition, first.edition).unwrap();
+        assert!(pair.newer_than(refused.edition, first.edition).is_none());
+        let again = pair.newer_than(0, 0).unwrap();
+        assert_eq!(again.certificate, "c1");
+        assert_eq!(pair.newer_than(again.edition, again.edition).unwrap().certificate, "nonsense");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_forgotten_again() {
+        let (folder, certificate, key) = files();
+        let missing = folder.path().join("missing.pem");
+        for error in [
+            PairFiles::open(missing.clone(), key.clone()).unwrap_err(),
+            PairFiles::open(certificate.clone(), missing).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("missing.pem"), "{error}");
+        }
+        fs::write(&certificate, "x".repeat(MAX_PEM_BYTES + 1)).unwrap();
+        let error = PairFiles::open(certificate.clone(), key.clone()).unwrap_err().to_string();
+        assert!(error.contains("c.pem") && error.contains("KiB"), "{error}");
+        fs::write(&certificate, "c1").unwrap();
+        let pair = PairFiles::open(certificate, key.clone()).unwrap();
+        fs::remove_file(&key).unwrap();
+        assert!(pair.newer_than(1, 1).is_none());
+        fs::write(&key, "k2").unwrap();
+        assert_eq!(pair.newer_than(1, 1).unwrap().key, "k2");
+    }
+}

@@ -1,0 +1,114 @@
+//! Which of two forms of an answer a caller wants.
+
+use http::{HeaderMap, header::ACCEPT};
+use skep_api::{ErrorCode, Failure};
+
+/// A form that an answer can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `application/json`.
+    Json,
+    /// `text/csv`.
+    Csv,
+}
+
+/// The form that the `Accept` header likes best. JSON where it says nothing, or both are as welcome.
+///
+/// # Errors
+/// `not_acceptable` where it takes neither.
+pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Failure> {
+    let mut ranges = Vec::new();
+    for value in headers.get_all(ACCEPT) {
+        let text = value.to_str().unwrap_or_default();
+        ranges.extend(text.split(',').map(str::trim).filter(|range| !range.is_empty()).map(Range::read));
+    }
+    if ranges.is_empty() {
+        return Ok(Form::Json);
+    }
+    let json = weight(&ranges, "application", "json");
+    let csv = weight(&ranges, "text", "csv");
+    match (json > 0.0, csv > 0.0) {
+        (_, true) if csv > json => Ok(Form::Csv),
+        (true, _) => Ok(Form::Json),
+        _ => {
+            let message = "`Accept` takes neither `application/json` nor `text/csv`; this list has those two";
+            Err(Failure::new(ErrorCode::NotAcceptable, message))
+        }
+    }
+}
+
+/// One media range of an `Accept` header.
+struct Range {
+    kind: String,
+    subkind: String,
+    weight: f32,
+}
+
+impl Range {
+    fn read(text: &str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let (kind, subkind) = name.split_once('/').unwrap_or((&name, ""));
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+        // A weight that is none counts as none given.
+        let weight = weight.and_then(|text| text.parse().ok()).filter(|q| (0.0..=1.0).contains(q));
+        Self { kind: kind.to_owned(), subkind: subkind.to_owned(), weight: weight.unwrap_or(1.0) }
+    }
+
+    /// How exactly it names a type; `None` where it does not.
+    fn names(&self, kind: &str, subkind: &str) -> Option<u8> {
+        match (self.kind.as_str(), self.subkind.as_str()) {
+            ("*", "*") => Some(0),
+            (own, "*") if own == kind => Some(1),
+            (own, own_sub) if own == kind && own_sub == subkind => Some(2),
+            _ => None,
+        }
+    }
+}
+
+/// The weight of the most exact range that names a type; 0 where none does.
+fn weight(ranges: &[Range], kind: &str, subkind: &str) -> f32 {
+    let named = ranges.iter().filter_map(|range| Some((range.names(kind, subkind)?, range.weight)));
+    named.max_by_key(|(exactness, _)| *exactness).map_or(0.0, |(_, weight)| weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(accept: &[u8]) -> Option<Form> {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_bytes(accept).unwrap())]);
+        form(&headers).ok()
+    }
+
+    #[test]
+    fn the_form_that_is_liked_best_is_chosen() {
+        assert_eq!(form(&HeaderMap::new()), Ok(Form::Json));
+        for (accept, expected) in [
+            ("text/csv", Some(Form::Csv)),
+            ("Text/CSV; charset=utf-8", Some(Form::Csv)),
+            ("text/*", Some(Form::Csv)),
+            ("application/json;q=0.5, text/csv", Some(Form::Csv)),
+            ("text/csv, */*;q=0.1", Some(Form::Csv)),
+            ("*/*", Some(Form::Json)),
+            ("", Some(Form::Json)),
+            ("text/csv;q=0.2, application/json", Some(Form::Json)),
+            ("text/csv;q=0, */*", Some(Form::Json)),
+            ("text/html", None),
+            ("text/csv;q=0", None),
+            ("csv", None),
+        ] {
+            assert_eq!(of(accept.as_bytes()), expected, "{accept}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_accept_header_is_too_strange(bytes in prop::collection::vec(32_u8..127, 0..60)) {
+            let _ = of(&bytes);
+        }
+    }
+}

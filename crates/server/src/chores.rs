@@ -1,0 +1,35 @@
+//! What the server does beside answering, as long as it runs and once more at its end.
+
+use std::{convert::Infallible, sync::Arc};
+
+use skep_store::Store;
+
+use crate::{audit::AuditQueue, key_uses::KeyUses, retention::Retention};
+
+/// Work that no request waits for.
+pub(crate) struct Chores {
+    /// Where it is written.
+    pub store: Arc<dyn Store>,
+    /// Uses of keys.
+    pub uses: KeyUses,
+    /// Entries of the audit.
+    pub audit: AuditQueue,
+}
+
+impl Chores {
+    /// Does it, for ever.
+    pub(crate) async fn regularly(&self) -> Infallible {
+        let store = &*self.store;
+        tokio::select! {
+            never = self.uses.write_regularly(store) => never,
+            never = self.audit.write_regularly(store) => never,
+            never = Retention::default().keep(store) => never,
+        }
+    }
+
+    /// Writes what is left.
+    pub(crate) async fn finish(&self) {
+        self.audit.write_all(&*self.store).await;
+        self.uses.write(&*self.store).await;
+    }
+}

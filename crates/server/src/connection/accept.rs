@@ -1,0 +1,203 @@
+//! From a socket to a connection that speaks HTTP.
+
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{Extension, middleware::AddExtension};
+use axum_server::accept::Accept;
+use http::StatusCode;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    net::TcpStream,
+    sync::watch,
+    time::{Instant, timeout},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tower::Layer;
+
+use super::{
+    steady::{Parts, Steady},
+    tempo::Tempo,
+};
+use crate::{
+    limits::{Connections, Limits},
+    linger::{Linger, Unread},
+    listener::{Connection, bare_refusal},
+    origin::{Encrypted, TrustedProxies},
+};
+
+/// What an HTTP/2 client says first.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first byte of a TLS connection: a record with a handshake in it.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// How often it is said at the most that connections are turned away.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// Lets connections in. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Door(Arc<Inner>);
+
+struct Inner {
+    limits: Arc<Limits>,
+    connections: Connections,
+    proxies: TrustedProxies,
+    tls: Option<TlsAcceptor>,
+    /// True once nobody is let in any more who has not said anything yet.
+    stopping: watch::Receiver<bool>,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Door {
+    pub(crate) fn new(
+        limits: Arc<Limits>,
+        proxies: TrustedProxies,
+        tls: Option<TlsAcceptor>,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        let connections = Connections::new(limits.max_connections, limits.max_connections_per_address);
+        Self(Arc::new(Inner { limits, connections, proxies, tls, stopping, told: Mutex::default() }))
+    }
+}
+
+type Served<S> = AddExtension<AddExtension<AddExtension<S, Unread>, Tempo>, Encrypted>;
+type LetIn<S> = (Connection<Steady<Wire>>, Served<S>);
+
+impl<S: Send + 'static> Accept<TcpStream, S> for Door {
+    type Stream = Connection<Steady<Wire>>;
+    type Service = Served<S>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<LetIn<S>>> + Send>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move { inner.let_in(stream, service).await })
+    }
+}
+
+impl Inner {
+    async fn let_in<S>(&self, stream: TcpStream, service: S) -> io::Result<LetIn<S>> {
+        stream.set_nodelay(true)?;
+        let peer = stream.peer_addr()?.ip();
+        // A proxy brings many callers.
+        let by_address = !self.proxies.hold(peer);
+        let permit = self.connections.open(peer, by_address).map_err(|full| {
+            self.tell(&format!("{full:?}"));
+            io::Error::from(io::ErrorKind::QuotaExceeded)
+        })?;
+        let mut stopping = self.stopping.clone();
+        let (stream, first) = tokio::select! {
+            greeted = timeout(self.limits.header_timeout, self.greet(stream)) => greeted??,
+            _ = stopping.wait_for(|stopping| *stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        let encrypted = Encrypted(matches!(stream, Wire::Tls(_)));
+        let (tempo, unread) = (Tempo::new(), Unread::default());
+        let service = Extension(unread.clone()).layer(service);
+        let service = Extension(tempo.clone()).layer(service);
+        let service = Extension(encrypted).layer(service);
+        let is_http2 = first == HTTP2_PREFACE;
+        let limits = Arc::clone(&self.limits);
+        let steady = Steady::new(Parts { stream, first, is_http2, tempo, limits, permit });
+        Ok((Connection::new(steady, unread, !is_http2), service))
+    }
+
+    /// TLS, and the first words.
+    async fn greet(&self, stream: TcpStream) -> io::Result<(Wire, Vec<u8>)> {
+        let mut wire = match &self.tls {
+            None => Wire::Plain(stream),
+            Some(tls) => {
+                let mut byte = [0];
+                stream.peek(&mut byte).await?;
+                if byte[0] != TLS_HANDSHAKE && byte[0].is_ascii_uppercase() {
+                    return Err(refuse_plain_text(stream).await);
+                }
+                Wire::Tls(Box::new(tls.accept(stream).await?))
+            }
+        };
+        let first = first_words(&mut wire).await?;
+        Ok((wire, first))
+    }
+
+    fn tell(&self, full: &str) {
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| now - told >= TELL_AGAIN) {
+            *told = Some(now);
+            tracing::warn!(
+                full,
+                "connections are turned away: there are as many as --max-connections or \
+                 --max-connections-per-address allows ({full})"
+            );
+        }
+    }
+}
+
+/// Reads until it is clear whether this is HTTP/2.
+async fn first_words(wire: &mut Wire) -> io::Result<Vec<u8>> {
+    let mut words = [0; HTTP2_PREFACE.len()];
+    let mut length = 0;
+    while length < words.len() && HTTP2_PREFACE.starts_with(&words[..length]) {
+        match wire.read(&mut words[length..]).await? {
+            0 if length == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => break,
+            more => length += more,
+        }
+    }
+    Ok(words[..length].to_vec())
+}
+
+/// Tells who speaks plain HTTP where TLS is expected.
+async fn refuse_plain_text(mut stream: TcpStream) -> io::Error {
+    let answer = bare_refusal(StatusCode::FORBIDDEN);
+    if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
+        let mut linger = Linger::begin();
+        std::future::poll_fn(|cx| linger.poll(Pin::new(&mut stream), cx)).await;
+    }
+    io::ErrorKind::InvalidData.into()
+}
+
+/// What the bytes travel on.
+#[derive(Debug)]
+pub(crate) enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+macro_rules! on_either {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Wire::Plain(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+            Wire::Tls(stream) => {
+                let $stream = Pin::new(stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        on_either!(self, stream => stream.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        on_either!(self, stream => stream.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_either!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_either!(self, stream => stream.poll_shutdown(cx))
+    }
+}

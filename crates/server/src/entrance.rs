@@ -1,0 +1,58 @@
+//! What stands before every route, public or not: where a request comes from, https, and the limit of its address.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use skep_api::ErrorCode;
+
+use crate::{
+    body::BodyTimes,
+    error::{HTTPS_REQUIRED, Refusal},
+    limits::{Limiter, Limits},
+    origin::{Origin, TrustedProxies},
+};
+
+/// What both layers know.
+pub(crate) struct Entrance {
+    proxies: TrustedProxies,
+    limiter: Arc<Limiter>,
+    times: BodyTimes,
+}
+
+impl Entrance {
+    pub(crate) fn new(proxies: TrustedProxies, limiter: Arc<Limiter>, limits: &Limits) -> Self {
+        let times = BodyTimes { whole: limits.body_timeout, stall: limits.body_stall };
+        Self { proxies, limiter, times }
+    }
+}
+
+/// The outermost layer: finds out where a request comes from, for all those inside and for the log.
+pub(crate) async fn locate(
+    State(entrance): State<Arc<Entrance>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let origin = entrance.proxies.origin_of(request.headers(), request.extensions());
+    let extensions = request.extensions_mut();
+    extensions.insert(origin);
+    extensions.insert(entrance.times);
+    next.run(request).await
+}
+
+/// Refuses what did not come by https, and who comes too often.
+pub(crate) async fn enter(
+    State(entrance): State<Arc<Entrance>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    let origin = Origin::of(request.extensions());
+    if !origin.trusted() {
+        return Err(Refusal::new(ErrorCode::HttpsRequired, HTTPS_REQUIRED));
+    }
+    entrance.limiter.count_address(origin.address())?;
+    Ok(next.run(request).await)
+}

@@ -1,0 +1,195 @@
+//! Whether the key of an open stream still holds.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use skep_accounts::verdict;
+use skep_api::{ErrorCode, Failure, KeyId, keys::Key};
+use skep_store::Store;
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    time::sleep,
+};
+
+/// How often a key is looked up that nobody told us of: another process may have revoked it.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Answers once the key was revoked or expired, or its account was deleted. A store that is away for a while ends nothing.
+pub(crate) async fn key_lost(store: Arc<dyn Store>, key: Key) -> Failure {
+    lost(store, key, LOOK).await
+}
+
+async fn lost(store: Arc<dyn Store>, key: Key, look: Duration) -> Failure {
+    // Listening begins before the first look: what is revoked between the two is told.
+    let mut revocations = store.revocations();
+    loop {
+        match store.key(key.account, key.id).await {
+            Ok(record) => {
+                if let Err(refusal) = verdict(&record.key, Timestamp::now()) {
+                    return refusal.into();
+                }
+            }
+            Err(error) if error.code() == ErrorCode::UnknownKey => {
+                return skep_accounts::Refusal::TokenExpired.into();
+            }
+            Err(error) => tracing::debug!(%error, "a streaming caller's key was not looked up"),
+        }
+        tokio::select! {
+            () = told(&mut revocations, key.id) => {}
+            () = sleep(left(&key).map_or(look, |left| left.min(look))) => {}
+        }
+    }
+}
+
+/// Answers when this key was revoked, or may have been.
+async fn told(revocations: &mut Receiver<KeyId>, id: KeyId) {
+    loop {
+        match revocations.recv().await {
+            Ok(revoked) if revoked == id => return,
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// How long until the key expires; a little more, so that it has when it is looked at.
+fn left(key: &Key) -> Option<Duration> {
+    let left = key.expires_at?.duration_since(Timestamp::now());
+    Some(Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::ToSpan;
+    use skep_accounts::KeySecret;
+    use skep_api::{AccountId, Environment, Role, Scope, keys::Limits};
+    use skep_store::{
+        CreateAccount, DeleteAccount, NewKey, RevokeAllKeys, RevokeKey, RotateKey, SqliteSettings,
+        SqliteStore,
+    };
+    use tokio::{task::JoinHandle, time::timeout};
+
+    use super::*;
+
+    /// No look by itself comes in time: only being told ends a watch.
+    const NEVER: Duration = Duration::from_secs(3_600);
+    /// A watch that was not ended by then fails the test.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    struct Place {
+        store: Arc<dyn Store>,
+        account: AccountId,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Place {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let store = SqliteStore::open(SqliteSettings::at(folder.path().join("skep.db"))).await.unwrap();
+            let account = store.create_account(CreateAccount {
+                name: "acme".to_owned(),
+                roots: vec![],
+                allowed_ips: vec![],
+                limits: Limits { max_vms: None, max_memory_mb: None },
+                at: Timestamp::now(),
+            });
+            let account = account.await.unwrap().id;
+            Self { store: Arc::new(store), account, _folder: folder }
+        }
+
+        async fn key(&self, number: u8, expires_at: Option<Timestamp>) -> Key {
+            let secret = KeySecret::from_random(Environment::Test, [number; 32]);
+            let made = self.store.create_key(NewKey {
+                account: self.account,
+                name: format!("key {number}"),
+                environment: Environment::Test,
+                role: Some(Role::Agent),
+                scopes: vec![Scope::SwarmExec],
+                vm: None,
+                hash: secret.hash(),
+                prefix: secret.prefix().to_owned(),
+                expires_at,
+                at: Timestamp::now(),
+                request_id: None,
+            });
+            made.await.unwrap().key
+        }
+
+        /// A watch that has begun to wait.
+        async fn watch(&self, key: &Key) -> JoinHandle<Failure> {
+            let watch = tokio::spawn(lost(Arc::clone(&self.store), key.clone(), NEVER));
+            // Whatever is revoked from now on was not looked at: the store answers in the order of asking.
+            for _ in 0..100 {
+                self.store.key(key.account, key.id).await.unwrap();
+            }
+            assert!(!watch.is_finished());
+            watch
+        }
+    }
+
+    async fn ended(watch: JoinHandle<Failure>) {
+        let failure = timeout(PATIENCE, watch).await.expect("nobody told the watch").unwrap();
+        assert_eq!((failure.code, failure.message.as_str()), (ErrorCode::TokenExpired, "Token expired"));
+    }
+
+    #[tokio::test]
+    async fn a_revocation_ends_the_watch_of_its_key_alone() {
+        let place = Place::new().await;
+        let (key, other) = (place.key(1, None).await, place.key(2, None).await);
+        let (watch, watch_of_other) = (place.watch(&key).await, place.watch(&other).await);
+        let (at, request_id) = (Timestamp::now(), None);
+        let command = RevokeKey { account: place.account, id: key.id, at, request_id };
+        place.store.revoke_key(command).await.unwrap();
+        ended(watch).await;
+        assert!(!watch_of_other.is_finished());
+        let all = RevokeAllKeys { account: place.account, except: None, at, request_id: None };
+        place.store.revoke_all_keys(all).await.unwrap();
+        ended(watch_of_other).await;
+    }
+
+    #[tokio::test]
+    async fn the_end_of_its_account_ends_a_watch_and_a_rotation_does_not() {
+        let place = Place::new().await;
+        let key = place.key(1, None).await;
+        let watch = place.watch(&key).await;
+        let secret = KeySecret::from_random(Environment::Test, [9; 32]);
+        let at = Timestamp::now();
+        let rotation = RotateKey {
+            account: place.account,
+            id: key.id,
+            hash: secret.hash(),
+            prefix: secret.prefix().to_owned(),
+            expires_at: None,
+            at,
+            request_id: None,
+        };
+        place.store.rotate_key(rotation).await.unwrap();
+        assert!(!watch.is_finished(), "both keys are valid");
+        let deletion = DeleteAccount { account: place.account, at, request_id: None };
+        place.store.delete_account(deletion).await.unwrap();
+        ended(watch).await;
+    }
+
+    #[tokio::test]
+    async fn a_key_that_expires_ends_its_watch() {
+        let place = Place::new().await;
+        let key = place.key(1, Some(Timestamp::now() + 300.milliseconds())).await;
+        let watch = tokio::spawn(lost(Arc::clone(&place.store), key.clone(), NEVER));
+        ended(watch).await;
+        assert!(key.expires_at.unwrap() <= Timestamp::now(), "not before");
+    }
+
+    #[tokio::test]
+    async fn what_another_process_revokes_is_seen_at_the_next_look() {
+        let place = Place::new().await;
+        let key = place.key(1, None).await;
+        let watch = tokio::spawn(lost(Arc::clone(&place.store), key.clone(), Duration::from_millis(20)));
+        let path = place._folder.path().join("skep.db");
+        let elsewhere = SqliteStore::open(SqliteSettings::at(path)).await.unwrap();
+        let command =
+            RevokeKey { account: place.account, id: key.id, at: Timestamp::now(), request_id: None };
+        elsewhere.revoke_key(command).await.unwrap();
+        ended(watch).await;
+    }
+}

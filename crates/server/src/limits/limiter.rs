@@ -1,0 +1,68 @@
+//! Which requests are too many.
+
+use std::net::IpAddr;
+
+use skep_api::{ErrorCode, KeyId};
+
+use super::{
+    Limits,
+    buckets::{Buckets, Exceeded},
+    counted_as,
+};
+use crate::error::Refusal;
+
+/// Counts the requests of keys and addresses, and what they get wrong.
+pub(crate) struct Limiter {
+    keys: Option<Buckets<KeyId>>,
+    addresses: Option<Buckets<IpAddr>>,
+    failures: Buckets<IpAddr>,
+    waitlist: Buckets<Option<IpAddr>>,
+}
+
+impl Limiter {
+    /// A limiter that has seen nobody yet.
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            keys: limits.rate_limit.map(|rate| Buckets::new("key", rate)),
+            addresses: limits.address_rate_limit.map(|rate| Buckets::new("address", rate)),
+            failures: Buckets::new("failed-authentications", limits.failed_auth_limit),
+            waitlist: Buckets::new("waitlist", limits.waitlist_limit),
+        }
+    }
+
+    /// Counts a request of an address. One that is not known is nobody's.
+    pub(crate) fn count_address(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
+        let (Some(buckets), Some(address)) = (&self.addresses, address) else { return Ok(()) };
+        buckets
+            .take(&counted_as(address))
+            .map_err(|exceeded| too_many("requests from this address", exceeded))
+    }
+
+    /// Counts a request of a key.
+    pub(crate) fn count_key(&self, key: KeyId) -> Result<(), Refusal> {
+        let Some(buckets) = &self.keys else { return Ok(()) };
+        buckets.take(&key).map_err(|exceeded| too_many("requests with this key", exceeded))
+    }
+
+    /// Counts an entry on the waitlist. All whose address is not known share what one has.
+    pub(crate) fn count_waitlist(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
+        let taken = self.waitlist.take(&address.map(counted_as));
+        taken.map_err(|exceeded| too_many("entries on the waitlist from this address", exceeded))
+    }
+
+    /// What a caller reads who was not admitted: why, or that it tried too often. A request that shows no key at all tried
+    /// nothing.
+    pub(crate) fn after_failure(&self, address: Option<IpAddr>, refusal: Refusal) -> Refusal {
+        let tried = matches!(refusal.failure().code, ErrorCode::InvalidToken | ErrorCode::TokenExpired);
+        let Some(address) = address.filter(|_| tried) else { return refusal };
+        match self.failures.take(&counted_as(address)) {
+            Ok(()) => refusal,
+            Err(exceeded) => too_many("failed authentications from this address", exceeded),
+        }
+    }
+}
+
+fn too_many(what: &str, exceeded: Exceeded) -> Refusal {
+    let message = format!("too many {what}: {}; try again in {} s", exceeded.limit(), exceeded.seconds());
+    Refusal::new(ErrorCode::RateLimited, message).limited_by(exceeded)
+}

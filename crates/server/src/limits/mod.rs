@@ -1,0 +1,102 @@
+//! How much anybody may take: connections, headers, time, requests.
+
+mod buckets;
+mod connections;
+mod limiter;
+mod rate;
+
+use std::time::Duration;
+
+pub(crate) use buckets::Exceeded;
+pub(crate) use connections::{Connections, Permit};
+pub(crate) use limiter::Limiter;
+pub use rate::{Rate, WrongRate};
+
+/// What callers may take. The defaults are those of a server on the open internet.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at the same time. One more is closed at once.
+    pub max_connections: usize,
+    /// Connections of one address at the same time (IPv6: of one /64). A trusted proxy is not counted.
+    pub max_connections_per_address: usize,
+    /// Requests of one HTTP/2 connection at the same time.
+    pub max_streams: u32,
+    /// Bytes of a request's head: its first line and its headers.
+    pub max_header_bytes: usize,
+    /// Headers of an HTTP/1.1 request.
+    pub max_headers: usize,
+    /// How long a TLS handshake, or the head of a request once it has begun, may take to arrive.
+    pub header_timeout: Duration,
+    /// How long a connection may stay open without a request.
+    pub idle_timeout: Duration,
+    /// How long the body of a request may take in all.
+    pub body_timeout: Duration,
+    /// How long nothing of a body may come.
+    pub body_stall: Duration,
+    /// How long a caller may leave unread what it was answered.
+    pub write_timeout: Duration,
+    /// How often an HTTP/2 peer is asked whether it is still there.
+    pub ping_interval: Duration,
+    /// How long it may take to answer that.
+    pub ping_timeout: Duration,
+    /// Requests of one key. `None`: not limited.
+    pub rate_limit: Option<Rate>,
+    /// Requests of one address (IPv6: of one /64). `None`: not limited.
+    pub address_rate_limit: Option<Rate>,
+    /// Failed authentications of one address (IPv6: of one /64).
+    pub failed_auth_limit: Rate,
+    /// What one address (IPv6: one /64) may put on the waitlist.
+    pub waitlist_limit: Rate,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 16_384,
+            max_connections_per_address: 1_024,
+            max_streams: 128,
+            max_header_bytes: 80 << 10,
+            max_headers: 100,
+            header_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            body_timeout: Duration::from_secs(300),
+            body_stall: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(60),
+            ping_interval: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(20),
+            rate_limit: None,
+            address_rate_limit: None,
+            failed_auth_limit: Rate::FAILED_AUTHENTICATIONS,
+            waitlist_limit: Rate::WAITLIST,
+        }
+    }
+}
+
+/// What an address is counted as: one that has a whole network of IPv6 to choose from is one caller all the same.
+pub(crate) fn counted_as(address: std::net::IpAddr) -> std::net::IpAddr {
+    match address.to_canonical() {
+        std::net::IpAddr::V6(address) => {
+            let network = u128::from(address) & (u128::MAX << 64);
+            std::net::IpAddr::V6(network.into())
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_are_one_caller() {
+        for (one, other, same) in [
+            ("2001:db8::1", "2001:db8::ffff:1", true),
+            ("2001:db8::1", "2001:db8:0:1::1", false),
+            ("::ffff:192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+        ] {
+            let counted = |text: &str| counted_as(text.parse().unwrap());
+            assert_eq!(counted(one) == counted(other), same, "{one} {other}");
+        }
+    }
+}

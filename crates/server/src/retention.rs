@@ -1,0 +1,101 @@
+//! How long events and the audit are kept: 30 days or 10 GiB, whichever is less.
+
+use std::{convert::Infallible, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use skep_store::{Store, TrimHistory};
+
+/// How often what is too old or too much is looked for. In between, a flood writes some tens of MiB.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Between two batches, so that others have their turn at the store.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retention {
+    /// For how long.
+    pub age: SignedDuration,
+    /// How much, in bytes on the disk.
+    pub bytes: u64,
+    /// Rows that go at once.
+    pub batch: u32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { age: SignedDuration::from_hours(30 * 24), bytes: 10 << 30, batch: 500 }
+    }
+}
+
+impl Retention {
+    /// Deletes what is too old or too much, in small batches, for ever.
+    pub(crate) async fn keep(self, store: &dyn Store) -> Infallible {
+        loop {
+            self.trim(store).await;
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// Deletes until nothing is too old or too much.
+    async fn trim(self, store: &dyn Store) {
+        // A clock that stands before all time has nothing that is too old.
+        let before = Timestamp::now().checked_sub(self.age).unwrap_or(Timestamp::MIN);
+        let command = TrimHistory { before, bytes: self.bytes, batch: self.batch };
+        loop {
+            match store.trim_history(command).await {
+                Ok(trimmed) if trimmed.is_nothing() => return,
+                Ok(trimmed) => {
+                    tracing::debug!(trimmed.entries, trimmed.events, "old entries and events were deleted");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "old entries and events were not deleted; tried again later");
+                    return;
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skep_api::{
+        AuditId,
+        audit::{AuditEntry, Outcome},
+    };
+    use skep_store::{
+        AuditFilter, EnsureDefaultAccount, ListAudit, NewAuditEntry, SqliteSettings, SqliteStore,
+    };
+
+    use super::*;
+
+    fn entry(at: Timestamp) -> NewAuditEntry {
+        let outcome = Outcome { status: Some(401), code: None };
+        let (action, request_id) = ("boot".to_owned(), at.to_string());
+        let entry = AuditEntry { at, key: None, address: None, action, resource: None, outcome, request_id };
+        NewAuditEntry { id: AuditId::generate(), account: None, entry }
+    }
+
+    #[tokio::test]
+    async fn what_is_too_old_goes_batch_by_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(SqliteSettings::at(folder.path().join("skep.db"))).await.unwrap();
+        let now = Timestamp::now();
+        let old = now - SignedDuration::from_hours(31 * 24);
+        let young = now - SignedDuration::from_hours(29 * 24);
+        store.record_audit((0..25).map(|_| entry(old)).collect()).await.unwrap();
+        // The order is that of the ids, which have milliseconds.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        store.record_audit((0..7).map(|_| entry(young)).collect()).await.unwrap();
+        Retention { batch: 4, ..Retention::default() }.trim(&store).await;
+        let account = EnsureDefaultAccount { roots: Vec::new(), at: now };
+        let account = store.ensure_default_account(account).await.unwrap().id;
+        let filter = AuditFilter::default();
+        let query = ListAudit { account, strangers: true, filter, limit: 1_000, before: None };
+        let left = store.list_audit(query).await.unwrap().entries;
+        assert_eq!(
+            left.iter().map(|entry| entry.at.as_millisecond()).collect::<Vec<_>>(),
+            [young.as_millisecond(); 7]
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! `GET /api/audit`.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use serde::Deserialize;
+use skep_accounts::DEFAULT_ACCOUNT;
+use skep_api::{
+    AuditId, ErrorCode, Failure, KeyId, Scope,
+    audit::{AuditList, UNMATCHED},
+};
+use skep_store::{AuditFilter, ListAudit, OutcomeFilter, Store};
+use utoipa::IntoParams;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Routes};
+use crate::{
+    audit::Actions,
+    extract::{Admin, Caller, Query},
+};
+
+/// Entries on a page where the caller names no number.
+const DEFAULT_PAGE: u32 = 100;
+/// Entries on a page at most.
+const LARGEST_PAGE: u32 = 1_000;
+
+/// What this route uses.
+#[derive(Clone)]
+pub(crate) struct AuditReader {
+    /// Where entries are kept.
+    pub store: Arc<dyn Store>,
+    /// The operations' ids, filled in once all routes are known: this one is among them.
+    pub actions: Arc<OnceLock<Arc<Actions>>>,
+}
+
+/// The routes of this file.
+pub(crate) fn routes(reader: AuditReader) -> Routes {
+    vec![routes!(list).with_state(reader)]
+}
+
+/// Which entries, and the page of them.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// Entries on the page, 1 to 1,000; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Only what this key did: `key_` and 26 characters.
+    #[param(value_type = Option<String>)]
+    key: Option<KeyId>,
+    /// Only this operation, by its id in this document, such as `boot`; `unmatched` is what matched none.
+    action: Option<String>,
+    /// Only what ended so: `done`, `refused`, a status such as `403`, or a code such as `scope_missing`.
+    outcome: Option<String>,
+    /// Only what arrived at this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// Only what arrived before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<Timestamp>,
+}
+
+/// Read the audit
+///
+/// Every write and every refusal of the account, newest first: who did what from where, on which resource, with which
+/// outcome. Reads that succeeded are not in it. Whoever has `server:admin` also sees what was refused to callers without a
+/// known key. Entries are kept 30 days, or as many as fit into their part of 10 GiB.
+#[utoipa::path(
+    get, path = "/api/audit", tag = "audit", operation_id = "list_audit", params(Wanted),
+    security(("bearer" = ["admin"])),
+    responses((status = 200, description = "A page of the audit", body = AuditList, example = json!({
+        "entries": [{
+            "at": "2026-05-01T12:00:00.000Z",
+            "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20"},
+            "address": "192.0.2.7", "action": "end_vm", "resource": "vm_01jv0000000000000000000000",
+            "outcome": {"status": 200, "code": null}, "request_id": "01jv0000000000000000000000"
+        }],
+        "next_cursor": null
+    })))
+)]
+async fn list(
+    State(reader): State<AuditReader>,
+    caller: Caller<Admin>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<AuditList> {
+    let is_operator =
+        caller.account.name == DEFAULT_ACCOUNT && caller.key.scopes.contains(&Scope::ServerAdmin);
+    let (limit, before, filter) = check(wanted, reader.actions.get().map(Arc::as_ref))?;
+    let query = ListAudit { account: caller.account.id, strangers: is_operator, filter, limit, before };
+    let page = reader.store.list_audit(query).await?;
+    Ok(Json(AuditList { entries: page.entries, next_cursor: page.next.map(|id| id.to_string()) }))
+}
+
+/// What was asked for, checked: the size of the page, where it begins, and which entries.
+fn check(wanted: Wanted, actions: Option<&Actions>) -> Result<(u32, Option<AuditId>, AuditFilter), Failure> {
+    let limit = wanted.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        return invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}"));
+    }
+    let before = match wanted.cursor.as_deref().map(str::parse::<AuditId>) {
+        None => None,
+        Some(Ok(id)) => Some(id),
+        Some(Err(error)) => return invalid(format!("`cursor` is no `next_cursor` of this list: {error}")),
+    };
+    if let (Some(action), Some(actions)) = (&wanted.action, actions) {
+        let known = actions.all();
+        if action != UNMATCHED && !known.contains(&action.as_str()) {
+            let known = known.join(", ");
+            return invalid(format!(
+                "`action` is {action:?}, which is no operation; known: {known}, {UNMATCHED}"
+            ));
+        }
+    }
+    let outcome = wanted.outcome.as_deref().map(outcome).transpose()?;
+    let Wanted { key, action, since, until, .. } = wanted;
+    Ok((limit, before, AuditFilter { key, action, outcome, since, until }))
+}
+
+fn outcome(text: &str) -> Result<OutcomeFilter, Failure> {
+    let code = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == text);
+    let status = text.parse().ok().filter(|status| (100..600).contains(status));
+    match (text, status, code) {
+        ("done", ..) => Ok(OutcomeFilter::Done),
+        ("refused", ..) => Ok(OutcomeFilter::Refused),
+        (_, Some(status), _) => Ok(OutcomeFilter::Status(status)),
+        (_, _, Some(code)) => Ok(OutcomeFilter::Code(code)),
+        _ => invalid(format!(
+            "`outcome` is {text:?}; give `done`, `refused`, a status such as 403, or a code of `Skep-Error`"
+        )),
+    }
+}
+
+fn invalid<T>(message: String) -> Result<T, Failure> {
+    Err(Failure::new(ErrorCode::InvalidValue, message))
+}

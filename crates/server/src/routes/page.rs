@@ -1,0 +1,41 @@
+//! The page of a list.
+
+use std::{fmt::Display, str::FromStr};
+
+use serde::Deserialize;
+use skep_api::{ErrorCode, Failure};
+use utoipa::IntoParams;
+
+/// Entries on a page where the caller names no number.
+const DEFAULT_PAGE: u32 = 100;
+/// Entries on a page at most.
+const LARGEST_PAGE: u32 = 1_000;
+
+/// Which page of a list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Page {
+    /// Entries on the page, 1 to 1,000; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl Page {
+    /// How many entries, and the id that they come after.
+    ///
+    /// # Errors
+    /// `invalid_value`, naming the parameter.
+    pub(crate) fn read<I: FromStr<Err: Display>>(&self) -> Result<(u32, Option<I>), Failure> {
+        let invalid = |message| Failure::new(ErrorCode::InvalidValue, message);
+        let limit = self.limit.unwrap_or(DEFAULT_PAGE);
+        if !(1..=LARGEST_PAGE).contains(&limit) {
+            let message = format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}");
+            return Err(invalid(message));
+        }
+        let after = self.cursor.as_deref().map(str::parse::<I>).transpose();
+        Ok((limit, after.map_err(|error| invalid(format!("`cursor`: {error}; take it from `next_cursor`")))?))
+    }
+}

@@ -1,0 +1,341 @@
+//! `/api/waitlist`: join, which is public; list and remove, which are the operator's.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body as HttpBody,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use email_address::{EmailAddress, Options};
+use futures_util::{StreamExt, stream};
+use http::{
+    HeaderMap, StatusCode,
+    header::{CONTENT_DISPOSITION, CONTENT_TYPE},
+};
+use serde::Deserialize;
+use skep_api::{
+    ErrorBody, ErrorCode, Failure, WaitlistId,
+    waitlist::{JoinStatus, JoinWaitlist, Joined, Removed, Waitlist, WaitlistEntry},
+};
+use skep_store::{ListWaitlist, RemoveFromWaitlist, Store, WaitlistPage};
+use utoipa::IntoParams;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Routes};
+use crate::{
+    accept::{self, Form},
+    address::CallerAddress,
+    body::Body,
+    csv_text,
+    error::Refusal,
+    extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    limits::Limiter,
+};
+
+/// The longest address that the mail system carries, in bytes.
+const LONGEST_EMAIL: usize = 254;
+/// The longest name, in characters.
+const LONGEST_NAME: usize = 100;
+/// The longest use case, in characters.
+const LONGEST_USE_CASE: usize = 2_000;
+/// Entries on a page where the caller names no number.
+const DEFAULT_PAGE: u32 = 100;
+/// Entries on a page at most.
+const LARGEST_PAGE: u32 = 1_000;
+
+/// What these routes use.
+#[derive(Clone)]
+pub(crate) struct WaitlistDesk {
+    store: Arc<dyn Store>,
+    limiter: Arc<Limiter>,
+}
+
+impl WaitlistDesk {
+    /// A list in this store, which takes as many entries as this limiter lets through.
+    pub(crate) fn new(store: Arc<dyn Store>, limiter: Arc<Limiter>) -> Self {
+        Self { store, limiter }
+    }
+}
+
+/// The public route of this file.
+pub(crate) fn public_routes(desk: WaitlistDesk) -> Routes {
+    vec![routes!(join).with_state(desk)]
+}
+
+/// The guarded routes of this file.
+pub(crate) fn routes(desk: WaitlistDesk) -> Routes {
+    vec![routes!(list).with_state(desk.clone()), routes!(remove).with_state(desk)]
+}
+
+/// Join the waitlist
+///
+/// Public. The answer is the same for an address that is on the list. One address (IPv6: one /64)
+/// may do so five times an hour, unless the operator says otherwise.
+#[utoipa::path(
+    post, path = "/api/waitlist", tag = "public", operation_id = "join_waitlist", security(()),
+    request_body(content = JoinWaitlist, example = json!({"email": "ada@example.com", "use_case": "agents that test"})),
+    responses(
+        (status = 202, description = "The address is on the list", body = Joined, example = json!({"status": "ok"})),
+        (status = 429, description = "This address asked too often", body = ErrorBody),
+        (status = 503, description = "The store is away", body = ErrorBody),
+    )
+)]
+async fn join(
+    State(desk): State<WaitlistDesk>,
+    CallerAddress(address): CallerAddress,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(request): Body<JoinWaitlist>,
+) -> Result<Response, Refusal> {
+    let command = skep_store::JoinWaitlist {
+        email: email(request.email)?,
+        name: line("name", request.name, LONGEST_NAME)?,
+        company: line("company", request.company, LONGEST_NAME)?,
+        use_case: text("use_case", request.use_case, LONGEST_USE_CASE)?,
+        at: call.arrival.wall,
+    };
+    // Only what is well-formed counts: a typo costs nobody their allowance.
+    desk.limiter.count_waitlist(address)?;
+    desk.store.join_waitlist(command).await?;
+    Ok((StatusCode::ACCEPTED, Json(Joined { status: JoinStatus::Ok })).into_response())
+}
+
+/// An address that mail can be sent to from anywhere: no name beside it, no bare host, no number for a host.
+fn email(text: String) -> Result<String, Failure> {
+    let wrong = |why: String| {
+        let shown: String = text.chars().take(80).collect();
+        Err(invalid(format!("`email` is {shown:?}: {why}; give an address such as ada@example.com")))
+    };
+    if text.len() > LONGEST_EMAIL {
+        return wrong(format!("it has {} bytes, and mail carries {LONGEST_EMAIL}", text.len()));
+    }
+    if text.chars().any(char::is_control) {
+        return wrong("it holds a control character".to_owned());
+    }
+    let strict = Options::default().with_required_tld().without_domain_literal().without_display_text();
+    match EmailAddress::parse_with_options(&text, strict) {
+        Ok(_) => Ok(text),
+        Err(error) => wrong(error.to_string()),
+    }
+}
+
+/// A text of one line; a blank one counts as absent.
+fn line(field: &str, value: Option<String>, longest: usize) -> Result<Option<String>, Failure> {
+    let value = text(field, value, longest)?;
+    match value.as_deref().and_then(|text| text.chars().find(|c| c.is_control())) {
+        Some(control) => {
+            Err(invalid(format!("`{field}` holds the control character {control:?}; leave it out")))
+        }
+        None => Ok(value),
+    }
+}
+
+/// A text; a blank one counts as absent.
+fn text(field: &str, value: Option<String>, longest: usize) -> Result<Option<String>, Failure> {
+    let Some(value) = value.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let characters = value.chars().count();
+    if characters > longest {
+        return Err(invalid(format!("`{field}` has {characters} characters; keep it to {longest}")));
+    }
+    if value.contains('\0') {
+        return Err(invalid(format!("`{field}` holds a NUL character; leave it out")));
+    }
+    Ok(Some(value))
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(ErrorCode::InvalidValue, message)
+}
+
+/// The page of a list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Page {
+    /// Entries on the page, 1 to 1,000; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List the waitlist
+///
+/// Newest first, each address once. With `Accept: text/csv` the whole list as a file, without `limit` and `cursor`; in it
+/// a cell that a spreadsheet would take for a formula begins with an apostrophe.
+#[utoipa::path(
+    get, path = "/api/waitlist", tag = "waitlist", operation_id = "list_waitlist", params(Page),
+    security(("bearer" = ["server:admin"])),
+    responses(
+        (status = 200, description = "A page of the list, or all of it", content(
+            (Waitlist = "application/json"), (String = "text/csv")
+        )),
+        (status = 406, description = "`Accept` takes neither JSON nor CSV", body = ErrorBody),
+    )
+)]
+async fn list(
+    State(desk): State<WaitlistDesk>,
+    _: Caller<ServerAdmin>,
+    Query(page): Query<Page>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let limit = page.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}");
+        return Err(invalid(message).into());
+    }
+    let before = page.cursor.as_deref().map(str::parse::<WaitlistId>).transpose();
+    let before =
+        before.map_err(|error| invalid(format!("`cursor` is no `next_cursor` of this list: {error}")))?;
+    if accept::form(&headers)? == Form::Csv {
+        if page.limit.is_some() || page.cursor.is_some() {
+            let message = "as CSV the list comes whole: leave out `limit` and `cursor`, or ask for JSON";
+            return Err(invalid(message.to_owned()).into());
+        }
+        return as_csv(desk.store).await;
+    }
+    let page = desk.store.list_waitlist(ListWaitlist { limit, before }).await?;
+    let next_cursor = page.next.map(|id| id.to_string());
+    Ok(Json(Waitlist { entries: page.entries, next_cursor }).into_response())
+}
+
+/// The whole list, page by page: no more than one of them is in memory.
+async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
+    // The first page is read before the answer begins, while a refusal can still be told.
+    let first = store.list_waitlist(ListWaitlist { limit: LARGEST_PAGE, before: None }).await?;
+    let head = ["id", "email", "name", "company", "use_case", "joined_at"].map(str::to_owned);
+    let head = csv_text::rows([head]).map_err(Refusal::internal)?;
+    let pages = stream::unfold(Some(Ok(first)), move |page| {
+        let store = Arc::clone(&store);
+        async move { next_part(&*store, page?).await }
+    });
+    let whole = stream::iter([Ok::<Bytes, String>(head)]).chain(pages);
+    let headers = [
+        (CONTENT_TYPE, "text/csv; charset=utf-8; header=present"),
+        (CONTENT_DISPOSITION, "attachment; filename=\"waitlist.csv\""),
+    ];
+    Ok((headers, HttpBody::from_stream(whole)).into_response())
+}
+
+type PageOrNot = Result<WaitlistPage, String>;
+
+/// The rows of a page, and the page after it. After a failure nothing follows: the answer is seen to be cut short.
+async fn next_part(store: &dyn Store, page: PageOrNot) -> Option<(Result<Bytes, String>, Option<PageOrNot>)> {
+    let page = match page {
+        Ok(page) => page,
+        Err(error) => {
+            tracing::warn!(error, "the waitlist was cut short in an answer");
+            return Some((Err(error), None));
+        }
+    };
+    let rows = csv_text::rows(page.entries.into_iter().map(row));
+    let next = match page.next {
+        None => None,
+        before => {
+            let page = store.list_waitlist(ListWaitlist { limit: LARGEST_PAGE, before }).await;
+            Some(page.map_err(|error| error.to_string()))
+        }
+    };
+    Some((rows, next))
+}
+
+fn row(entry: WaitlistEntry) -> [String; 6] {
+    [
+        entry.id.to_string(),
+        entry.email,
+        entry.name.unwrap_or_default(),
+        entry.company.unwrap_or_default(),
+        entry.use_case.unwrap_or_default(),
+        format!("{:.3}", entry.joined_at),
+    ]
+}
+
+/// Remove somebody from the waitlist
+///
+/// By the entry's id or by the address, with all that was ever said with that address. It cannot be undone.
+#[utoipa::path(
+    delete, path = "/api/waitlist/{entry}", tag = "waitlist", operation_id = "remove_from_waitlist",
+    security(("bearer" = ["server:admin"])),
+    params(("entry" = String, Path, description = "The entry's id, or the address", example = "ada@example.com")),
+    responses(
+        (status = 200, description = "It was removed", body = Removed),
+        (status = 404, description = "Nobody is on the list by that id or address", body = ErrorBody),
+    )
+)]
+async fn remove(
+    State(desk): State<WaitlistDesk>,
+    _: Caller<ServerAdmin>,
+    Segment(entry): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+) -> Answer<Removed> {
+    let command = match entry.parse() {
+        Ok(id) => RemoveFromWaitlist::Id(id),
+        Err(_) => RemoveFromWaitlist::Email(entry),
+    };
+    let removed = desk.store.remove_from_waitlist(command).await?;
+    // The address shall be forgotten, in the audit too.
+    call.trail.acts_on(removed.id);
+    Ok(Json(Removed { id: removed.id, removed: true }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_addresses_that_mail_reaches_are_taken() {
+        for good in ["ada@example.com", "a.b+c@sub.example.co.uk", "ünï@exämple.com", "o'brien@example.com"]
+        {
+            assert_eq!(email(good.to_owned()).as_deref(), Ok(good));
+        }
+        let long = format!("{}@{}.example.com", "a".repeat(64), "b".repeat(190));
+        for wrong in [
+            "",
+            "ada",
+            "@",
+            "ada@",
+            "@example.com",
+            "ada@localhost",
+            "ada@[127.0.0.1]",
+            "a b@example.com",
+            "Ada <ada@example.com>",
+            "ada@example.com\r\nBcc: x@example.com",
+            " ada@example.com",
+            "a@b@example.com",
+            "ada@example..com",
+            "ada@-example.com",
+            "ada@example.com\0",
+            &long,
+        ] {
+            let failure = email(wrong.to_owned()).unwrap_err();
+            assert_eq!(failure.code, ErrorCode::InvalidValue, "{wrong:?}");
+            assert!(failure.message.starts_with("`email` is "), "{failure}");
+        }
+    }
+
+    #[test]
+    fn texts_have_an_end_and_blank_ones_count_as_absent() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(line("name", some(" "), 5), Ok(None));
+        assert_eq!(line("name", some("süßes"), 5), Ok(some("süßes")));
+        assert!(line("name", some("süßes!"), 5).unwrap_err().message.contains("6 characters"));
+        assert!(line("name", some("a\nb"), 5).unwrap_err().message.contains("`name`"));
+        assert_eq!(text("use_case", some("a\nb"), 5), Ok(some("a\nb")));
+        assert!(text("use_case", some("a\0b"), 5).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_address_is_too_strange(text in any::<String>()) {
+            if let Ok(taken) = email(text.clone()) {
+                prop_assert_eq!(taken, text);
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Sessions of browsers: the cookie, and from where it counts.
+//!
+//! A browser sends its cookies along with requests that another site makes it send. So a cookie counts only where the
+//! browser says that our own page sent the request; else it is as if it were not there.
+
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Uri,
+    header::{AUTHORIZATION, COOKIE, HOST, ORIGIN},
+};
+use jiff::Timestamp;
+use skep_accounts::{Refusal, SessionHash, SessionToken};
+
+use crate::origin::Origin;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// The cookie's name on a connection in plain text.
+pub(crate) const PLAIN_COOKIE: &str = "skep_session";
+/// The same under TLS: browsers take the prefix only from this very host, so that no neighbour can plant one.
+const SECURE_COOKIE: &str = "__Host-skep_session";
+
+/// The session that a request counts by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Current {
+    /// Of its token.
+    pub hash: SessionHash,
+    /// When it ends by itself.
+    pub expires_at: Timestamp,
+}
+
+/// The token of a request that may count by its cookie; `None` where it may not, or has none.
+pub(crate) fn presented(
+    uri: &Uri,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Option<Result<SessionToken, Refusal>> {
+    // Whoever sends a key means the key, also one that is refused.
+    if headers.contains_key(AUTHORIZATION) {
+        return None;
+    }
+    let encrypted = is_encrypted(extensions);
+    let mut tokens = cookies(headers, cookie_name(encrypted));
+    let first = tokens.next()?;
+    if !is_same_origin(uri, headers, encrypted) {
+        return None;
+    }
+    // Of two of the name, one was planted; nobody can tell which.
+    if tokens.next().is_some() {
+        return Some(Err(Refusal::InvalidToken));
+    }
+    Some(std::str::from_utf8(first).map_err(|_| Refusal::InvalidToken).and_then(SessionToken::parse))
+}
+
+/// Whether a request came under TLS.
+pub(crate) fn is_encrypted(extensions: &Extensions) -> bool {
+    Origin::of(extensions).https()
+}
+
+const fn cookie_name(encrypted: bool) -> &'static str {
+    if encrypted { SECURE_COOKIE } else { PLAIN_COOKIE }
+}
+
+/// The values of all cookies of a name. HTTP/2 may split the header.
+fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let pairs = headers.get_all(COOKIE).into_iter().flat_map(|value| value.as_bytes().split(|b| *b == b';'));
+    pairs.filter_map(move |pair| {
+        let pair = pair.trim_ascii();
+        let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(value)
+    })
+}
+
+/// Whether the browser says that our own page sent the request. Each of the two headers that it may say it by must agree
+/// where it stands, and at least one must stand.
+fn is_same_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> bool {
+    let (Ok(origin), Ok(site)) = (single(headers, &ORIGIN), single(headers, &SEC_FETCH_SITE)) else {
+        return false;
+    };
+    let Some(own) = own_origin(uri, headers, encrypted) else { return false };
+    let origin_agrees = origin.is_none_or(|origin| origin.as_bytes() == own.as_bytes());
+    let site_agrees = site.is_none_or(|site| site.as_bytes() == b"same-origin");
+    (origin.is_some() || site.is_some()) && origin_agrees && site_agrees
+}
+
+/// The origin that the request was sent to, as a browser writes it; `None` where the request contradicts itself.
+fn own_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> Option<String> {
+    let host = single(headers, &HOST)
+        .ok()?
+        .map(|host| host.to_str().ok())
+        .map_or(Some(None), |host| host.map(Some))?;
+    let authority = uri.authority().map(|authority| authority.as_str());
+    let host = match (host, authority) {
+        (Some(host), Some(authority)) if host != authority => return None,
+        (Some(host), _) | (None, Some(host)) => host,
+        (None, None) => return None,
+    };
+    let scheme = if encrypted { "https" } else { "http" };
+    Some(format!("{scheme}://{}", host.to_ascii_lowercase()))
+}
+
+/// The one value of a header.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, ()> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() { Err(()) } else { Ok(first) }
+}
+
+/// The `Set-Cookie` that gives a browser its token until its end.
+pub(crate) fn cookie(token: &SessionToken, life: std::time::Duration, encrypted: bool) -> String {
+    set_cookie(token.expose(), life.as_secs(), encrypted)
+}
+
+/// The `Set-Cookie` that takes it away.
+pub(crate) fn no_cookie(encrypted: bool) -> String {
+    set_cookie("", 0, encrypted)
+}
+
+fn set_cookie(value: &str, seconds: u64, encrypted: bool) -> String {
+    let (name, secure) = (cookie_name(encrypted), if encrypted { "; Secure" } else { "" });
+    format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn request(lines: &[(&'static str, &str)], encrypted: bool) -> Option<Result<String, Refusal>> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+        }
+        let mut extensions = Extensions::new();
+        if encrypted {
+            extensions.insert(Origin::by_https());
+        }
+        let found = presented(&Uri::from_static("/api/whoami"), &headers, &extensions);
+        found.map(|token| token.map(|token| token.expose().to_owned()))
+    }
+
+    #[test]
+    fn under_tls_only_the_cookie_of_this_very_host_counts() {
+        let token = "ab".repeat(32);
+        let plain = format!("{PLAIN_COOKIE}={token}");
+        let secure = format!("other=1;  {SECURE_COOKIE}={token}");
+        let same = ("origin", "https://skep.example");
+        let host = ("host", "skep.example");
+        assert_eq!(request(&[host, same, ("cookie", &secure)], true), Some(Ok(token.clone())));
+        assert_eq!(request(&[host, same, ("cookie", &plain)], true), None);
+        assert_eq!(
+            request(&[host, same, ("cookie", &secure)], false),
+            None,
+            "https is another origin than http"
+        );
+        assert!(
+            cookie(&SessionToken::parse(&token).unwrap(), std::time::Duration::from_secs(7), true)
+                .starts_with("__Host-skep_session=ab")
+        );
+        for (line, encrypted) in [(no_cookie(true), true), (no_cookie(false), false)] {
+            assert_eq!(line.contains("; Secure"), encrypted, "{line}");
+            assert!(
+                line.contains("; HttpOnly")
+                    && line.contains("; SameSite=Strict")
+                    && line.contains("; Path=/")
+            );
+            assert!(!line.contains("Domain"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_contradicts_itself_counts_for_nothing() {
+        let cookie = format!("{PLAIN_COOKIE}={}", "ab".repeat(32));
+        let cookie = ("cookie", cookie.as_str());
+        let same = ("origin", "http://skep.example");
+        let host = ("host", "skep.example");
+        assert!(request(&[host, same, cookie], false).is_some());
+        assert!(request(&[("host", "SKEP.example"), same, cookie], false).is_some(), "hosts have no case");
+        for lines in [
+            &[same, cookie][..],
+            &[host, host, same, cookie],
+            &[host, same, same, cookie],
+            &[host, same, ("sec-fetch-site", "cross-site"), cookie],
+            &[host, ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "same-origin"), cookie],
+            &[host, same, ("authorization", ""), cookie],
+        ] {
+            assert_eq!(request(lines, false), None, "{lines:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_cookie_is_too_strange(bytes in prop::collection::vec(32_u8..=255, 0..100), at in 0_usize..3) {
+            let strange = bytes.into_iter().filter(|b| *b != 127).collect::<Vec<_>>();
+            let begun = [&b""[..], b"skep_session=", b"skep_session"][at];
+            let mut headers = HeaderMap::new();
+            let value = HeaderValue::from_bytes(&[begun, &strange].concat()).unwrap();
+            headers.insert(COOKIE, value);
+            headers.insert(HOST, HeaderValue::from_static("x"));
+            headers.insert(ORIGIN, HeaderValue::from_static("http://x"));
+            if let Some(Ok(token)) = presented(&Uri::from_static("/"), &headers, &Extensions::new()) {
+                prop_assert_eq!(token.expose().len(), 64);
+            }
+        }
+    }
+}

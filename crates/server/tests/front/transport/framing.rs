@@ -1,0 +1,165 @@
+//! What could be read as one request or as two is answered once, by a refusal.
+
+use super::wire::{HEALTH, LAST, answer, answers, connect, exchange, rest};
+use crate::harness::Skep;
+use tokio::io::AsyncWriteExt;
+
+/// Heads that two readers may understand in two ways, each followed by what one of them would take for a body.
+const AMBIGUOUS: &[(&str, &str)] = &[
+    (
+        "length and chunks",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunks and length",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
+    ),
+    ("two lengths", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 9\r\n\r\n"),
+    (
+        "the same length twice",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 0\r\n\r\n",
+    ),
+    ("a list of lengths", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 0, 0\r\n\r\n"),
+    ("a length with a sign", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: +0\r\n\r\n"),
+    ("a negative length", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n"),
+    ("a hexadecimal length", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 0x0\r\n\r\n"),
+    ("an empty length", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length:\r\n\r\n"),
+    (
+        "a length beyond numbers",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551616\r\n\r\n",
+    ),
+    ("another coding", "POST /api/keys HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n"),
+    (
+        "chunked and another",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "another and chunked",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ntransfer-encoding: identity, chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked twice",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    ("nearly chunked", "POST /api/keys HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n"),
+    (
+        "chunks in HTTP/1.0",
+        "POST /api/keys HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "a folded line",
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n transfer-encoding: chunked\r\n\r\n",
+    ),
+    ("a folded first line", "POST /api/keys HTTP/1.1\r\n host: x\r\n\r\n"),
+    ("a bare line feed after a header", "POST /api/keys HTTP/1.1\r\nhost: x\ncontent-length: 0\r\n\r\n"),
+    ("a bare line feed after the first line", "POST /api/keys HTTP/1.1\nhost: x\r\n\r\n"),
+    ("nothing but bare line feeds", "POST /api/keys HTTP/1.1\nhost: x\n\n"),
+    ("a bare carriage return", "POST /api/keys HTTP/1.1\r\nhost: x\rcontent-length: 9\r\n\r\n"),
+    ("a blank before the colon", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length : 0\r\n\r\n"),
+    ("a blank before a name", "POST /api/keys HTTP/1.1\r\nhost: x\r\n content-length: 9\r\n\r\n"),
+    ("a NUL in a name", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length\0: 9\r\n\r\n"),
+    ("a NUL in a value", "POST /api/keys HTTP/1.1\r\nhost: x\r\nx: a\0b\r\n\r\n"),
+    ("a line without a colon", "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length 9\r\n\r\n"),
+    ("an empty name", "POST /api/keys HTTP/1.1\r\nhost: x\r\n: 9\r\n\r\n"),
+    ("two hosts", "POST /api/keys HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n"),
+    ("another version", "POST /api/keys HTTP/1.2\r\nhost: x\r\n\r\n"),
+    ("no version", "POST /api/keys\r\nhost: x\r\n\r\n"),
+    ("words behind the version", "POST /api/keys HTTP/1.1 HTTP/1.1\r\nhost: x\r\n\r\n"),
+];
+
+#[tokio::test]
+async fn what_two_readers_may_read_in_two_ways_is_refused_once() {
+    let skep = Skep::start().await;
+    for (what, head) in AMBIGUOUS {
+        let said = exchange(&skep, format!("{head}{LAST}")).await;
+        assert!(said.starts_with("HTTP/1.1 400 "), "{what}: {said}");
+        assert_eq!(answers(&said), 1, "{what}: {said}");
+        assert!(said.contains("\r\nskep-error: malformed_request\r\n"), "{what}: {said}");
+        assert!(said.contains("\r\nconnection: close\r\n"), "{what}: {said}");
+    }
+    let said = exchange(&skep, LAST).await;
+    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+}
+
+#[tokio::test]
+async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
+    let skep = Skep::start().await;
+    for (what, head) in AMBIGUOUS.iter().step_by(3) {
+        let said = exchange(&skep, format!("{HEALTH}{head}{LAST}")).await;
+        assert_eq!(answers(&said), 2, "{what}: {said}");
+        assert!(said.contains("HTTP/1.1 400 "), "{what}: {said}");
+        let mut stream = connect(skep.address).await;
+        stream.set_nodelay(true).unwrap();
+        for byte in format!("{head}{LAST}").bytes() {
+            if stream.write_all(&[byte]).await.is_err() {
+                break;
+            }
+        }
+        let said = rest(&mut stream).await;
+        assert!(answers(&said) <= 1 && !said.contains("HTTP/1.1 200 "), "{what}: {said}");
+    }
+}
+
+/// The control: what is written well is served, one behind the other.
+#[tokio::test]
+async fn requests_that_are_written_well_are_all_served() {
+    let skep = Skep::start().await;
+    let said = exchange(&skep, format!("{HEALTH}\r\n{HEALTH}{LAST}")).await;
+    assert_eq!((answers(&said), said.matches("HTTP/1.1 200 ").count()), (3, 3), "{said}");
+    let post = "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n\n\n\n\n";
+    let said = exchange(&skep, format!("{post}{LAST}")).await;
+    assert_eq!((answers(&said), said.matches("HTTP/1.1 200 ").count()), (2, 1), "{said}");
+}
+
+#[tokio::test]
+async fn a_body_longer_than_said_is_no_second_request() {
+    let skep = Skep::start().await;
+    let head =
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n";
+    let said = exchange(&skep, format!("{head}{{}}, \"name\": \"x\"}}\r\n\r\n{LAST}")).await;
+    assert_eq!(answers(&said), 2, "{said}");
+    assert!(said.starts_with("HTTP/1.1 401 ") && said.contains("HTTP/1.1 400 "), "{said}");
+}
+
+#[tokio::test]
+async fn nothing_is_read_behind_chunks() {
+    let skep = Skep::start().await;
+    let key = &skep.admin;
+    let head = format!(
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n\
+         transfer-encoding: chunked\r\n\r\n"
+    );
+    for (what, chunks, status) in [
+        ("well-formed", "2\r\n{}\r\n0\r\n\r\n", 400),
+        ("no number", "zz\r\n{}\r\n0\r\n\r\n", 400),
+        ("a negative number", "-2\r\n{}\r\n0\r\n\r\n", 400),
+        ("a prefix", "0x2\r\n{}\r\n0\r\n\r\n", 400),
+        ("more than a number holds", "fffffffffffffffff2\r\n{}\r\n0\r\n\r\n", 400),
+        ("longer than said", "1\r\n{}\r\n0\r\n\r\n", 400),
+        ("an endless extension", &format!("2;{}\r\n{{}}\r\n0\r\n\r\n", "x".repeat(20_000)), 400),
+        ("a bare line feed", "2\n{}\r\n0\r\n\r\n", 400),
+        ("a line feed in an extension", "2;a\nb\r\n{}\r\n0\r\n\r\n", 400),
+        ("no end", "2\r\n{}\r\n0\r\nx", 400),
+    ] {
+        let said = exchange(&skep, format!("{head}{chunks}{LAST}")).await;
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {said}");
+        assert_eq!(answers(&said), 1, "{what}: {said}");
+    }
+    // The body is `{}`: it was read, and its fields are missing.
+    let said = exchange(&skep, format!("{head}2\r\n{{}}\r\n0\r\n\r\n")).await;
+    assert!(
+        said.contains("skep-error: missing_parameter") || said.contains("skep-error: invalid_value"),
+        "{said}"
+    );
+    assert!(said.contains("connection: close"), "{said}");
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_the_next_request() {
+    let skep = Skep::start().await;
+    let mut stream = connect(skep.address).await;
+    for _ in 0..5 {
+        stream.write_all(HEALTH.as_bytes()).await.unwrap();
+        assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    }
+}

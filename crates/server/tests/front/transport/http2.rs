@@ -1,0 +1,211 @@
+//! HTTP/2: what it offers, and what its peers do to it.
+
+use std::{collections::HashMap, time::Duration};
+
+use http::{Request, StatusCode};
+use skep_server::Limits;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::wire::connect;
+use crate::harness::{Options, Skep};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const ENHANCE_YOUR_CALM: u8 = 0xb;
+
+async fn start(change: impl FnOnce(&mut Limits)) -> Skep {
+    let mut options = Options::default();
+    change(&mut options.limits);
+    Skep::start_with(options).await
+}
+
+/// Asks for the server's health on a connection of HTTP/2.
+pub(super) async fn is_served(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let request = Request::get("http://x/api/health").body(()).unwrap();
+    let (response, _) = client.send_request(request, true).unwrap();
+    let response = timeout(PATIENCE, response).await.unwrap().unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(response.headers().contains_key("x-request-id"));
+}
+
+/// A frame as it is sent.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The next frame: its kind, flags and payload. `None` at the end.
+async fn next(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+    let mut head = [0; 9];
+    timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().ok()?;
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    stream.read_exact(&mut payload).await.ok()?;
+    Some((head[3], head[4], payload))
+}
+
+/// A connection that has said what it must.
+async fn greeted(skep: &Skep) -> TcpStream {
+    let mut stream = connect(skep.address).await;
+    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+    stream
+}
+
+/// `GET /api/health`, as a header block that is not compressed.
+fn head(stream: u32) -> Vec<u8> {
+    let block = [&[0x82, 0x86, 0x04, 11][..], b"/api/health", &[0x41, 1], b"x"].concat();
+    frame(HEADERS, 0x5, stream, &block)
+}
+
+#[tokio::test]
+async fn it_is_spoken_in_plain_text_to_those_who_know_of_it() {
+    let skep = start(|_| {}).await;
+    is_served(connect(skep.address).await).await;
+}
+
+#[tokio::test]
+async fn its_limits_are_told_at_the_beginning() {
+    let skep = start(|limits| (limits.max_streams, limits.max_header_bytes) = (7, 12_345)).await;
+    let (kind, _, payload) = next(&mut greeted(&skep).await).await.unwrap();
+    assert_eq!(kind, SETTINGS);
+    let settings: HashMap<u16, u32> = payload
+        .chunks(6)
+        .map(|one| {
+            (u16::from_be_bytes([one[0], one[1]]), u32::from_be_bytes([one[2], one[3], one[4], one[5]]))
+        })
+        .collect();
+    // MAX_CONCURRENT_STREAMS and MAX_HEADER_LIST_SIZE.
+    assert_eq!((settings[&3], settings[&6]), (7, 12_345));
+}
+
+#[tokio::test]
+async fn more_headers_than_allowed_are_refused_and_the_connection_goes_on() {
+    let skep = start(|limits| limits.max_header_bytes = 10_000).await;
+    let (client, connection) = h2::client::handshake(connect(skep.address).await).await.unwrap();
+    tokio::spawn(connection);
+    for (size, status) in [(20_000, Some(431)), (100, Some(200))] {
+        let mut client = client.clone().ready().await.unwrap();
+        let request = Request::get("http://x/api/health").header("x", "y".repeat(size)).body(()).unwrap();
+        let (response, _) = client.send_request(request, true).unwrap();
+        let answered =
+            timeout(PATIENCE, response).await.unwrap().ok().map(|response| response.status().as_u16());
+        assert_eq!(answered, status, "{size}");
+    }
+}
+
+/// Begins streams and takes each back at once; true: the server had enough of it.
+async fn flood(skep: &Skep, streams: u32) -> bool {
+    let mut stream = greeted(skep).await;
+    let mut bytes = Vec::new();
+    for number in (0..streams).map(|nth| nth * 2 + 1) {
+        bytes.extend(head(number));
+        bytes.extend(frame(RST_STREAM, 0, number, &8_u32.to_be_bytes()));
+    }
+    // One more, that shows whether anybody still listens.
+    bytes.extend(head(streams * 2 + 1));
+    let _ = stream.write_all(&bytes).await;
+    loop {
+        match next(&mut stream).await {
+            Some((GOAWAY, _, payload)) => {
+                assert_eq!(payload[7], ENHANCE_YOUR_CALM, "{payload:?}");
+                return true;
+            }
+            Some((HEADERS, ..)) => return false,
+            Some(_) => {}
+            None => panic!("closed without a word"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_streams_taken_back_ends_its_connection_and_no_other() {
+    let skep = start(|_| {}).await;
+    let (client, connection) = h2::client::handshake(connect(skep.address).await).await.unwrap();
+    tokio::spawn(connection);
+    assert!(flood(&skep, 2_000).await);
+    // The control: a few are nobody's fault.
+    assert!(!flood(&skep, 5).await);
+    is_served(connect(skep.address).await).await;
+    let request = Request::get("http://x/api/health").body(()).unwrap();
+    let (response, _) = client.ready().await.unwrap().send_request(request, true).unwrap();
+    assert_eq!(response.await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_gone_is_noticed_and_one_that_answers_is_kept() {
+    let short = Duration::from_millis(100);
+    let skep = start(|limits| (limits.ping_interval, limits.ping_timeout) = (short, short)).await;
+    let mut dead = greeted(&skep).await;
+    while next(&mut dead).await.is_some() {}
+    let mut alive = greeted(&skep).await;
+    let mut pings = 0;
+    while pings < 5 {
+        let (kind, flags, payload) = next(&mut alive).await.expect("it answers, and is kept");
+        if kind == PING && flags == 0 {
+            alive.write_all(&frame(PING, 1, 0, &payload)).await.unwrap();
+            pings += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_without_requests_is_let_go() {
+    let skep = start(|limits| limits.idle_timeout = Duration::from_millis(150)).await;
+    let mut idle = greeted(&skep).await;
+    while next(&mut idle).await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_no_answer_is_given_up_although_it_answers_pings() {
+    let skep = start(|limits| {
+        limits.write_timeout = Duration::from_millis(300);
+        limits.idle_timeout = Duration::from_millis(300);
+        limits.ping_interval = Duration::from_millis(100);
+    })
+    .await;
+    let (mut client, connection) = h2::client::Builder::new()
+        .initial_window_size(100)
+        .handshake::<_, bytes::Bytes>(connect(skep.address).await)
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::get("http://x/api/openapi.json").body(()).unwrap();
+    let (response, _) = client.send_request(request, true).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    // The window stays shut as long as the body is kept and not read.
+    timeout(PATIENCE, connection).await.expect("the connection stays open").unwrap().ok();
+    drop(response);
+}
+
+#[tokio::test]
+async fn frames_that_make_no_sense_end_their_connection_alone() {
+    let skep = start(|_| {}).await;
+    for wrong in [
+        frame(WINDOW_UPDATE, 0, 0, &0_u32.to_be_bytes()),
+        frame(SETTINGS, 0, 1, &[]),
+        frame(SETTINGS, 0, 0, &[0; 5]),
+        frame(PING, 0, 0, &[0; 7]),
+        frame(HEADERS, 0x5, 2, &[0x82]),
+        frame(HEADERS, 0x5, 1, &[0xff; 40]),
+        frame(9, 0x4, 1, &[0x82]),
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
+    ] {
+        let mut stream = greeted(&skep).await;
+        let _ = stream.write_all(&wrong).await;
+        while next(&mut stream).await.is_some() {}
+    }
+    is_served(connect(skep.address).await).await;
+}

@@ -1,0 +1,133 @@
+//! How many connections and requests one caller may have.
+
+use reqwest::{Method, Response};
+use skep_api::Scope;
+use skep_server::{Limits, TrustedProxies};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::wire::{HEALTH, LAST, answer, connect, exchange};
+use crate::harness::{Options, Skep, refused};
+
+async fn start(change: impl FnOnce(&mut Options)) -> Skep {
+    let mut options = Options { limits: Limits::default(), ..Options::default() };
+    change(&mut options);
+    Skep::start_with(options).await
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_closed_and_there_is_room_again_afterwards() {
+    for in_all in [true, false] {
+        let skep = start(|options| {
+            let limits = &mut options.limits;
+            *(if in_all { &mut limits.max_connections } else { &mut limits.max_connections_per_address }) = 3;
+        })
+        .await;
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            let mut stream = connect(skep.address).await;
+            stream.write_all(HEALTH.as_bytes()).await.unwrap();
+            assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+            open.push(stream);
+        }
+        assert_eq!(exchange(&skep, LAST).await, "", "in all: {in_all}");
+        // Those that are open go on.
+        let mut stream = open.pop().unwrap();
+        stream.write_all(LAST.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        drop(stream);
+        // The other end learns of it in its own time.
+        while !exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 ") {}
+    }
+}
+
+/// Checks that an answer says when to come again.
+async fn too_many(response: Response, policy: &str) {
+    let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(header("ratelimit-policy"), policy);
+    let (name, _) = policy.split_once(';').unwrap();
+    let wait: u64 = header("retry-after").parse().unwrap();
+    assert!(wait > 0);
+    assert_eq!(header("ratelimit"), format!("{name};r=0;t={wait}"));
+    let refused = refused(response).await;
+    assert_eq!((refused.status, refused.code.as_str()), (429, "rate_limited"));
+    assert!(refused.message.contains(&format!("{wait} s")), "{}", refused.message);
+}
+
+#[tokio::test]
+async fn a_key_that_comes_too_often_is_told_when_to_come_again() {
+    let skep = start(|options| options.limits.rate_limit = Some("3/h".parse().unwrap())).await;
+    for _ in 0..3 {
+        assert_eq!(skep.get("/api/whoami").await.status(), 200);
+    }
+    too_many(skep.get("/api/whoami").await, "\"key\";q=3;w=3600").await;
+    too_many(skep.get("/api/no-such-route").await, "\"key\";q=3;w=3600").await;
+    let (other, _) = skep.key(&[Scope::SwarmRead]).await;
+    let response = skep.bare(Method::GET, "/api/whoami").bearer_auth(other).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn an_address_that_comes_too_often_is_told_when_to_come_again() {
+    let skep = start(|options| options.limits.address_rate_limit = Some("3/m".parse().unwrap())).await;
+    for path in ["/api/health", "/api/whoami", "/nothing"] {
+        assert_ne!(skep.get(path).await.status(), 429, "{path}");
+    }
+    too_many(skep.get("/api/health").await, "\"address\";q=3;w=60").await;
+}
+
+#[tokio::test]
+async fn who_guesses_keys_is_slowed_and_who_has_one_is_not() {
+    let skep = start(|options| options.limits.failed_auth_limit = "3/h".parse().unwrap()).await;
+    let guess = async |n: usize| {
+        let key = format!("sk-skep-prod-{n:064x}");
+        skep.bare(Method::GET, "/api/whoami").bearer_auth(key).send().await.unwrap()
+    };
+    // Who shows no key at all guesses nothing.
+    for _ in 0..10 {
+        let response = skep.bare(Method::GET, "/api/whoami").send().await.unwrap();
+        assert_eq!(response.status(), 401);
+    }
+    for n in 0..3 {
+        assert_eq!(guess(n).await.status(), 401);
+    }
+    too_many(guess(3).await, "\"failed-authentications\";q=3;w=3600").await;
+    assert_eq!(skep.get("/api/whoami").await.status(), 200);
+}
+
+#[tokio::test]
+async fn behind_a_proxy_each_caller_is_counted_by_itself() {
+    let skep = start(|options| {
+        options.limits.failed_auth_limit = "1/h".parse().unwrap();
+        options.limits.max_connections_per_address = 1;
+        options.proxies = TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()]);
+    })
+    .await;
+    let guess = async |from: &str| {
+        let request = skep.bare(Method::GET, "/api/whoami").bearer_auth("nonsense");
+        let request = request.header("x-forwarded-proto", "https").header("x-forwarded-for", from);
+        request.send().await.unwrap().status().as_u16()
+    };
+    for (from, status) in [
+        ("192.0.2.1", 401),
+        ("192.0.2.1", 429),
+        // Forged further left, and so the same caller.
+        ("192.0.2.9, 192.0.2.1", 429),
+        ("192.0.2.2", 401),
+        ("2001:db8::1", 401),
+        ("2001:db8::2", 429),
+        ("2001:db8:0:1::1", 401),
+    ] {
+        assert_eq!(guess(from).await, status, "{from}");
+    }
+    // The proxy itself has as many connections as it likes.
+    let request = "GET /api/health HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\n\r\n";
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        let mut stream = connect(skep.address).await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        open.push(stream);
+    }
+}

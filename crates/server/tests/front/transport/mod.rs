@@ -1,0 +1,9 @@
+//! Connections as hostile and careless callers make them.
+
+mod framing;
+mod http2;
+mod limits;
+mod proxies;
+mod slow;
+mod tls;
+pub(crate) mod wire;

@@ -1,0 +1,176 @@
+//! Callers that take their time: each is given up, and nobody else notices.
+
+use std::time::Duration;
+
+use skep_server::Limits;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::sleep,
+};
+
+use super::wire::{HEALTH, answer, connect, exchange, rest};
+use crate::harness::{Options, Skep};
+
+const SHORT: Duration = Duration::from_millis(150);
+
+async fn start(change: impl FnOnce(&mut Limits)) -> Skep {
+    let mut options = Options::default();
+    change(&mut options.limits);
+    Skep::start_with(options).await
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_to_its_end_is_given_up() {
+    let skep = start(|limits| limits.header_timeout = SHORT).await;
+    for beginning in ["", "P", "PRI * HTTP/2.0\r\n", "GET /api/health HTTP/1.1\r\nhost: x\r\n"] {
+        assert_eq!(exchange(&skep, beginning).await, "", "{beginning:?}");
+    }
+    // One byte after the other, and none too late for itself.
+    let mut stream = connect(skep.address).await;
+    stream.write_all(b"GET /api/health HTTP/1.1\r\n").await.unwrap();
+    while stream.write_all(b"x: y\r\n").await.is_ok() {
+        sleep(SHORT / 10).await;
+    }
+    // A second head on a connection that was good before.
+    let mut stream = connect(skep.address).await;
+    stream.write_all(HEALTH.as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    stream.write_all(b"GET /api/he").await.unwrap();
+    assert_eq!(rest(&mut stream).await, "");
+}
+
+#[tokio::test]
+async fn a_connection_without_requests_is_closed() {
+    let skep = start(|limits| limits.idle_timeout = SHORT).await;
+    let mut stream = connect(skep.address).await;
+    stream.write_all(HEALTH.as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(rest(&mut stream).await, "");
+}
+
+#[tokio::test]
+async fn a_body_that_takes_too_long_in_all_is_refused_although_it_never_stops() {
+    let skep = start(|limits| limits.body_timeout = SHORT).await;
+    let head = format!(
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: 1000000\r\n\r\n",
+        skep.admin
+    );
+    let mut stream = connect(skep.address).await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (mut reading, mut writing) = stream.into_split();
+    let dribble = async {
+        while writing.write_all(b" ").await.is_ok() {
+            sleep(SHORT / 10).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let said = tokio::select! {
+        said = answer(&mut reading) => said,
+        () = dribble => unreachable!(),
+    };
+    assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("skep-error: malformed_body"), "{said}");
+    assert!(said.contains("longer than 150ms"), "{said}");
+}
+
+#[tokio::test]
+async fn a_body_that_stops_is_refused() {
+    let skep = start(|limits| limits.body_stall = SHORT).await;
+    let head = format!(
+        "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: 1000\r\n\r\n{{",
+        skep.admin
+    );
+    let mut stream = connect(skep.address).await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let said = answer(&mut stream).await;
+    assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("nothing came for 150ms"), "{said}");
+}
+
+/// Asks again and again for something large.
+const LARGE: &str = "GET /api/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_given_up() {
+    let skep = start(|limits| limits.write_timeout = SHORT).await;
+    let mut stream = connect(skep.address).await;
+    // Ends by an error alone: nothing is ever read.
+    while stream.write_all(LARGE.as_bytes()).await.is_ok() {}
+    // The control: one that reads as much in the same time is served.
+    let (mut reading, mut writing) = connect(skep.address).await.into_split();
+    let asking = async {
+        for _ in 0..200 {
+            writing.write_all(LARGE.as_bytes()).await.unwrap();
+        }
+    };
+    let reading = async {
+        for _ in 0..200 {
+            assert!(answer(&mut reading).await.starts_with("HTTP/1.1 200 "));
+        }
+    };
+    tokio::join!(asking, reading);
+}
+
+/// As many as a machine in the same office may have. Bounded; on loopback.
+const CROWD: usize = 1_000;
+
+/// Connections whose heads never come to their ends.
+async fn crowd(skep: &Skep, size: usize) -> Vec<TcpStream> {
+    let mut crowd = Vec::new();
+    for _ in 0..size {
+        let mut stream = connect(skep.address).await;
+        stream.write_all(b"GET /api/health HTTP/1.1\r\nx: ").await.unwrap();
+        crowd.push(stream);
+    }
+    crowd
+}
+
+#[tokio::test]
+async fn a_thousand_slow_clients_keep_nobody_from_being_served() {
+    let skep = start(|limits| limits.max_connections_per_address = CROWD + 10).await;
+    let mut crowd = crowd(&skep, CROWD).await;
+    for _ in 0..20 {
+        assert_eq!(skep.get("/api/whoami").await.status(), 200);
+    }
+    // They are still there, and are served once they make up their minds.
+    let last = crowd.last_mut().unwrap();
+    last.write_all(b"y\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    last.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+}
+
+/// `cargo test -p skep-server --release --test front -- --ignored --nocapture thousand`: a measurement, not a test.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "it measures, and asserts nothing"]
+async fn what_a_thousand_slow_clients_cost_the_others() {
+    const CALLS: usize = 2_000;
+    let skep = start(|limits| limits.max_connections_per_address = CROWD + 10).await;
+    let p99 = async || {
+        let mut times = Vec::new();
+        for _ in 0..CALLS {
+            let begun = std::time::Instant::now();
+            assert_eq!(skep.get("/api/whoami").await.status(), 200);
+            times.push(begun.elapsed());
+        }
+        times.sort();
+        (times[CALLS / 2], times[CALLS * 99 / 100])
+    };
+    p99().await;
+    let (alone, alone_p99) = p99().await;
+    let mut crowd = crowd(&skep, CROWD).await;
+    let dribble = async {
+        loop {
+            for stream in &mut crowd {
+                let _ = stream.write_all(b"z").await;
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let (beside, beside_p99) = tokio::select! { times = p99() => times, () = dribble => unreachable!() };
+    let ratio = beside_p99.as_secs_f64() / alone_p99.as_secs_f64();
+    println!(
+        "alone p50 {alone:?} p99 {alone_p99:?}; beside {CROWD} slow ones p50 {beside:?} p99 {beside_p99:?}; {ratio:.2}"
+    );
+}

@@ -1,0 +1,243 @@
+//! How callers reach the server: TLS, proxies, and how much anybody may take.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::bail;
+use clap::{Args, ValueEnum, value_parser};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use skep_server::{Limits, Rate, TrustedProxies};
+
+use super::lifetime;
+
+/// How callers reach the server.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub(crate) struct Transport {
+    /// The certificate with its chain, in PEM; read again when it changes.
+    #[arg(long, env = "SKEP_TLS_CERT", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM, readable by root only where root starts the server.
+    #[arg(long, env = "SKEP_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// A certificate of the server's own making, for want of another.
+    #[arg(long, env = "SKEP_TLS", value_name = "HOW")]
+    pub(crate) tls: Option<OwnTls>,
+    /// The network of the proxy in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; may be given
+    /// several times.
+    #[arg(long, env = "SKEP_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) trusted_proxy: Vec<IpNet>,
+    /// The most connections at the same time.
+    #[arg(long, env = "SKEP_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "16384",
+        value_parser = value_parser!(u32).range(1..))]
+    pub(crate) max_connections: u32,
+    /// The most connections of one address (IPv6: of one /64) at the same time.
+    #[arg(long, env = "SKEP_MAX_CONNECTIONS_PER_ADDRESS", value_name = "NUMBER", default_value = "1024",
+        value_parser = value_parser!(u32).range(1..))]
+    pub(crate) max_connections_per_address: u32,
+    /// The most requests of one HTTP/2 connection at the same time.
+    #[arg(long, env = "SKEP_MAX_STREAMS", value_name = "NUMBER", default_value = "128",
+        value_parser = value_parser!(u32).range(1..))]
+    pub(crate) max_streams: u32,
+    /// The most bytes of a request's first line and headers.
+    #[arg(long, env = "SKEP_MAX_HEADER_BYTES", value_name = "BYTES", default_value = "81920",
+        value_parser = value_parser!(u32).range(8192..=1_048_576))]
+    pub(crate) max_header_bytes: u32,
+    /// The most headers of an HTTP/1.1 request.
+    #[arg(long, env = "SKEP_MAX_HEADERS", value_name = "NUMBER", default_value = "100",
+        value_parser = value_parser!(u32).range(8..=1000))]
+    pub(crate) max_headers: u32,
+    /// How long a TLS handshake or the head of a request may take, such as `30s`.
+    #[arg(long, env = "SKEP_HEADER_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = lifetime)]
+    pub(crate) header_timeout: Duration,
+    /// How long a connection may stay open without a request.
+    #[arg(long, env = "SKEP_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = lifetime)]
+    pub(crate) idle_timeout: Duration,
+    /// How long the body of a request may take in all.
+    #[arg(long, env = "SKEP_BODY_TIMEOUT", value_name = "TIME", default_value = "5m", value_parser = lifetime)]
+    pub(crate) body_timeout: Duration,
+    /// How long a caller may leave an answer unread.
+    #[arg(long, env = "SKEP_WRITE_TIMEOUT", value_name = "TIME", default_value = "1m", value_parser = lifetime)]
+    pub(crate) write_timeout: Duration,
+    /// The most requests of one key, such as `100/s`, `600/m` or `10000/h` [default: not limited].
+    #[arg(long, env = "SKEP_RATE_LIMIT", value_name = "RATE")]
+    pub(crate) rate_limit: Option<Rate>,
+    /// The most requests of one address (IPv6: of one /64) [default: not limited].
+    #[arg(long, env = "SKEP_ADDRESS_RATE_LIMIT", value_name = "RATE")]
+    pub(crate) address_rate_limit: Option<Rate>,
+    /// The most failed authentications of one address (IPv6: of one /64).
+    #[arg(long, env = "SKEP_FAILED_AUTH_LIMIT", value_name = "RATE", default_value = "100/m")]
+    pub(crate) failed_auth_limit: Rate,
+    /// What one address may put on the waitlist.
+    #[arg(long, env = "SKEP_WAITLIST_LIMIT", value_name = "RATE", default_value = "5/h")]
+    pub(crate) waitlist_limit: Rate,
+}
+
+/// A certificate of the server's own making.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OwnTls {
+    /// Signed by its own key alone: clients are told to trust it, or its fingerprint.
+    SelfSigned,
+}
+
+/// Where the certificate comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TlsSource {
+    /// There is none.
+    PlainText,
+    /// Two files of the operator's.
+    Files { certificate: PathBuf, key: PathBuf },
+    /// Made by the server.
+    SelfSigned,
+}
+
+impl Transport {
+    /// Where the certificate comes from.
+    ///
+    /// # Errors
+    /// One of the two files is not named, or the server shall make one beside them.
+    pub(crate) fn tls_source(&self) -> anyhow::Result<TlsSource> {
+        match (self.tls_cert.clone(), self.tls_key.clone(), self.tls) {
+            (None, None, None) => Ok(TlsSource::PlainText),
+            (Some(certificate), Some(key), None) => Ok(TlsSource::Files { certificate, key }),
+            (None, None, Some(OwnTls::SelfSigned)) => Ok(TlsSource::SelfSigned),
+            (Some(_), None, None) => bail!("--tls-cert needs its private key; name its file by --tls-key"),
+            (None, Some(_), None) => bail!("--tls-key needs its certificate; name its file by --tls-cert"),
+            (_, _, Some(OwnTls::SelfSigned)) => {
+                bail!(
+                    "--tls self-signed makes a certificate of its own; give it, or --tls-cert and --tls-key"
+                )
+            }
+        }
+    }
+
+    /// Whether keys travel by https alone, whatever the address.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.tls_cert.is_some() || self.tls.is_some() || !self.trusted_proxy.is_empty()
+    }
+
+    /// The proxies whose word counts.
+    pub(crate) fn proxies(&self) -> TrustedProxies {
+        TrustedProxies::new(self.trusted_proxy.clone())
+    }
+
+    /// What callers may take.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            max_connections: self.max_connections as usize,
+            max_connections_per_address: self.max_connections_per_address as usize,
+            max_streams: self.max_streams,
+            max_header_bytes: self.max_header_bytes as usize,
+            max_headers: self.max_headers as usize,
+            header_timeout: self.header_timeout,
+            idle_timeout: self.idle_timeout,
+            body_timeout: self.body_timeout,
+            write_timeout: self.write_timeout,
+            rate_limit: self.rate_limit,
+            address_rate_limit: self.address_rate_limit,
+            failed_auth_limit: self.failed_auth_limit,
+            waitlist_limit: self.waitlist_limit,
+            ..Limits::default()
+        }
+    }
+
+    /// The same with all paths absolute.
+    pub(super) fn absolute(mut self) -> std::io::Result<Self> {
+        self.tls_cert = self.tls_cert.map(std::path::absolute).transpose()?;
+        self.tls_key = self.tls_key.map(std::path::absolute).transpose()?;
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Parser, error::ErrorKind};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        transport: Transport,
+    }
+
+    fn read(flags: &[&str]) -> Result<Transport, ErrorKind> {
+        let line = Line::try_parse_from(["skep"].iter().chain(flags));
+        line.map(|line| line.transport).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn what_nobody_sets_is_what_the_server_takes_for_itself() {
+        let (ours, theirs) = (read(&[]).unwrap().limits(), Limits::default());
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        assert!(!read(&[]).unwrap().is_guarded());
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key_and_no_other_one_beside_it() {
+        let source = |flags: &[&str]| read(flags).unwrap().tls_source();
+        assert_eq!(source(&[]).unwrap(), TlsSource::PlainText);
+        assert_eq!(source(&["--tls", "self-signed"]).unwrap(), TlsSource::SelfSigned);
+        let files = TlsSource::Files { certificate: "c".into(), key: "k".into() };
+        assert_eq!(source(&["--tls-cert", "c", "--tls-key", "k"]).unwrap(), files);
+        for (flags, named) in [
+            (&["--tls-cert", "c"][..], "--tls-key"),
+            (&["--tls-key", "k"], "--tls-cert"),
+            (&["--tls-cert", "c", "--tls-key", "k", "--tls", "self-signed"], "--tls self-signed"),
+            (&["--tls-key", "k", "--tls", "self-signed"], "--tls self-signed"),
+        ] {
+            let error = source(flags).unwrap_err().to_string();
+            assert!(error.contains(named), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn networks_rates_and_times_are_read_at_the_door() {
+        let flags = [
+            "--trusted-proxy",
+            "10.0.0.0/8,fd00::/8",
+            "--trusted-proxy",
+            "192.0.2.1/32",
+            "--rate-limit",
+            "5/m",
+        ];
+        let transport = read(&flags).unwrap();
+        assert_eq!(transport.trusted_proxy.len(), 3);
+        assert!(transport.is_guarded());
+        assert_eq!(transport.limits().rate_limit, Some("5/m".parse().unwrap()));
+        for wrong in [
+            ["--trusted-proxy", "10.0.0.1"],
+            ["--trusted-proxy", "proxy.example"],
+            ["--rate-limit", "5"],
+            ["--failed-auth-limit", "0/s"],
+            ["--waitlist-limit", "5"],
+            ["--max-connections", "0"],
+            ["--max-header-bytes", "100"],
+            ["--idle-timeout", "0s"],
+            ["--tls", "yes"],
+        ] {
+            assert!(
+                matches!(read(&wrong), Err(ErrorKind::ValueValidation | ErrorKind::InvalidValue)),
+                "{wrong:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_server_process_reads_what_the_keeper_was_told() {
+        let flags = [
+            "--tls",
+            "self-signed",
+            "--trusted-proxy",
+            "10.0.0.0/8",
+            "--rate-limit",
+            "5/m",
+            "--idle-timeout",
+            "9s",
+        ];
+        let transport = read(&flags).unwrap();
+        let text = serde_json::to_string(&transport).unwrap();
+        let again: Transport = serde_json::from_str(&text).unwrap();
+        assert_eq!(format!("{transport:?}"), format!("{again:?}"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Where the server's certificate comes from, and how it learns of another.
+//!
+//! ```text
+//! keeper (root)    reads --tls-cert and --tls-key, hands the bytes to the server over their socket pair
+//! server alone     reads the two files itself
+//! self-signed      the server makes it below its own part of the data directory, and reads it there
+//! ```
+
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use skep_keeper::PairFiles;
+use skep_keeper_protocol::{ServerEnd, TlsPair};
+use skep_server::tls::{self, Certificates, Pem, self_signed};
+
+use crate::settings::{Settings, TlsSource};
+
+/// How often the files are looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often it is asked whether our own certificate is to be made anew.
+const RENEW_AGAIN: Duration = Duration::from_secs(3600);
+
+/// Who has the certificate.
+pub(crate) enum Holder {
+    /// The keeper, which may read what the server may not.
+    Keeper(ServerEnd),
+    /// This process.
+    Us,
+}
+
+/// The certificate, and who tells of another.
+pub(crate) struct Tls {
+    pub(crate) certificates: Certificates,
+    source: Source,
+}
+
+enum Source {
+    Keeper(ServerEnd, Names, Editions),
+    Files(Box<PairFiles>, Names, Editions),
+    SelfSigned(PathBuf, Vec<String>),
+}
+
+/// The files as they are named to people.
+#[derive(Clone)]
+struct Names {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+/// What came last, and what is shown.
+struct Editions {
+    seen: u64,
+    serving: u64,
+}
+
+/// The folder of the certificate that the server makes itself.
+pub(crate) fn own_folder(settings: &Settings) -> PathBuf {
+    settings.server_dir().join("tls")
+}
+
+impl Tls {
+    /// The certificate that the settings ask for, where they ask for one.
+    ///
+    /// # Errors
+    /// A file cannot be read or used; the message names it.
+    pub(crate) async fn of(settings: &Settings, holder: Holder) -> anyhow::Result<Option<Self>> {
+        match (settings.transport.tls_source()?, holder) {
+            (TlsSource::PlainText, _) => Ok(None),
+            (TlsSource::SelfSigned, _) => self_signed_one(settings).map(Some),
+            (TlsSource::Files { certificate, key }, Holder::Us) => {
+                let files = PairFiles::open(certificate.clone(), key.clone())?;
+                let first = files.newer_than(0, 0);
+                let names = Names { certificate, key };
+                let (certificates, editions) = names.first(first)?;
+                Ok(Some(Self { certificates, source: Source::Files(Box::new(files), names, editions) }))
+            }
+            (TlsSource::Files { certificate, key }, Holder::Keeper(keeper)) => {
+                let names = Names { certificate, key };
+                let (certificates, editions) = names.first(keeper.tls(0, 0).await?)?;
+                Ok(Some(Self { certificates, source: Source::Keeper(keeper, names, editions) }))
+            }
+        }
+    }
+
+    /// Follows the certificate for as long as the server serves.
+    pub(crate) async fn follow(self) {
+        let Self { certificates, source } = self;
+        match source {
+            Source::SelfSigned(folder, names) => renew(&folder, &names, &certificates).await,
+            Source::Files(files, names, mut editions) => loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                // Two calls of the system where nothing changed.
+                let newer = tokio::task::block_in_place(|| files.newer_than(editions.seen, editions.serving));
+                names.take(newer, &certificates, &mut editions);
+            },
+            Source::Keeper(keeper, names, mut editions) => {
+                // A server without its keeper ends anyhow.
+                while let Ok(newer) = keeper.tls(editions.seen, editions.serving).await {
+                    names.take(newer, &certificates, &mut editions);
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+impl Names {
+    fn first(&self, pair: Option<TlsPair>) -> anyhow::Result<(Certificates, Editions)> {
+        let pair = pair.context("the keeper has no certificate")?;
+        let edition = pair.edition;
+        let certificates =
+            Certificates::new(&pem(pair)).map_err(|error| anyhow::anyhow!(self.named(&error)))?;
+        let expires_at = certificates.expires_at();
+        tracing::info!(%expires_at, "TLS by {}, until {expires_at}", self.certificate.display());
+        Ok((certificates, Editions { seen: edition, serving: edition }))
+    }
+
+    fn take(&self, newer: Option<TlsPair>, certificates: &Certificates, editions: &mut Editions) {
+        let Some(pair) = newer else { return };
+        editions.seen = pair.edition;
+        match certificates.replace(&pem(pair)) {
+            Ok(()) => {
+                editions.serving = editions.seen;
+                let expires_at = certificates.expires_at();
+                tracing::info!(%expires_at, "a new certificate is shown from now on, until {expires_at}");
+            }
+            Err(error) => {
+                let why = self.named(&error);
+                tracing::error!(why, "the new certificate is refused, and the old one goes on: {why}");
+            }
+        }
+    }
+
+    /// An error with the file that it is about.
+    fn named(&self, error: &tls::Error) -> String {
+        let (certificate, key) = (self.certificate.display(), self.key.display());
+        match error {
+            tls::Error::Certificate(_) => format!("{certificate}: {error}"),
+            tls::Error::Key(_) => format!("{key}: {error}"),
+            _ => format!("{certificate} and {key}: {error}"),
+        }
+    }
+}
+
+fn pem(pair: TlsPair) -> Pem {
+    Pem { certificate: pair.certificate, key: pair.key }
+}
+
+fn self_signed_one(settings: &Settings) -> anyhow::Result<Tls> {
+    let folder = own_folder(settings);
+    let names = names_of(settings);
+    let certificates = Certificates::new(&self_signed::ensure(&folder, &names, Timestamp::now())?)?;
+    let (fingerprint, file) = (certificates.fingerprint(), self_signed::certificate_file(&folder));
+    let file = file.display();
+    tracing::info!(
+        fingerprint,
+        "TLS by a certificate of our own for {}, SHA-256 {fingerprint}; clients trust it by its file {file}: \
+         SKEP_CA_FILE={file}, or `curl --cacert {file}`",
+        names.join(", ")
+    );
+    Ok(Tls { certificates, source: Source::SelfSigned(folder, names) })
+}
+
+/// What the certificate of our own is for: this machine by its names, and the address where it is a certain one.
+fn names_of(settings: &Settings) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy().to_ascii_lowercase();
+    let is_name = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-'))
+    };
+    if is_name(&host) && !names.contains(&host) {
+        names.push(host);
+    }
+    let address: IpAddr = settings.listen.ip().to_canonical();
+    if !address.is_unspecified() && !names.contains(&address.to_string()) {
+        names.push(address.to_string());
+    }
+    names
+}
+
+async fn renew(folder: &std::path::Path, names: &[String], certificates: &Certificates) {
+    loop {
+        tokio::time::sleep(RENEW_AGAIN).await;
+        let before = certificates.fingerprint();
+        let renewed = self_signed::ensure(folder, names, Timestamp::now()).map_err(anyhow::Error::from);
+        match renewed.and_then(|pem| Ok(certificates.replace(&pem)?)) {
+            Ok(()) if certificates.fingerprint() != before => {
+                let fingerprint = certificates.fingerprint();
+                tracing::warn!(
+                    fingerprint,
+                    "the self-signed certificate was made anew, SHA-256 {fingerprint}"
+                );
+            }
+            Ok(()) => {}
+            Err(error) => tracing::error!("the self-signed certificate could not be made anew: {error:#}"),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `skep account`.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use skep_api::{
+    AccountId,
+    accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount},
+};
+use skep_client::{Answered, Client};
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
+
+/// Create, list, change and delete accounts: tenants with VMs, keys and files of their own.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Account {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Create an account; its first key is made by `skep keys create --account NAME`.
+    Create(Create),
+    /// List the accounts, newest first.
+    List(List),
+    /// Show an account.
+    Show(Show),
+    /// Change an account; what is not named stays.
+    Set(Set),
+    /// Delete accounts, and revoke their keys.
+    Delete(Delete),
+}
+
+#[derive(Debug, Args)]
+struct Create {
+    /// 1 to 63 lowercase letters, digits and `-`.
+    name: String,
+    /// Its files; may be given several times [default: DATA_DIR/workspaces/NAME, which the server makes].
+    #[arg(long, value_name = "DIR")]
+    root: Vec<PathBuf>,
+    /// A network that its callers come from, such as 192.0.2.0/24; may be given several times [default: everywhere].
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    allowed_ip: Vec<String>,
+    /// VMs at the same time [default: no limit of its own].
+    #[arg(long, value_name = "NUMBER")]
+    max_vms: Option<u32>,
+    /// Memory of its VMs together, in MiB [default: no limit of its own].
+    #[arg(long, value_name = "MIB")]
+    max_memory_mb: Option<u64>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+struct Show {
+    /// The account, by name or id.
+    account: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// The account, by name or id.
+    account: String,
+    /// Its files, in place of all that it had; may be given several times.
+    #[arg(long, value_name = "DIR")]
+    root: Vec<PathBuf>,
+    /// A network that its callers come from, in place of all that it had; may be given several times.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    allowed_ip: Vec<String>,
+    /// Its callers come from everywhere.
+    #[arg(long, conflicts_with = "allowed_ip")]
+    any_ip: bool,
+    /// VMs at the same time, or `none` for no limit of its own.
+    #[arg(long, value_name = "NUMBER", value_parser = limit::<u32>)]
+    max_vms: Option<Limit<u32>>,
+    /// Memory of its VMs together, in MiB, or `none` for no limit of its own.
+    #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
+    max_memory_mb: Option<Limit<u64>>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+struct Delete {
+    /// The accounts, by name or id.
+    #[arg(required = true, value_name = "ACCOUNT")]
+    accounts: Vec<String>,
+    /// End their VMs too.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A quota; `None` is no limit.
+#[derive(Debug, Clone, Copy)]
+struct Limit<N>(Option<N>);
+
+fn limit<N: std::str::FromStr<Err = std::num::ParseIntError>>(
+    text: &str,
+) -> Result<Limit<N>, std::num::ParseIntError> {
+    if text == "none" { Ok(Limit(None)) } else { Ok(Limit(Some(text.parse()?))) }
+}
+
+pub(crate) async fn run(verb: Account) -> anyhow::Result<ExitCode> {
+    match verb.verb {
+        Verb::Create(verb) => create(verb).await,
+        Verb::List(verb) => list(verb).await,
+        Verb::Show(verb) => {
+            let client = verb.connection.client()?;
+            let id = find(&client, &verb.account).await?;
+            show(&client.account(id).await?, verb.connection.json)
+        }
+        Verb::Set(verb) => set(verb).await,
+        Verb::Delete(verb) => delete(verb).await,
+    }
+}
+
+async fn create(verb: Create) -> anyhow::Result<ExitCode> {
+    let request = CreateAccount {
+        name: verb.name,
+        roots: some(paths(&verb.root)?),
+        allowed_ips: some(verb.allowed_ip),
+        max_vms: verb.max_vms,
+        max_memory_mb: verb.max_memory_mb,
+    };
+    show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
+}
+
+async fn set(verb: Set) -> anyhow::Result<ExitCode> {
+    let change = ChangeAccount {
+        roots: some(paths(&verb.root)?),
+        allowed_ips: if verb.any_ip { Some(Vec::new()) } else { some(verb.allowed_ip) },
+        max_vms: verb.max_vms.map(|Limit(limit)| limit),
+        max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
+    };
+    if change == ChangeAccount::default() {
+        bail!("nothing was named that shall change; `skep account set --help` lists what may");
+    }
+    let client = verb.connection.client()?;
+    let id = find(&client, &verb.account).await?;
+    show(&client.change_account(id, &change).await?, verb.connection.json)
+}
+
+async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut code = ExitCode::SUCCESS;
+    for account in &verb.accounts {
+        // One that cannot be deleted keeps none of the others alive.
+        let deleted =
+            async { anyhow::Ok(client.delete_account(find(&client, account).await?, verb.force).await?) };
+        match deleted.await {
+            Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
+            Ok(deleted) => output::line(&format!(
+                "{} {} is deleted: {} keys revoked, {} VMs ended",
+                deleted.id, deleted.name, deleted.keys_revoked, deleted.vms_ended
+            ))?,
+            Err(error) => code = output::failed(&error),
+        }
+    }
+    Ok(code)
+}
+
+async fn list(verb: List) -> anyhow::Result<ExitCode> {
+    let accounts = all(&verb.connection.client()?).await?;
+    if verb.connection.json {
+        output::value(&AccountList { accounts, next_cursor: None })?;
+    } else {
+        table(&accounts)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All pages.
+async fn all(client: &Client) -> anyhow::Result<Vec<Record>> {
+    let mut accounts = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let page = client.accounts(cursor.as_deref()).await?.value;
+        accounts.extend(page.accounts);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(accounts);
+        }
+    }
+}
+
+/// The id of an account that is named by it, or by its name.
+async fn find(client: &Client, account: &str) -> anyhow::Result<AccountId> {
+    if let Ok(id) = account.parse() {
+        return Ok(id);
+    }
+    let found = all(client).await?.into_iter().find(|record| record.name == account);
+    let found = found.with_context(|| format!("no account `{account}`; `skep account list` lists them"))?;
+    Ok(found.id)
+}
+
+fn show(account: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        output::json(&account.text)?;
+    } else {
+        table(std::slice::from_ref(&account.value))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(accounts: &[Record]) -> std::io::Result<()> {
+    let number = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+    let row = |account: &Record| {
+        let from = account.allowed_ips.join(",");
+        [
+            account.id.to_string(),
+            account.name.clone(),
+            account.roots.join(":"),
+            if from.is_empty() { "everywhere".to_owned() } else { from },
+            number(account.max_vms.map(u64::from)),
+            number(account.max_memory_mb),
+            output::time(Some(account.created_at)),
+        ]
+    };
+    let header = ["ID", "NAME", "ROOTS", "FROM", "MAX VMS", "MAX MIB", "CREATED"];
+    output::table(header, accounts.iter().map(row))
+}
+
+/// The server knows no current directory of ours.
+fn paths(given: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let path = |path: &PathBuf| {
+        let absolute = std::path::absolute(path).context("the current directory is gone")?;
+        let text = absolute.to_str().map(str::to_owned);
+        text.with_context(|| format!("the path {} is not UTF-8", Path::display(path)))
+    };
+    given.iter().map(path).collect()
+}
+
+/// A list that was given.
+fn some<T>(given: Vec<T>) -> Option<Vec<T>> {
+    if given.is_empty() { None } else { Some(given) }
+}

@@ -1,0 +1,120 @@
+//! The audit in SQLite.
+
+use rusqlite::{Connection, Row, named_params};
+use skep_api::{
+    AuditId, ErrorCode,
+    audit::{AuditEntry, AuditKey, Outcome},
+};
+
+use super::{
+    columns::{Columns, all, broken, change, millis},
+    fault::Fault,
+};
+use crate::{AuditPage, ListAudit, NewAuditEntry, OutcomeFilter};
+
+/// Later in order than every id.
+const AFTER_ALL_IDS: &str = "~";
+
+/// Writes entries. One that is there already is passed over: a batch may be tried again.
+pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Fault> {
+    for NewAuditEntry { id, account, entry } in entries {
+        change(
+            connection,
+            "INSERT INTO audit (id, account, key, prefix, address, action, resource, status, code, request_id, at)
+             VALUES (:id, :account, :key, :prefix, :address, :action, :resource, :status, :code, :request_id, :at)
+             ON CONFLICT (id) DO NOTHING",
+            named_params! {
+                ":id": id.to_string(),
+                ":account": account.map(|account| account.to_string()),
+                ":key": entry.key.as_ref().map(|key| key.id.to_string()),
+                ":prefix": entry.key.as_ref().map(|key| key.prefix.as_str()),
+                ":address": entry.address.map(|address| address.to_string()),
+                ":action": entry.action,
+                ":resource": entry.resource,
+                ":status": entry.outcome.status,
+                ":code": entry.outcome.code.map(ErrorCode::as_str),
+                ":request_id": entry.request_id,
+                ":at": millis(entry.at),
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// A page of the audit, newest first.
+pub(super) fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, Fault> {
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let mut found = of(connection, query, Some(query.account.to_string()))?;
+    if query.strangers {
+        // Two searches, each along the index; one for both would have to look at everybody's entries.
+        found.extend(of(connection, query, None)?);
+        found.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|(id, _)| *id);
+    Ok(AuditPage { entries: found.into_iter().map(|(_, entry)| entry).collect(), next })
+}
+
+/// The newest entries of one account, or of none: one more than the page holds, which tells whether there is a next one.
+fn of(
+    connection: &Connection,
+    query: &ListAudit,
+    account: Option<String>,
+) -> Result<Vec<(AuditId, AuditEntry)>, Fault> {
+    let filter = &query.filter;
+    let (mut done, mut refused, mut status, mut code) = (false, false, None, None);
+    match filter.outcome {
+        None => {}
+        Some(OutcomeFilter::Done) => done = true,
+        Some(OutcomeFilter::Refused) => refused = true,
+        Some(OutcomeFilter::Status(wanted)) => status = Some(wanted),
+        Some(OutcomeFilter::Code(wanted)) => code = Some(wanted.as_str()),
+    }
+    all(
+        connection,
+        "SELECT * FROM audit WHERE account IS :account AND id < :before
+             AND (:key IS NULL OR key = :key) AND (:action IS NULL OR action = :action)
+             AND (NOT :done OR status < 400) AND (NOT :refused OR status >= 400)
+             AND (:status IS NULL OR status = :status) AND (:code IS NULL OR code = :code)
+             AND (:since IS NULL OR at >= :since) AND (:until IS NULL OR at < :until)
+         ORDER BY id DESC LIMIT :limit",
+        named_params! {
+            ":account": account,
+            ":before": query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string()),
+            ":key": filter.key.map(|key| key.to_string()),
+            ":action": filter.action,
+            ":done": done,
+            ":refused": refused,
+            ":status": status,
+            ":code": code,
+            ":since": filter.since.map(millis),
+            ":until": filter.until.map(millis),
+            ":limit": i64::from(query.limit.max(1)) + 1,
+        },
+        decode,
+    )
+}
+
+fn decode(row: &Row<'_>) -> Result<(AuditId, AuditEntry), Fault> {
+    let key = match row.maybe_word("key")? {
+        Some(id) => Some(AuditKey { id, prefix: row.plain("prefix")? }),
+        None => None,
+    };
+    let code = row.plain::<Option<String>>("code")?.map(|word| code_of(&word)).transpose()?;
+    let entry = AuditEntry {
+        at: row.time("at")?,
+        key,
+        address: row.maybe_word("address")?,
+        action: row.plain("action")?,
+        resource: row.plain("resource")?,
+        outcome: Outcome { status: row.maybe_number("status")?, code },
+        request_id: row.plain("request_id")?,
+    };
+    Ok((row.word("id")?, entry))
+}
+
+fn code_of(word: &str) -> Result<ErrorCode, Fault> {
+    let known = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == word);
+    known.ok_or_else(|| broken("code", format!("`{word}` is no code")))
+}

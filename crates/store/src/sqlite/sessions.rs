@@ -1,0 +1,63 @@
+//! Sessions in SQLite.
+
+use rusqlite::{Connection, params};
+use skep_accounts::SessionHash;
+
+use super::{
+    columns::{Columns, change, millis, one},
+    fault::Fault,
+    keys,
+};
+use crate::{Error, NewSession, PresentedSession};
+
+/// Sessions of one key. The oldest ends where there are more: whoever holds a key must not fill the disk with them.
+const LARGEST_NUMBER: u32 = 100;
+/// Sessions that ended, cleared away whenever one begins.
+const CLEARED_AT_ONCE: u32 = 10;
+
+/// Begins a session.
+pub(super) fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
+    let key = command.key.to_string();
+    let known =
+        one(connection, "SELECT id FROM keys WHERE id = ?1", [&key], |row| row.plain::<String>("id"))?;
+    known.ok_or(Error::UnknownKey { id: command.key })?;
+    change(
+        connection,
+        "DELETE FROM sessions WHERE sha256 IN (SELECT sha256 FROM sessions WHERE expires_at <= ?1 LIMIT ?2)",
+        params![millis(command.at), CLEARED_AT_ONCE],
+    )?;
+    change(
+        connection,
+        "INSERT INTO sessions (sha256, key, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
+        params![command.hash.as_bytes(), key, millis(command.at), millis(command.expires_at)],
+    )?;
+    change(
+        connection,
+        "DELETE FROM sessions WHERE sha256 <> ?3 AND sha256 IN (
+             SELECT sha256 FROM sessions WHERE key = ?1 ORDER BY created_at DESC LIMIT -1 OFFSET ?2)",
+        params![key, LARGEST_NUMBER, command.hash.as_bytes()],
+    )?;
+    Ok(())
+}
+
+/// The session with this hash, valid or not.
+pub(super) fn presented(
+    connection: &Connection,
+    hash: SessionHash,
+) -> Result<Option<PresentedSession>, Fault> {
+    let found = one(
+        connection,
+        "SELECT keys.sha256 AS key_sha256, sessions.expires_at FROM sessions JOIN keys ON keys.id = sessions.key
+         WHERE sessions.sha256 = ?1",
+        [hash.as_bytes()],
+        |row| Ok((row.plain::<[u8; 32]>("key_sha256")?, row.time("expires_at")?)),
+    )?;
+    let Some((key, expires_at)) = found else { return Ok(None) };
+    let key = keys::presented(connection, skep_accounts::KeyHash::from_bytes(key))?;
+    Ok(key.map(|key| PresentedSession { key, expires_at }))
+}
+
+/// Ends a session; tells whether there was one.
+pub(super) fn end(connection: &Connection, hash: SessionHash) -> Result<bool, Fault> {
+    Ok(change(connection, "DELETE FROM sessions WHERE sha256 = ?1", [hash.as_bytes()])? == 1)
+}

@@ -1,0 +1,85 @@
+//! The waitlist in SQLite.
+
+use rusqlite::{Connection, Row, named_params, params};
+use skep_api::{WaitlistId, waitlist::WaitlistEntry};
+
+use super::{
+    columns::{Columns, all, change, millis, one},
+    fault::Fault,
+};
+use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
+
+/// Later in order than every id.
+const AFTER_ALL_IDS: &str = "~";
+
+/// Puts somebody on the list. One row more for every address, so that the work tells nothing about who is on it.
+pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), Fault> {
+    change(
+        connection,
+        "INSERT INTO waitlist (id, address, email, name, company, use_case, joined_at)
+         VALUES (:id, :address, :email, :name, :company, :use_case, :at)",
+        named_params! {
+            ":id": id.to_string(),
+            ":address": comparable(&command.email),
+            ":email": command.email,
+            ":name": command.name,
+            ":company": command.company,
+            ":use_case": command.use_case,
+            ":at": millis(command.at),
+        },
+    )?;
+    Ok(())
+}
+
+/// A page of the list, newest first: each address with its first row.
+pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fault> {
+    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let mut entries = all(
+        connection,
+        "SELECT * FROM waitlist AS found WHERE id < ?1 AND NOT EXISTS (
+             SELECT 1 FROM waitlist AS earlier WHERE earlier.address = found.address AND earlier.id < found.id
+         ) ORDER BY id DESC LIMIT ?2",
+        // One more than asked for tells whether there is a next page.
+        params![before, i64::from(query.limit.max(1)) + 1],
+        decode,
+    )?;
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    let next = entries.last().filter(|_| more).map(|last| last.id);
+    Ok(WaitlistPage { entries, next })
+}
+
+/// Removes every row of an address, and answers the first of them.
+pub(super) fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<WaitlistEntry, Fault> {
+    let (entry, address) = match command {
+        RemoveFromWaitlist::Id(id) => {
+            let sql = "SELECT * FROM waitlist WHERE id = ?1";
+            let found = one(connection, sql, [id.to_string()], decode)?;
+            (id.to_string(), found.map(|entry| comparable(&entry.email)))
+        }
+        RemoveFromWaitlist::Email(email) => (email.clone(), Some(comparable(email))),
+    };
+    let unknown = || Fault::from(Error::UnknownWaitlistEntry { entry: entry.clone() });
+    let address = address.ok_or_else(unknown)?;
+    let sql = "SELECT * FROM waitlist WHERE address = ?1 ORDER BY id LIMIT 1";
+    let first = one(connection, sql, [&address], decode)?.ok_or_else(unknown)?;
+    change(connection, "DELETE FROM waitlist WHERE address = ?1", [&address])?;
+    Ok(first)
+}
+
+/// An address as it is compared. Only the part after the `@` is free of case by the standard; in practice all of it is.
+fn comparable(email: &str) -> String {
+    email.to_lowercase()
+}
+
+fn decode(row: &Row<'_>) -> Result<WaitlistEntry, Fault> {
+    Ok(WaitlistEntry {
+        id: row.word("id")?,
+        email: row.plain("email")?,
+        name: row.plain("name")?,
+        company: row.plain("company")?,
+        use_case: row.plain("use_case")?,
+        joined_at: row.time("joined_at")?,
+    })
+}

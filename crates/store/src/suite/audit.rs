@@ -1,0 +1,217 @@
+//! The audit, and how long it and the events are kept.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use skep_api::{
+    AccountId, AuditId, ErrorCode, KeyId,
+    audit::{AuditEntry, AuditKey, Outcome},
+};
+
+use super::{all_events, boot, booted, default_account, moment};
+use crate::{AuditFilter, ListAudit, NewAuditEntry, OutcomeFilter, Store, TrimHistory};
+
+fn entry(account: Option<AccountId>, step: i64) -> NewAuditEntry {
+    let prefix = "sk-skep-prod-3f9a1c20".to_owned();
+    let entry = AuditEntry {
+        at: moment(step),
+        key: account.map(|_| AuditKey { id: KeyId::generate(), prefix }),
+        address: Some("2001:db8::7".parse().unwrap()),
+        action: "boot".to_owned(),
+        resource: Some("vm_x".to_owned()),
+        outcome: Outcome { status: Some(201), code: None },
+        request_id: format!("request-{step}"),
+    };
+    NewAuditEntry { id: AuditId::generate(), account, entry }
+}
+
+/// So many entries of an account, from this step on, in order.
+pub fn entries(account: AccountId, count: i64, from: i64) -> Vec<NewAuditEntry> {
+    in_order((from..from + count).map(|step| entry(Some(account), step)).collect())
+}
+
+/// Entries whose order is that of their steps, whatever the clock says.
+fn in_order(mut entries: Vec<NewAuditEntry>) -> Vec<NewAuditEntry> {
+    let mut ids: Vec<AuditId> = entries.iter().map(|entry| entry.id).collect();
+    ids.sort_unstable();
+    entries.iter_mut().zip(ids).for_each(|(entry, id)| entry.id = id);
+    entries
+}
+
+fn query(account: AccountId, strangers: bool) -> ListAudit {
+    ListAudit { account, strangers, filter: AuditFilter::default(), limit: 100_000, before: None }
+}
+
+async fn steps(store: &dyn Store, query: ListAudit) -> Vec<String> {
+    let page = store.list_audit(query).await.unwrap();
+    let step = |entry: AuditEntry| entry.request_id.replacen("request-", "", 1);
+    page.entries.into_iter().map(step).collect()
+}
+
+pub async fn entries_are_kept_as_they_were(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let full = entry(Some(account), 2);
+    let mut bare = entry(Some(account), 1);
+    bare.entry = AuditEntry {
+        key: None,
+        address: None,
+        resource: None,
+        outcome: Outcome { status: None, code: None },
+        ..bare.entry
+    };
+    let mut refused = entry(Some(account), 0);
+    refused.entry.outcome = Outcome { status: Some(403), code: Some(ErrorCode::ScopeMissing) };
+    let written = in_order(vec![refused, bare, full]);
+    store.record_audit(written.clone()).await.unwrap();
+    let page = store.list_audit(query(account, false)).await.unwrap();
+    assert_eq!(page.next, None);
+    assert_eq!(page.entries, written.into_iter().rev().map(|new| new.entry).collect::<Vec<_>>());
+    assert!(all_events(&*store).await.is_empty());
+}
+
+pub async fn an_entry_that_is_written_twice_stands_once(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let entries = in_order(vec![entry(Some(account), 1), entry(Some(account), 2)]);
+    store.record_audit(entries.clone()).await.unwrap();
+    store.record_audit(entries).await.unwrap();
+    store.record_audit(vec![]).await.unwrap();
+    assert_eq!(steps(&*store, query(account, false)).await, ["2", "1"]);
+}
+
+pub async fn an_account_sees_its_own_and_the_operator_what_was_refused_to_strangers(store: Arc<dyn Store>) {
+    let (account, other) = (default_account(&*store).await.id, AccountId::generate());
+    let entries = [Some(account), None, Some(other), None, Some(account), Some(other)];
+    let entries = entries.into_iter().zip(1..).map(|(account, step)| entry(account, step)).collect();
+    store.record_audit(in_order(entries)).await.unwrap();
+    assert_eq!(steps(&*store, query(account, false)).await, ["5", "1"]);
+    assert_eq!(steps(&*store, query(other, false)).await, ["6", "3"]);
+    assert_eq!(steps(&*store, query(account, true)).await, ["5", "4", "2", "1"]);
+    assert!(steps(&*store, query(AccountId::generate(), false)).await.is_empty());
+}
+
+pub async fn entries_are_found_by_each_filter(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let mut entries: Vec<_> = (1..=4).map(|step| entry(Some(account), step)).collect();
+    entries[1].entry.action = "end_vm".to_owned();
+    entries[2].entry.outcome = Outcome { status: Some(403), code: Some(ErrorCode::ScopeMissing) };
+    entries[3].entry.outcome = Outcome { status: None, code: None };
+    let key = entries[0].entry.key.clone().unwrap().id;
+    store.record_audit(in_order(entries)).await.unwrap();
+    let none = AuditFilter::default;
+    for (filter, expected) in [
+        (none(), vec!["4", "3", "2", "1"]),
+        (AuditFilter { key: Some(key), ..none() }, vec!["1"]),
+        (AuditFilter { key: Some(KeyId::generate()), ..none() }, vec![]),
+        (AuditFilter { action: Some("end_vm".to_owned()), ..none() }, vec!["2"]),
+        (AuditFilter { outcome: Some(OutcomeFilter::Done), ..none() }, vec!["2", "1"]),
+        (AuditFilter { outcome: Some(OutcomeFilter::Refused), ..none() }, vec!["3"]),
+        (AuditFilter { outcome: Some(OutcomeFilter::Status(201)), ..none() }, vec!["2", "1"]),
+        (AuditFilter { outcome: Some(OutcomeFilter::Code(ErrorCode::ScopeMissing)), ..none() }, vec!["3"]),
+        (AuditFilter { since: Some(moment(3)), ..none() }, vec!["4", "3"]),
+        (AuditFilter { until: Some(moment(3)), ..none() }, vec!["2", "1"]),
+        (AuditFilter { since: Some(moment(2)), until: Some(moment(3)), ..none() }, vec!["2"]),
+        (AuditFilter { key: Some(key), action: Some("end_vm".to_owned()), ..none() }, vec![]),
+    ] {
+        let words = format!("{filter:?}");
+        assert_eq!(steps(&*store, ListAudit { filter, ..query(account, true) }).await, expected, "{words}");
+    }
+}
+
+pub async fn pages_of_the_audit_hold_every_entry_once(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let whose = |step: i64| (step % 3 != 0).then_some(account);
+    store.record_audit(in_order((0..11).map(|step| entry(whose(step), step)).collect())).await.unwrap();
+    let whole = steps(&*store, query(account, true)).await;
+    assert_eq!(whole.len(), 11);
+    for limit in [1, 2, 5, 10, 11, 100] {
+        let (mut seen, mut before) = (Vec::new(), None);
+        loop {
+            let page = store.list_audit(ListAudit { limit, before, ..query(account, true) }).await.unwrap();
+            assert!(page.entries.len() <= limit as usize);
+            seen.extend(page.entries.into_iter().map(|entry| entry.request_id.replacen("request-", "", 1)));
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, whole, "in pages of {limit}");
+    }
+}
+
+/// Trims until nothing is left to do; tells how many entries and events went, and in how many batches.
+async fn trim(store: &dyn Store, command: TrimHistory) -> (u64, u64, u32) {
+    let (mut entries, mut events, mut batches) = (0, 0, 0);
+    loop {
+        let trimmed = store.trim_history(command).await.unwrap();
+        if trimmed.is_nothing() {
+            return (entries, events, batches);
+        }
+        assert!(trimmed.entries.max(trimmed.events) <= u64::from(command.batch), "{trimmed:?}");
+        entries += trimmed.entries;
+        events += trimmed.events;
+        batches += 1;
+    }
+}
+
+const PLENTY: u64 = 1 << 40;
+
+pub async fn what_is_too_old_goes(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    store.record_audit(in_order((0..10).map(|step| entry(Some(account), step)).collect())).await.unwrap();
+    for step in 0..6 {
+        let mut boot = boot(vec![booted(account, 3)]);
+        boot.at = moment(step);
+        store.record_boots(boot).await.unwrap();
+    }
+    let command = TrimHistory { before: moment(-1), bytes: PLENTY, batch: 2 };
+    assert_eq!(trim(&*store, command).await, (0, 0, 0), "nothing is that old");
+    let command = TrimHistory { before: moment(5), ..command };
+    assert_eq!(trim(&*store, command).await, (5, 5, 3), "two at once");
+    assert_eq!(steps(&*store, query(account, false)).await, ["9", "8", "7", "6", "5"]);
+    let left = all_events(&*store).await;
+    assert_eq!(left.iter().map(|event| event.at).collect::<Vec<_>>(), [moment(5)]);
+    let next = {
+        store.record_boots(boot(vec![booted(account, 4)])).await.unwrap();
+        all_events(&*store).await.pop().unwrap().sequence
+    };
+    assert!(next > left[0].sequence, "a sequence never comes again");
+}
+
+pub async fn what_is_too_much_goes_oldest_first(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    store.record_audit(in_order((0..300).map(|step| entry(Some(account), step)).collect())).await.unwrap();
+    store.record_boots(boot((2..250).map(|pid| booted(account, pid)).collect())).await.unwrap();
+    let command = TrimHistory { before: moment(-1), bytes: 60_000, batch: 7 };
+    let (entries, events, _) = trim(&*store, command).await;
+    let left = steps(&*store, query(account, false)).await;
+    assert_eq!(left.len() as u64, 300 - entries);
+    // 30,000 bytes each: a row takes some hundred, with all that is around it.
+    assert!((50..200).contains(&left.len()), "{}", left.len());
+    let newest: Vec<String> = (entries..300).rev().map(|step| step.to_string()).collect();
+    assert_eq!(left, newest, "the oldest went");
+    let kept = all_events(&*store).await;
+    assert_eq!(kept.len() as u64, 248 - events);
+    assert!((50..200).contains(&kept.len()), "{}", kept.len());
+    assert_eq!(trim(&*store, command).await, (0, 0, 0));
+    // What went is no longer counted: what comes has room.
+    assert_eq!(trim(&*store, TrimHistory { bytes: 0, ..command }).await.0, left.len() as u64);
+    store.record_audit(vec![entry(Some(account), 1_000)]).await.unwrap();
+    assert_eq!(trim(&*store, command).await, (0, 0, 0));
+    assert_eq!(steps(&*store, query(account, false)).await, ["1000"]);
+}
+
+pub async fn a_flood_of_strangers_pushes_out_nothing_but_itself(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    store.record_audit(in_order((0..20).map(|step| entry(Some(account), step)).collect())).await.unwrap();
+    let command = TrimHistory { before: moment(-1), bytes: 60_000, batch: 5 };
+    for wave in 0..5 {
+        let flood = (0..400).map(|step| entry(None, 1_000 + 400 * wave + step)).collect();
+        store.record_audit(in_order(flood)).await.unwrap();
+        let (gone, ..) = trim(&*store, command).await;
+        assert!(gone >= 300, "{gone} of wave {wave}");
+    }
+    let own = steps(&*store, query(account, false)).await;
+    assert_eq!(own.len(), 20, "those of the account are all there");
+    let all: BTreeSet<String> = steps(&*store, query(account, true)).await.into_iter().collect();
+    assert!(all.len() < 50, "{}", all.len());
+    assert!(all.contains("2999"), "the newest of the flood is there");
+}

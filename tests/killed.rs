@@ -1,0 +1,218 @@
+//! Server, keeper, VMMs and agents killed at moments of no meaning, while VMs boot, end and run commands: whatever a caller
+//! was told of is there, each command's output whole, and nothing else.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use reqwest::{Method, Response};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::{
+    harness::{Skep, Wreck, eventually},
+    takeover::{Streamed, VICTIMS, Victim, assert_in_order, listed},
+};
+
+const ROUNDS: usize = 30;
+/// VMs that a round leaves to the next one at the most.
+const KEPT: usize = 3;
+/// The latest moment of a kill, in ms: a boot, an end and the command of the round take about as long.
+const LATEST_MS: u64 = 700;
+
+/// Says some lines, for about as long as a round takes to kill.
+const TALK: &str = "n=0; while [ $n -lt 6 ]; do echo line $n; sleep 0.1; n=$((n+1)); done; exit 7";
+/// Overwrites the code of the agent, which no signal from inside can kill.
+const END_OF_AGENT: &str = "set -- $(grep -m 1 r-xp /proc/1/maps); first=0x${1%-*}; last=0x${1#*-}
+    dd if=/dev/zero of=/proc/1/mem bs=4096 seek=$((first / 4096)) count=$(((last - first) / 4096)) conv=notrunc
+    sleep 60";
+
+/// Numbers that look random and come again with their seed (Marsaglia's xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    fn one_of<T>(&mut self, all: &[T]) -> Option<T>
+    where
+        T: Clone,
+    {
+        let at = self.below((all.len() as u64).max(1));
+        all.get(usize::try_from(at).unwrap()).cloned()
+    }
+}
+
+/// What happens to a round.
+#[derive(Debug, Clone, Copy)]
+enum Blow {
+    Planned,
+    Killed(Victim),
+    Vmm,
+    Agent,
+}
+
+impl Blow {
+    /// In turn, so that each has its share.
+    fn of(round: usize) -> Self {
+        match round % 6 {
+            0 => Self::Vmm,
+            1 => Self::Agent,
+            2 => Self::Planned,
+            other => Self::Killed(VICTIMS[other - 3]),
+        }
+    }
+}
+
+/// What a caller was told of: VMs by id, with their process.
+type Told = BTreeMap<String, u64>;
+
+fn told(vms: &[Value]) -> Told {
+    vms.iter().map(|vm| (vm["id"].as_str().unwrap().to_owned(), vm["pid"].as_u64().unwrap())).collect()
+}
+
+/// What is under way when the blow falls.
+struct UnderWay {
+    boot: JoinHandle<reqwest::Result<Response>>,
+    end: Option<(String, JoinHandle<reqwest::Result<Response>>)>,
+    command: Option<(u64, JoinHandle<reqwest::Result<Response>>)>,
+}
+
+impl UnderWay {
+    fn begin(skep: &Skep, told: &Told, dice: &mut Dice) -> Self {
+        let count = json!({"count": 1 + dice.below(2)});
+        let boot = tokio::spawn(skep.request(Method::POST, "/api/swarm/boot").json(&count).send());
+        let end = told.keys().next().filter(|_| told.len() > 1).map(|id| {
+            let path = format!("/api/swarm/vm/{id}");
+            (id.clone(), tokio::spawn(skep.request(Method::DELETE, &path).send()))
+        });
+        let command = told.values().next_back().map(|pid| {
+            let path = format!("/api/swarm/vm/{pid}/exec");
+            let talk = json!({"command": TALK, "stream": true, "timeout": 600_000});
+            (*pid, tokio::spawn(skep.request(Method::POST, &path).json(&talk).send()))
+        });
+        Self { boot, end, command }
+    }
+
+    /// The VMs that the boot told of.
+    async fn booted(boot: JoinHandle<reqwest::Result<Response>>) -> Told {
+        match boot.await.unwrap() {
+            Ok(answer) => {
+                let answer = answer.json::<Value>().await.unwrap_or_default();
+                told(answer["vms"].as_array().unwrap_or(&Vec::new()))
+            }
+            Err(_) => Told::new(),
+        }
+    }
+}
+
+/// Comes back to a command until it has ended. None of what it said may be lost.
+async fn assert_whole(skep: &Skep, pid: u64, response: Response) {
+    let mut streamed = Streamed::of(response);
+    loop {
+        match streamed.rest().await {
+            Some((kind, exit)) if kind == "exit" => {
+                assert_eq!((&exit["exit_code"], &exit["truncated"]), (&json!(7), &json!(false)));
+                assert_eq!(streamed.stdout.lines().count(), 6, "{}", streamed.stdout);
+                return;
+            }
+            _ => streamed = streamed.again(skep, pid).await,
+        }
+    }
+}
+
+/// The blow; with it the VM that it fell on, if it is one that was told of.
+async fn strike(blow: Blow, skep: Skep, told: &Told, dice: &mut Dice) -> (Skep, Option<u64>) {
+    match blow {
+        Blow::Planned => (planned(skep).await.start().await, None),
+        Blow::Killed(victim) => (victim.kill(skep).await, None),
+        Blow::Vmm => {
+            // Whoever it is: half made, told of, or ending.
+            let Some(pid) = dice.one_of(&skep.vmms()) else { return (skep, None) };
+            let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty());
+            let _ = pidfd.and_then(|pidfd| pidfd_send_signal(pidfd, Signal::KILL));
+            (skep, Some(pid.into()))
+        }
+        Blow::Agent => {
+            let pids: Vec<u64> = told.values().copied().collect();
+            let Some(pid) = dice.one_of(&pids) else { return (skep, None) };
+            let path = format!("/api/swarm/vm/{pid}/exec");
+            let answer = skep.post(&path, &json!({"command": END_OF_AGENT})).await;
+            assert!(answer.status != 200, "an agent without code goes on: {answer:?}");
+            (skep, Some(pid))
+        }
+    }
+}
+
+async fn planned(skep: Skep) -> Wreck {
+    tokio::task::spawn_blocking(move || skep.stop_and_leave_vms()).await.unwrap()
+}
+
+/// One round: what is told of after it.
+async fn round(skep: Skep, mut known: Told, blow: Blow, dice: &mut Dice) -> (Skep, Told) {
+    let UnderWay { boot, end, command } = UnderWay::begin(&skep, &known, dice);
+    // At a moment of no meaning: that is what is tried here.
+    tokio::time::sleep(Duration::from_millis(dice.below(LATEST_MS))).await;
+    let (skep, struck) = strike(blow, skep, &known, dice).await;
+    known.extend(UnderWay::booted(boot).await);
+    if let Some(struck) = struck {
+        skep.wait_for_end_of(struck).await;
+        known.retain(|_, pid| *pid != struck);
+    }
+    let ended = match end {
+        Some((id, end)) => {
+            let told = matches!(end.await.unwrap(), Ok(answer) if answer.status() == 200);
+            known.remove(&id);
+            Some((id, told))
+        }
+        None => None,
+    };
+    let found = self::told(&listed(&skep).await);
+    for (id, pid) in &known {
+        assert_eq!(found.get(id), Some(pid), "{blow:?}: {known:?} were told of, {found:?} are there");
+    }
+    if let Some((id, told)) = ended {
+        assert!(!told || !found.contains_key(&id), "{blow:?}: the end of {id} was told of, and it lives");
+    }
+    if let Some((pid, command)) = command
+        && let Ok(response) = command.await.unwrap()
+        && response.status() == 200
+        && found.values().any(|living| *living == pid)
+    {
+        assert_whole(&skep, pid, response).await;
+    }
+    assert_in_order(&skep).await;
+    // Those that nobody was told of, because the answer was cut off, are as good as any.
+    (skep, found)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_killed_whenever_what_was_told_of_is_there() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed =
+        std::env::var("SKEP_TEST_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
+    eprintln!("SKEP_TEST_SEED={seed}");
+    let mut dice = Dice(seed);
+    let mut skep = Skep::start().await;
+    let mut known = told(&skep.boot(2).await);
+    for number in 0..ROUNDS {
+        let blow = Blow::of(number);
+        eprintln!("round {number}: {blow:?}");
+        (skep, known) = round(skep, known, blow, &mut dice).await;
+        while known.len() > KEPT {
+            let (id, _) = known.pop_first().unwrap();
+            skep.delete(&format!("/api/swarm/vm/{id}")).await.ok(200);
+        }
+        // A VM to be struck in the next round.
+        if known.is_empty() {
+            known = told(&skep.boot(1).await);
+        }
+    }
+    eventually("no VM but those", async || listed(&skep).await.len() == known.len()).await;
+}

@@ -1,0 +1,33 @@
+//! A browser's session: it outlives a restart, and what the server keeps of it lets nobody in.
+
+use std::fs;
+
+use reqwest::Method;
+
+use crate::harness::{Answer, Skep, send};
+
+async fn by_cookie(skep: &Skep, cookie: &str) -> Answer {
+    let request = skep.bare(Method::GET, "/api/whoami").header("cookie", cookie);
+    send(request.header("sec-fetch-site", "same-origin")).await
+}
+
+#[tokio::test]
+async fn a_session_outlives_a_restart_and_its_token_is_kept_nowhere() {
+    let skep = Skep::start().await;
+    let begun = send(skep.request(Method::POST, "/api/session")).await;
+    let cookie = begun.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    by_cookie(&skep, &cookie).await.ok(200);
+    let (log, data_dir) = (skep.log(), skep.stop());
+    let token = cookie.split_once('=').unwrap().1.as_bytes();
+    let prefix = begun.body["key"]["prefix"].as_str().unwrap().as_bytes();
+    let holds = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+    let database = fs::read(data_dir.path().join("server/skep.db")).unwrap();
+    assert!(holds(&database, prefix), "the search finds what is there");
+    assert!(!holds(&database, token) && !holds(log.as_bytes(), token));
+
+    let skep = Skep::start_on(data_dir, &[]).await;
+    let me = by_cookie(&skep, &cookie).await.ok(200);
+    assert_eq!(me["key"]["name"], "admin");
+    let stranger = cookie.replace('=', "=0").split_at(cookie.len()).0.to_owned();
+    by_cookie(&skep, &stranger).await.refused(401, "invalid_token");
+}

@@ -1,0 +1,66 @@
+//! SIGTERM in the middle of a burst: every request is answered, with what is true after the next start, too.
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::{
+    harness::{Skep, eventually, try_send},
+    takeover::{assert_in_order, ids, listed},
+};
+
+/// Clients that boot at the same time, and the VMs that each asks for.
+const CLIENTS: u64 = 6;
+const EACH: u64 = 3;
+/// Requests that come after the signal.
+const LATE: usize = 4;
+
+/// Memory that boots have reserved: of all that are under way, too.
+async fn reserved_mb(skep: &Skep) -> u64 {
+    skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_in_which_the_server_is_asked_to_stop_is_answered_with_what_stays_true() {
+    let mut skep = Skep::start().await;
+    let kept = ids(&skep.boot(1).await);
+    let one_mb = reserved_mb(&skep).await;
+    let boot = |count: u64| {
+        let request = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": count}));
+        tokio::spawn(try_send(request))
+    };
+    let burst: Vec<_> = (0..CLIENTS).map(|_| boot(EACH)).collect();
+    let late = (0..LATE).map(|_| skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 1})));
+    let late: Vec<_> = late.collect();
+    let mut made = 0;
+    eventually("all requests under way", async || {
+        made = listed(&skep).await.len();
+        reserved_mb(&skep).await == one_mb * (1 + CLIENTS * EACH)
+    })
+    .await;
+    assert!(made <= (CLIENTS * EACH / 2) as usize, "the burst was over too early: {made} VMs are there");
+    skep.ask_to_stop();
+    let late: Vec<_> = late.into_iter().map(|request| tokio::spawn(try_send(request))).collect();
+    // At once: the server ends while they wait.
+    let stopping = tokio::task::spawn_blocking(move || skep.stop_and_leave_vms());
+
+    let mut told = kept;
+    for answer in join_all(burst).await {
+        let answer = answer.unwrap().expect("a request that was under way is answered");
+        match answer.status.as_u16() {
+            201 => told.extend(ids(answer.body["vms"].as_array().unwrap())),
+            _ => assert!(answer.headers.contains_key("skep-error"), "{answer:?}"),
+        }
+    }
+    for answer in join_all(late).await {
+        // Nobody listens any more, or an answer as good as any.
+        if let Ok(answer) = answer.unwrap()
+            && answer.status == 201
+        {
+            told.extend(ids(answer.body["vms"].as_array().unwrap()));
+        }
+    }
+    let skep = stopping.await.unwrap().start().await;
+    assert_eq!(ids(&listed(&skep).await), told, "exactly what was told of is there");
+    assert_in_order(&skep).await;
+}
