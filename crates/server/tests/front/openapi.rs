@@ -75,6 +75,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
     ("GET", "/api/waitlist"),
     ("GET", "/api/whoami"),
+    ("GET", "/metrics"),
     ("PATCH", "/api/accounts/{id}"),
     ("PATCH", "/api/swarm/vm/{pid}"),
     ("POST", "/api/accounts"),
