@@ -11,7 +11,9 @@ async fn main() -> std::io::Result<()> {
     let router = Router::new().route("/api/whoami", get(whoami));
     let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     println!("http://{}", listener.local_addr()?);
-    axum::serve(listener, router).await
+    // A shell's background jobs ignore Ctrl-C, unless they ask for it.
+    let ended = async { drop(tokio::signal::ctrl_c().await) };
+    axum::serve(listener, router).with_graceful_shutdown(ended).await
 }
 
 /// As much text as the real answer has.

@@ -37,6 +37,13 @@ impl ConsoleLog {
         Console { console, truncated: kept.truncated }
     }
 
+    /// The last bytes of the log as it is now. What is not UTF-8 is replaced.
+    pub(crate) fn end(&self, bytes: usize) -> String {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = kept.bytes.make_contiguous();
+        String::from_utf8_lossy(&all[all.len().saturating_sub(bytes)..]).into_owned()
+    }
+
     fn append(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes.extend(bytes);
@@ -62,5 +69,7 @@ mod tests {
         let read = log.read();
         assert_eq!(read.console.len(), KEPT_BYTES);
         assert!(read.truncated && read.console.ends_with("xlast"));
+        assert_eq!((log.end(5), log.end(0)), ("xlast".to_owned(), String::new()));
+        assert_eq!(log.end(usize::MAX).len(), KEPT_BYTES);
     }
 }

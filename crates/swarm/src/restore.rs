@@ -17,6 +17,9 @@ use crate::{Error, console::ConsoleLog, hand_out, identity};
 /// A guest takes a tenth of a second; on a machine where everything is asked for at once, many.
 const GUEST_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How much of the console of a VM that did not come up goes to the log, in bytes.
+const SAID_BYTES: usize = 2 << 10;
+
 /// What restores VMs.
 pub(crate) struct Restorer {
     pub(crate) keeper: ServerEnd,
@@ -98,8 +101,10 @@ async fn bring_up(
             Ok(Restored { launched, pidfd, console, machine, guest, report, restore, identity })
         }
         Err(error) => {
-            let said = console.read().console;
-            tracing::debug!(vm = %launched.vm, console = %said, "the console of a VM that did not come up");
+            let said = console.end(SAID_BYTES);
+            if !said.is_empty() {
+                tracing::warn!(vm = %launched.vm, console = %said, "what VM {} said last", launched.vm);
+            }
             Err(error)
         }
     }
