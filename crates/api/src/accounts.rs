@@ -45,9 +45,11 @@ pub struct CreateAccount {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_ips: Option<Vec<String>>,
     /// VMs at the same time; no limit of its own unless given.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_vms: Option<u32>,
     /// Memory of its VMs together, in MiB; no limit of its own unless given.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory_mb: Option<u64>,
 }
@@ -65,11 +67,11 @@ pub struct ChangeAccount {
     pub allowed_ips: Option<Vec<String>>,
     /// VMs at the same time; null is no limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, example = 10))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, value_type = Option<u32>, example = 10))]
     pub max_vms: Option<Option<u32>>,
     /// Memory of its VMs together, in MiB; null is no limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, example = 4096))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64, value_type = Option<u64>, example = 4096))]
     pub max_memory_mb: Option<Option<u64>>,
 }
 

@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Deserialize;
 use skep_api::{
-    ErrorBody, ErrorCode, Failure, VmRef,
+    ErrorCode, Failure, VmRef,
     exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand},
 };
 use skep_store::Store;
@@ -24,6 +24,7 @@ use crate::{
     error::Refusal,
     extract::{Call, Caller, ExecPath, NoParameters, Query, SwarmExec, VmPath, vm_of},
     vms::Vms,
+    openapi::refusals::{ExecAgainRefused, ExecRefused},
 };
 
 /// What these routes use.
@@ -36,6 +37,10 @@ pub(crate) struct ExecDesk {
     /// True when the server is about to cut off those who are still there.
     pub closing: watch::Receiver<bool>,
 }
+
+/// A stream as it looks.
+const STREAM_EXAMPLE: &str = "event: stdout\ndata: {\"data\":\"skep\\n\",\"offset\":5}\n\n\
+    event: exit\ndata: {\"exit_code\":0,\"signal\":null,\"duration_ms\":7,\"timed_out\":false,\"truncated\":false}\n\n";
 
 /// The routes of this file.
 pub(crate) fn routes(desk: ExecDesk) -> Routes {
@@ -57,12 +62,9 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
     request_body(content = ExecRequest, example = json!({"vm": 4242, "command": "uname -n"})),
     responses(
         (status = 200, description = "How the command ended", content(
-            (ExecOutcome = "application/json"), (String = "text/event-stream")
+            (ExecOutcome = "application/json"), (String = "text/event-stream", example = json!(STREAM_EXAMPLE))
         )),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 409, description = "The VM is paused or ended, or the command cannot start", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        ExecRefused,
     )
 )]
 async fn exec(
@@ -89,16 +91,13 @@ async fn exec(
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/exec", tag = "exec", operation_id = "exec_in_vm",
     security(("bearer" = ["swarm:exec"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
     request_body(content = ExecRequest, example = json!({"command": "uname -n"})),
     responses(
         (status = 200, description = "How the command ended", content(
-            (ExecOutcome = "application/json"), (String = "text/event-stream")
+            (ExecOutcome = "application/json"), (String = "text/event-stream", example = json!(STREAM_EXAMPLE))
         )),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 409, description = "The VM is paused or ended, or the command cannot start", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        ExecRefused,
     )
 )]
 async fn exec_in_vm(
@@ -137,16 +136,14 @@ struct Offsets {
     get, path = "/api/swarm/vm/{pid}/exec/{exec_id}", tag = "exec", operation_id = "exec_again",
     security(("bearer" = ["swarm:exec"])),
     params(
-        ("pid" = String, Path, description = "The VM's process id, or its id"),
-        ("exec_id" = String, Path, description = "The command's id: the header `Skep-Exec-Id` of its stream"),
+        ("pid" = String, Path, description = "The VM's process id, or its id", example = "4242"),
+        ("exec_id" = String, Path, description = "The command's id: the header `Skep-Exec-Id` of its stream",
+         example = "exec_1"),
         Offsets,
     ),
     responses(
-        (status = 200, description = "Its events", content((String = "text/event-stream"))),
-        (status = 404, description = "No such VM of this account, or no such command in it", body = ErrorBody),
-        (status = 409, description = "The VM is paused or ended", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        (status = 200, description = "Its events", content((String = "text/event-stream", example = json!(STREAM_EXAMPLE)))),
+        ExecAgainRefused,
     )
 )]
 async fn exec_again(

@@ -15,6 +15,8 @@ use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSetting
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
 
+use crate::faults;
+
 /// A server; it ends when dropped.
 pub(crate) struct Skep {
     pub(crate) address: SocketAddr,
@@ -49,6 +51,7 @@ impl Skep {
     }
 
     pub(crate) async fn start_with(options: Options) -> Self {
+        faults::watch();
         let Options { limits, proxies, tls } = options;
         let data = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(SqliteSettings::at(data.path().join("skep.db"))).await.unwrap();
@@ -136,6 +139,13 @@ impl Skep {
     /// Asks the server to stop.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
+    }
+}
+
+impl Drop for Skep {
+    fn drop(&mut self) {
+        let faults = faults::unexpected();
+        assert!(faults.is_empty() || std::thread::panicking(), "the server answered 500: {faults:#?}");
     }
 }
 
