@@ -198,6 +198,9 @@ pub struct ErrorBody {
     #[cfg_attr(feature = "openapi", schema(example = "Not Found"))]
     pub error: String,
     /// What was wrong with which value, and what to do about it.
-    #[cfg_attr(feature = "openapi", schema(example = "no VM `4242` in this account; GET /api/swarm/status lists its VMs"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "no VM `4242` in this account; GET /api/swarm/status lists its VMs")
+    )]
     pub message: String,
 }

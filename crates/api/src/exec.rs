@@ -51,7 +51,7 @@ pub struct ExecRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum VmField {
     /// The process id.
-    Pid(u64),
+    Pid(#[serde(deserialize_with = "crate::whole::required")] u64),
     /// The id, or the process id as a text.
     Text(String),
 }

@@ -24,7 +24,8 @@ pub(super) fn fill(document: &mut Value) {
 fn fill_contents(holder: Option<&mut Value>, schemas: &Value) {
     let contents = holder.and_then(|holder| holder.get_mut("content")).and_then(Value::as_object_mut);
     for (kind, content) in contents.into_iter().flatten() {
-        if kind != "application/json" || content.get("example").is_some() || content.get("examples").is_some() {
+        if kind != "application/json" || content.get("example").is_some() || content.get("examples").is_some()
+        {
             continue;
         }
         if let Some(example) = content.get("schema").and_then(|schema| example_of(schema, schemas, 0)) {

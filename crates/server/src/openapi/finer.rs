@@ -17,6 +17,7 @@ pub(super) fn refine(document: &mut Value) {
     bodies_are_objects(document);
     lift_descriptions(document);
     exec_bodies(document);
+    streams(document);
     for (name, change) in schemas() {
         if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
             merge(schema, change);
@@ -107,10 +108,11 @@ fn bodies_are_objects(document: &mut Value) {
         let Some(contents) = body.get_mut("content").and_then(Value::as_object_mut) else { return };
         let mut optional = false;
         for schema in contents.values_mut().filter_map(|content| content.get_mut("schema")) {
-            let object = schema.get("oneOf").and_then(Value::as_array).and_then(|kinds| match kinds.as_slice() {
-                [object, null] if null["type"] == "null" => Some(object.clone()),
-                _ => None,
-            });
+            let object =
+                schema.get("oneOf").and_then(Value::as_array).and_then(|kinds| match kinds.as_slice() {
+                    [object, null] if null["type"] == "null" => Some(object.clone()),
+                    _ => None,
+                });
             if let Some(object) = object {
                 *schema = object;
                 optional = true;
@@ -125,7 +127,8 @@ fn lift_descriptions(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             if !fields.contains_key("description")
-                && let Some([kind, null]) = fields.get_mut("oneOf").and_then(Value::as_array_mut).map(Vec::as_mut_slice)
+                && let Some([kind, null]) =
+                    fields.get_mut("oneOf").and_then(Value::as_array_mut).map(Vec::as_mut_slice)
                 && null["type"] == "null"
                 && let Some(description) = kind.as_object_mut().and_then(|kind| kind.remove("description"))
             {
@@ -140,7 +143,9 @@ fn lift_descriptions(value: &mut Value) {
 
 /// Where the path names the VM, the body does not; where it does not, the body must.
 fn exec_bodies(document: &mut Value) {
-    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else {
+        return;
+    };
     let Some(request) = schemas.get_mut("ExecRequest") else { return };
     let mut inside = request.clone();
     inside["description"] = json!("The body of `POST /api/swarm/vm/{pid}/exec`.");
@@ -158,10 +163,43 @@ fn exec_bodies(document: &mut Value) {
     }
 }
 
+/// A stream is described by each event of it, as readers of the document expect.
+fn streams(document: &mut Value) {
+    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+        let data = ["ExecData", "ExecExit", "StreamRefusal"]
+            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+        schemas["ExecStreamEvent"] = json!({
+            "type": "object",
+            "description": "One server-sent event of a command.",
+            "required": ["event", "data"],
+            "properties": {
+                "event": {
+                    "type": "string", "enum": ["stdout", "stderr", "exit", "error"],
+                    "description": "What it tells: `exit` and `error` are the last of their stream.",
+                },
+                "data": {
+                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                    "description": "JSON: `ExecData` of `stdout` and `stderr`, `ExecExit`, or `StreamRefusal` of `error`.",
+                },
+            },
+        });
+    }
+    each_operation(document, |operation| {
+        if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
+            *content = json!({
+                "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
+                "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
+            });
+        }
+    });
+}
+
 /// The words that some parameters may have are known here alone.
 fn parameters(document: &mut Value) {
     let mut operations = Vec::new();
-    each_operation(document, |operation| operations.extend(operation["operationId"].as_str().map(str::to_owned)));
+    each_operation(document, |operation| {
+        operations.extend(operation["operationId"].as_str().map(str::to_owned))
+    });
     operations.push(UNMATCHED.to_owned());
     operations.sort_unstable();
     let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();

@@ -189,7 +189,8 @@ fn written<T>(value: &RefOr<T>) -> Option<&T> {
 /// Adds a code to the response of its status.
 fn add_code(operation: &mut Operation, code: ErrorCode) {
     let status = status_number(code.kind()).to_string();
-    let response = operation.responses.responses.entry(status).or_insert_with(|| refusals::marked(&[]).into());
+    let response =
+        operation.responses.responses.entry(status).or_insert_with(|| refusals::marked(&[]).into());
     let RefOr::T(response) = response else { return };
     let mut codes = refusals::take_codes(response);
     if !codes.contains(&code) {

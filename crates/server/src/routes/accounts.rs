@@ -20,9 +20,9 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
     vms::Vms,
     workspaces::Workspaces,
-    openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
 };
 
 /// How often an account is asked to go whose boots under way come on record meanwhile, and the pause between.

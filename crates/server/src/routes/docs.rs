@@ -7,8 +7,8 @@ use flate2::read::GzDecoder;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
-        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
-        VARY, X_CONTENT_TYPE_OPTIONS,
+        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+        REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
     },
 };
 use skep_api::ErrorCode;
@@ -71,7 +71,11 @@ async fn docs(_: Query<NoParameters>) -> Response {
         DocsFileRefused,
     )
 )]
-async fn docs_file(Segment(name): Segment, _: Query<NoParameters>, headers: HeaderMap) -> Result<Response, Refusal> {
+async fn docs_file(
+    Segment(name): Segment,
+    _: Query<NoParameters>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
     if name == "start.js" {
         return Ok(answer("text/javascript; charset=utf-8", Cow::Borrowed(START.as_bytes())));
     }
@@ -81,7 +85,8 @@ async fn docs_file(Segment(name): Segment, _: Query<NoParameters>, headers: Head
     let config = Arc::new(Config::from("/api/openapi.json"));
     let file = serve(&name, config).map_err(|error| Refusal::internal(error.to_string()))?;
     let file = file.ok_or_else(|| Refusal::internal(format!("Swagger UI has no {name}")))?;
-    let kind = if name.ends_with(".css") { "text/css; charset=utf-8" } else { "text/javascript; charset=utf-8" };
+    let kind =
+        if name.ends_with(".css") { "text/css; charset=utf-8" } else { "text/javascript; charset=utf-8" };
     if !file.gzpipped || takes_gzip(&headers) {
         let mut response = answer(kind, file.bytes);
         if file.gzpipped {

@@ -18,8 +18,8 @@ use super::{Answer, Routes};
 use crate::{
     error::Refusal,
     extract::{NoParameters, Query},
-    vms::Vms,
     openapi::refusals::StoreAway,
+    vms::Vms,
 };
 
 /// How long the store may take to prove that it works.

@@ -20,9 +20,9 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Admin, Call, Caller, NoParameters, Query, Segment, vm_of},
+    openapi::refusals::{AccountRefused, CreateKeyRefused, KeyRefused, RotateRefused},
     random,
     vms::Vms,
-    openapi::refusals::{AccountRefused, CreateKeyRefused, KeyRefused, RotateRefused},
 };
 
 /// What these routes use.

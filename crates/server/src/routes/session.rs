@@ -26,9 +26,9 @@ use crate::{
     body::NoBody,
     error::Refusal,
     extract::{AnyKey, Caller, NoParameters, Query},
+    openapi::refusals::BodyRefused,
     random,
     session::{cookie, is_encrypted, no_cookie},
-    openapi::refusals::BodyRefused,
 };
 
 /// What these routes use.

@@ -1,11 +1,8 @@
 //! `/api/swarm`: status, boot, cleanup, and one VM.
 
 use axum::{Json, extract::State};
-use skep_api::{
-    swarm::{
-        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
-        Vm,
-    },
+use skep_api::swarm::{
+    BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm,
 };
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -17,8 +14,8 @@ use super::{
 use crate::{
     body::{NoBody, Object},
     extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
-    vms::Vms,
     openapi::refusals::{BootRefused, CleanupRefused, VmRefused},
+    vms::Vms,
 };
 
 /// What these routes use.

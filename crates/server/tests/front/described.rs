@@ -18,7 +18,10 @@ fn is_text(value: &Value) -> bool {
 fn examples(content: &Value) -> Vec<Value> {
     let single = content.get("example").cloned();
     let named = content.get("examples").and_then(Value::as_object);
-    single.into_iter().chain(named.into_iter().flatten().map(|(_, example)| example["value"].clone())).collect()
+    single
+        .into_iter()
+        .chain(named.into_iter().flatten().map(|(_, example)| example["value"].clone()))
+        .collect()
 }
 
 /// The bodies and answers of an operation, each with where it stands.
@@ -57,8 +60,12 @@ async fn every_operation_says_what_it_is() {
             let in_path = parameter["in"] == "path";
             assert!(!in_path || parameter.get("example").is_some(), "{method} {path}: {parameter}");
         }
-        let done: Vec<&String> =
-            described["responses"].as_object().unwrap().keys().filter(|status| status.starts_with('2')).collect();
+        let done: Vec<&String> = described["responses"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .filter(|status| status.starts_with('2'))
+            .collect();
         assert_eq!(done.len(), 1, "{method} {path}: {done:?}");
     }
 }
@@ -79,12 +86,16 @@ async fn every_body_and_answer_has_examples_that_its_schema_allows() {
                     panic!("{at}: {example}: {error}");
                 }
             }
-            assert!(valid(&document, &content["schema"], &json!([[7]])).is_err() || at.contains("openapi.json"), "{at} allows anything");
+            assert!(
+                valid(&document, &content["schema"], &json!([[7]])).is_err() || at.contains("openapi.json"),
+                "{at} allows anything"
+            );
         }
     }
 }
 
-fn valid(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+/// Whether a value is as a schema of the document says.
+pub(crate) fn valid(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let mut whole = schema.clone();
     whole["components"] = document["components"].clone();
     let validator = jsonschema::draft202012::options().should_validate_formats(true).build(&whole).unwrap();
@@ -108,7 +119,10 @@ async fn every_refusal_has_its_codes() {
             }
             let codes = answer["headers"]["Skep-Error"]["schema"]["enum"].as_array();
             let codes = codes.unwrap_or_else(|| panic!("{method} {path} {status} has no codes"));
-            assert_eq!(answer["content"]["application/json"]["schema"]["$ref"], "#/components/schemas/ErrorBody");
+            assert_eq!(
+                answer["content"]["application/json"]["schema"]["$ref"],
+                "#/components/schemas/ErrorBody"
+            );
             for code in codes {
                 let code = code.as_str().unwrap();
                 let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code).unwrap();
@@ -118,7 +132,8 @@ async fn every_refusal_has_its_codes() {
                 own.insert(code.to_owned());
             }
         }
-        let mut needed = vec!["malformed_request", "unknown_field", "https_required", "rate_limited", "internal"];
+        let mut needed =
+            vec!["malformed_request", "unknown_field", "https_required", "rate_limited", "internal"];
         if scopes.is_some() {
             needed.extend(["missing_token", "invalid_token", "token_expired", "address_not_allowed"]);
         }

@@ -14,7 +14,10 @@ fn values<'a>(page: &'a str, attribute: &str) -> Vec<&'a str> {
 async fn the_page_names_files_that_this_server_has() {
     let skep = Skep::start().await;
     let answer = skep.bare(Method::GET, "/docs").send().await.unwrap();
-    assert_eq!((answer.status().as_u16(), &answer.headers()["content-type"]), (200, &"text/html; charset=utf-8".parse().unwrap()));
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["content-type"]),
+        (200, &"text/html; charset=utf-8".parse().unwrap())
+    );
     let page = answer.text().await.unwrap();
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("\"//"), "{page}");
     let named: Vec<&str> = [values(&page, "src"), values(&page, "href")].concat();
@@ -58,7 +61,10 @@ async fn nothing_but_files_of_this_server_is_let_in() {
         ] {
             assert!(rules.contains(&rule), "{path}: {policy}");
         }
-        assert!(!policy.contains("unsafe-eval") && !policy.contains("http") && !policy.contains('*'), "{policy}");
+        assert!(
+            !policy.contains("unsafe-eval") && !policy.contains("http") && !policy.contains('*'),
+            "{policy}"
+        );
         assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
         assert_eq!(answer.headers()["referrer-policy"], "no-referrer");
     }

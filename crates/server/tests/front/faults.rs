@@ -36,7 +36,8 @@ pub(crate) fn expect_them() {
 /// What this test was answered against its will.
 pub(crate) fn unexpected() -> Vec<String> {
     let own = own_name();
-    if EXPECTING.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|all| all.contains(&own)) {
+    if EXPECTING.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|all| all.contains(&own))
+    {
         return Vec::new();
     }
     let answered = ANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
