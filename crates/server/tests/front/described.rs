@@ -108,7 +108,7 @@ async fn every_refusal_has_its_codes() {
     let document = document(&skep).await;
     let mut seen = BTreeSet::new();
     for operation in operations(&document) {
-        let Operation { method, path, scopes, described } = &operation;
+        let Operation { method, path, described, .. } = &operation;
         let mut own = BTreeSet::new();
         for (status, answer) in described["responses"].as_object().unwrap() {
             for header in ["X-Request-Id", "Skep-Version"] {
@@ -132,23 +132,7 @@ async fn every_refusal_has_its_codes() {
                 own.insert(code.to_owned());
             }
         }
-        let mut needed =
-            vec!["malformed_request", "unknown_field", "https_required", "rate_limited", "internal"];
-        if scopes.is_some() {
-            needed.extend(["missing_token", "invalid_token", "token_expired", "address_not_allowed"]);
-        }
-        if scopes.as_ref().is_some_and(|scopes| !scopes.is_empty()) {
-            needed.push("scope_missing");
-        }
-        if described.get("requestBody").is_some() {
-            needed.extend(["malformed_body", "invalid_value", "body_too_large", "not_json"]);
-        }
-        for (segment, code) in
-            [("{pid}", "unknown_vm"), ("/keys/{id}", "unknown_key"), ("/accounts/{id}", "unknown_account")]
-        {
-            needed.extend(path.contains(segment).then_some(code));
-        }
-        for code in needed {
+        for code in needed(&operation) {
             assert!(own.contains(code), "{method} {path} lacks {code}");
         }
         seen.extend(own);
@@ -157,6 +141,27 @@ async fn every_refusal_has_its_codes() {
     let all: BTreeSet<String> = ErrorCode::ALL.iter().map(|code| code.as_str().to_owned()).collect();
     let elsewhere: Vec<&String> = all.difference(&seen).collect();
     assert_eq!(elsewhere, ["method_not_allowed"]);
+}
+
+/// The codes that an operation cannot be without.
+fn needed(operation: &Operation) -> Vec<&'static str> {
+    let Operation { path, scopes, described, .. } = operation;
+    let mut needed = vec!["malformed_request", "unknown_field", "https_required", "rate_limited", "internal"];
+    if scopes.is_some() {
+        needed.extend(["missing_token", "invalid_token", "token_expired", "address_not_allowed"]);
+    }
+    if scopes.as_ref().is_some_and(|scopes| !scopes.is_empty()) {
+        needed.push("scope_missing");
+    }
+    if described.get("requestBody").is_some() {
+        needed.extend(["malformed_body", "invalid_value", "body_too_large", "not_json"]);
+    }
+    for (segment, code) in
+        [("{pid}", "unknown_vm"), ("/keys/{id}", "unknown_key"), ("/accounts/{id}", "unknown_account")]
+    {
+        needed.extend(path.contains(segment).then_some(code));
+    }
+    needed
 }
 
 #[tokio::test]
