@@ -8,6 +8,7 @@ import atexit
 import collections
 import json
 import os
+import secrets
 import threading
 
 import requests
@@ -36,15 +37,11 @@ def call(method, path, **options):
 
 
 OWN = call("GET", "/api/whoami")
-counter = 0
 
 
 def fresh(prefix):
-    """A name that nothing has yet."""
-    global counter
-    with lock:
-        counter += 1
-        return f"{prefix}-{counter}"
+    """A name that nothing has yet, of this run or of another."""
+    return f"{prefix}-{secrets.token_hex(6)}"
 
 
 def new_account():

@@ -46,11 +46,11 @@ pub struct CreateAccount {
     pub allowed_ips: Option<Vec<String>>,
     /// VMs at the same time; no limit of its own unless given.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_vms: Option<u32>,
     /// Memory of its VMs together, in MiB; no limit of its own unless given.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_memory_mb: Option<u64>,
 }
 

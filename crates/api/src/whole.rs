@@ -67,7 +67,10 @@ fn fit<T: TryFrom<u64>, E: Error>(Whole(number): Whole) -> Result<T, E> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{accounts::ChangeAccount, exec::VmField};
+    use crate::{
+        accounts::{ChangeAccount, CreateAccount},
+        exec::VmField,
+    };
 
     #[test]
     fn one_number_has_many_spellings() {
@@ -76,6 +79,9 @@ mod tests {
             let body = format!("{{\"max_vms\": {text}, \"max_memory_mb\": {text}}}");
             let change: ChangeAccount = serde_json::from_str(&body).unwrap();
             assert_eq!((change.max_vms, change.max_memory_mb), (Some(Some(42)), Some(Some(42))), "{text}");
+            let body = format!("{{\"name\": \"acme\", \"max_vms\": {text}, \"max_memory_mb\": {text}}}");
+            let made: CreateAccount = serde_json::from_str(&body).unwrap();
+            assert_eq!((made.max_vms, made.max_memory_mb), (Some(42), Some(42)), "{text}");
         }
         for wrong in ["1.5", "-1", "-1.0", "1e300", "true", "[]", "4294967296", "\"7\""] {
             let body = format!("{{\"max_vms\": {wrong}}}");

@@ -15,7 +15,7 @@ use utoipa::{
     openapi::{
         self, ContentBuilder, HeaderBuilder, InfoBuilder, ObjectBuilder, Ref, RefOr, Required, Response, Tag,
         example::{Example, ExampleBuilder},
-        path::{Operation, ParameterIn},
+        path::{Operation, Parameter, ParameterBuilder, ParameterIn},
         schema::{Components, Type},
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
@@ -152,12 +152,25 @@ fn complete_operation(operation: &mut Operation) {
             add_code(operation, *code);
         }
     }
+    operation.parameters.get_or_insert_default().push(request_id().into());
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
             describe_refusals(response);
             add_headers(status, response);
         }
     }
+}
+
+/// The one header that every operation takes. Whatever stands there is no reason for a refusal.
+fn request_id() -> Parameter {
+    ParameterBuilder::new()
+        .name("X-Request-Id")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("The id of this request in answer, log and audit: `[A-Za-z0-9._-]{1,128}`; else there is a new one"))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .example(Some("deploy-17.3".into()))
+        .build()
 }
 
 fn possible(operation: &Operation, needs: Needs) -> bool {
