@@ -54,26 +54,39 @@ impl Run {
     }
 }
 
+/// Who calls: an administrator of the account `default`, and one of another account, as `schemathesis.toml` names them.
+async fn callers(skep: &Skep) -> Value {
+    let name = format!("peer-{:x}", rand::random::<u64>());
+    let tenant = skep.tenant(&name).await.key;
+    let callers = [("default", &skep.key), ("tenant", &tenant)].map(|(name, key)| {
+        let header = json!({"name": "Authorization", "value": format!("Bearer {key}")});
+        json!({"name": name, "fixedHeaders": [header]})
+    });
+    json!({"auth": callers})
+}
+
 /// Runs it on a document, as it is served or not.
 async fn run(skep: &Skep, document: &Value, options: &[&str]) -> Run {
     let own = TempDir::new().unwrap();
-    let (file, report) = (own.path().join("openapi.json"), own.path().join("report.json"));
+    let at = |name: &str| own.path().join(name);
+    let (file, users, report) = (at("openapi.json"), at("users.json"), at("report.json"));
     fs::write(&file, document.to_string()).unwrap();
+    fs::write(&users, callers(skep).await.to_string()).unwrap();
     let mut command = Command::new(program());
     command.arg("--config-file").arg(folder().join("schemathesis.toml")).arg("run").arg(&file);
-    command.args(["--url", &skep.url, "--checks", "all", "--no-color", "--continue-on-failure"]);
     command.args([
+        "--url",
+        &skep.url,
+        "--no-color",
+        "--continue-on-failure",
         "--suppress-health-check",
         "all",
-        "--header",
-        &format!("Authorization: Bearer {}", skep.key),
     ]);
     command.args(options).current_dir(own.path());
-    command
-        .env("SCHEMATHESIS_HOOKS", "hooks")
-        .env("PYTHONPATH", folder())
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    command.env("SKEP_URL", &skep.url).env("SKEP_API_KEY", &skep.key).env("SKEP_FUZZ_REPORT", &report);
+    let hooks = folder();
+    command.env("SCHEMATHESIS_HOOKS", "hooks").env("PYTHONPATH", hooks).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("SKEP_URL", &skep.url).env("SKEP_API_KEY", &skep.key);
+    command.env("SKEP_FUZZ_USERS", &users).env("SKEP_FUZZ_REPORT", &report);
     // The server under test is here, whatever proxy leads elsewhere.
     command.env("NO_PROXY", "*").env("no_proxy", "*");
     let child = command.stdin(Stdio::null()).kill_on_drop(true).output();
