@@ -5,13 +5,17 @@
 mod harness;
 
 mod audit;
+mod backup;
+mod doctor;
 mod errors;
 mod health;
 mod http;
 mod keys;
+mod metrics;
 mod secrets;
 mod service;
 mod session;
+mod settings;
 mod tls;
 
 #[cfg(feature = "root")]
@@ -32,6 +36,8 @@ mod escape;
 mod exec;
 #[cfg(feature = "root")]
 mod faults;
+#[cfg(feature = "root")]
+mod full_disk;
 #[cfg(feature = "root")]
 mod hogs;
 #[cfg(feature = "root")]

@@ -30,7 +30,7 @@ pub use clean::clean;
 pub use data_dir::DataDir;
 pub use error::Error;
 pub use keep::run;
-pub use lock::{Holder, holder};
+pub use lock::{Hold, Holder, hold, holder};
 pub use order::{KeeperOrder, OpenTemplate, Started, SwarmOrder, Templates, VmLimits};
 pub use pair_files::PairFiles;
 pub use user::User;

@@ -44,6 +44,28 @@ pub fn holder(data_dir: &DataDir) -> Result<Option<Holder>, Error> {
     }
 }
 
+/// Keeps servers away from a data directory until it is dropped.
+#[derive(Debug)]
+pub struct Hold(Option<Lock>);
+
+/// Takes a data directory as a server does. Who comes meanwhile is told `address` in place of one.
+///
+/// # Errors
+/// [`Error::Locked`] while a server runs there, or somebody else holds it.
+pub fn hold(data_dir: &DataDir, address: &str) -> Result<Hold, Error> {
+    let lock = Lock::take(data_dir)?;
+    lock.listening_at(address)?;
+    Ok(Hold(Some(lock)))
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.take().map(Lock::release) {
+            tracing::warn!(%error, "a lock that nobody holds is left: {error}");
+        }
+    }
+}
+
 /// Held until it is released, or this process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -131,6 +153,17 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn who_comes_while_it_is_held_is_told_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        let held = hold(&data_dir, "no address (a test is at work)").unwrap();
+        let error = hold(&data_dir, "another").unwrap_err().to_string();
+        assert!(error.contains("a test is at work"), "{error}");
+        drop(held);
+        hold(&data_dir, "another").unwrap();
+    }
 
     #[test]
     fn what_a_killed_one_was_starting_is_waited_for() {

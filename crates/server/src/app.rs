@@ -10,7 +10,7 @@ use std::{
 use axum::{
     Router,
     extract::{Request, State},
-    middleware::{from_fn, from_fn_with_state},
+    middleware::from_fn_with_state,
     response::{IntoResponse, Response},
 };
 use skep_api::{ErrorCode, Failure};
@@ -28,6 +28,7 @@ use crate::{
     extract::not_utf8,
     key_uses::KeyUses,
     limits::{Limiter, Limits},
+    metrics::{Metrics, Readings},
     openapi,
     origin::TrustedProxies,
     request::observe,
@@ -40,7 +41,7 @@ use crate::{
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
-        openapi as document,
+        metrics, openapi as document,
         session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
         waitlist::{self, WaitlistDesk},
@@ -65,6 +66,8 @@ pub struct Parts {
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
     pub uses: KeyUses,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Entries of the audit, to be written together.
     pub audit: AuditQueue,
     /// What callers may take.
@@ -80,10 +83,11 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let Parts { store, swarm, data_dir, workspaces, boot, uses, audit: queue, limits, proxies, closing } =
-        parts;
+    let readings = parts.readings();
+    let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
+    let Parts { audit: queue, limits, proxies, closing, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
-    let vms = Vms::new(swarm);
+    let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
@@ -96,6 +100,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     ];
     let guarded = [
         whoami::routes(),
+        metrics::routes(readings),
         session::routes(SessionDesk { store: Arc::clone(&store) }),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
@@ -120,8 +125,20 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         .layer(from_fn_with_state(Arc::clone(&entrance), enter))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(desk, note))
-        .layer(from_fn(observe))
+        .layer(from_fn_with_state(counted, observe))
         .layer(from_fn_with_state(entrance, locate)))
+}
+
+impl Parts {
+    /// What metrics are read from.
+    pub(crate) fn readings(&self) -> Readings {
+        Readings {
+            metrics: self.metrics.clone(),
+            store: Arc::clone(&self.store),
+            vms: Vms::new(self.swarm.clone()),
+            data_dir: self.data_dir.clone(),
+        }
+    }
 }
 
 /// Routes have no other way in than with their descriptions.

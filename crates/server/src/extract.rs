@@ -33,6 +33,8 @@ demands! {
     AnyKey = [],
     /// `admin`.
     Admin = [Admin],
+    /// `metrics:read`.
+    MetricsRead = [MetricsRead],
     /// `server:admin`.
     ServerAdmin = [ServerAdmin],
     /// `swarm:read`.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::{
-    extract::{MatchedPath, Request},
+    extract::{MatchedPath, Request, State},
     middleware::Next,
     response::Response,
 };
@@ -19,6 +19,7 @@ use ulid::Ulid;
 use crate::{
     error::{self, Cause},
     linger::Unread,
+    metrics::Metrics,
     origin::Origin,
 };
 
@@ -67,13 +68,15 @@ pub(crate) struct Arrival {
 }
 
 /// The outermost layer: id and arrival for those inside, headers and the log's line on the way out.
-pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
+pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request, next: Next) -> Response {
+    let mut under_way = metrics.begin(&request);
     let id = RequestId::of(request.headers());
     let arrival = Arrival { at: Instant::now(), wall: Timestamp::now() };
     let mut line = Line::new(&request, id.clone(), arrival.at);
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(arrival);
     let mut response = error::in_our_shape(next.run(Unread::watch(request)).await);
+    under_way.answered(&response);
     line.status = Some(response.status());
     line.cause = response.extensions_mut().remove::<Cause>();
     let headers = response.headers_mut();

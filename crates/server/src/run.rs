@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use axum::middleware::from_fn;
-use axum_server::Handle;
+use axum::{Router, middleware::from_fn};
+use axum_server::{Handle, Server};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
@@ -18,7 +18,7 @@ use hyper_util::{
 use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
 use skep_swarm::Swarm;
-use tokio::{sync::watch, time::timeout};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
     chores::Chores,
     connection::{Door, track},
     key_uses::KeyUses,
+    metrics::{self, Metrics},
     tls::{self, Certificates, warn_of_expiry},
 };
 
@@ -58,6 +59,10 @@ pub struct ServerOrder {
     pub workspaces: PathBuf,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Where metrics are served without a key: bound to a loopback address, and listening.
+    pub metrics_listener: Option<TcpListener>,
     /// The certificate. `None`: plain text.
     pub tls: Option<Certificates>,
     /// The proxies whose word counts.
@@ -79,6 +84,15 @@ pub enum Error {
         /// What was asked for.
         address: SocketAddr,
     },
+    /// Metrics would be reached from other machines, without a key.
+    #[error(
+        "{address} is reached from other machines, and metrics are served there without a key; name a loopback address \
+         such as 127.0.0.1:7701"
+    )]
+    MetricsAddress {
+        /// What was asked for.
+        address: SocketAddr,
+    },
     /// The listening socket failed.
     #[error("the listening socket failed")]
     Listener(#[source] io::Error),
@@ -94,7 +108,7 @@ impl Error {
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::PlainText { .. } => ErrorCode::InvalidValue,
+            Self::PlainText { .. } | Self::MetricsAddress { .. } => ErrorCode::InvalidValue,
             Self::Listener(_) | Self::Tls(_) | Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -128,11 +142,11 @@ pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, store, swarm, data_dir, workspaces, boot, tls, proxies, limits } = order;
+    let ServerOrder { listener, metrics_listener, tls, proxies, limits, .. } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let (uses, audit) = (KeyUses::default(), AuditQueue::default());
-    let chores = Chores { store: Arc::clone(&store), uses: uses.clone(), audit: audit.clone() };
+    let chores = Chores { store: Arc::clone(&order.store), uses: uses.clone(), audit: audit.clone() };
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
@@ -140,34 +154,74 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped);
     let mut server = axum_server::from_tcp(listener).map_err(Error::Listener)?.acceptor(door);
     configure(server.http_builder(), &limits);
-    let parts =
-        Parts { store, swarm, data_dir, workspaces, boot, uses, audit, limits, proxies, closing: told };
-    let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
-    let handle = Handle::new();
-    let serving =
-        server.handle(handle.clone()).serve(router.into_make_service_with_connect_info::<SocketAddr>());
-    let until_the_end = async {
-        let mut serving = std::pin::pin!(serving);
-        tokio::select! {
-            ended = &mut serving => return ended,
-            () = shutdown => {}
-        }
-        tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
-        stopping.send_replace(true);
-        handle.graceful_shutdown(Some(GRACE));
-        if let Ok(ended) = timeout(STREAM_GRACE, &mut serving).await {
-            return ended;
-        }
-        closing.send_replace(true);
-        serving.await
+    let parts = Parts {
+        store: order.store,
+        swarm: order.swarm,
+        data_dir: order.data_dir,
+        workspaces: order.workspaces,
+        boot: order.boot,
+        uses,
+        metrics: order.metrics,
+        audit,
+        limits,
+        proxies,
+        closing: told,
     };
+    let _metrics = serve_metrics(metrics_listener, &parts);
+    let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
     let ended = tokio::select! {
-        ended = until_the_end => ended,
+        ended = serve(server, router, shutdown, Stages { stopping, closing }) => ended,
         never = chores.regularly() => match never {},
         never = warn_of_expiry(tls) => match never {},
     };
     chores.finish().await;
     ended.map_err(Error::Listener)
+}
+
+/// How far the end is. Each becomes true once.
+struct Stages {
+    /// Connections that wait for a request are closed.
+    stopping: watch::Sender<bool>,
+    /// Streams are cut off.
+    closing: watch::Sender<bool>,
+}
+
+async fn serve(
+    server: Server<SocketAddr, Door>,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send,
+    stages: Stages,
+) -> io::Result<()> {
+    let handle = Handle::new();
+    let serving =
+        server.handle(handle.clone()).serve(router.into_make_service_with_connect_info::<SocketAddr>());
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return ended,
+        () = shutdown => {}
+    }
+    tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
+    stages.stopping.send_replace(true);
+    handle.graceful_shutdown(Some(GRACE));
+    if let Ok(ended) = timeout(STREAM_GRACE, &mut serving).await {
+        return ended;
+    }
+    stages.closing.send_replace(true);
+    serving.await
+}
+
+/// Serves metrics beside the API, where somebody asked for it, until what is answered is dropped.
+fn serve_metrics(listener: Option<TcpListener>, parts: &Parts) -> JoinSet<()> {
+    let mut aside = JoinSet::new();
+    if let Some(listener) = listener {
+        let readings = parts.readings();
+        aside.spawn(async move {
+            if let Err(error) = metrics::serve(listener, readings).await {
+                tracing::error!(%error, "metrics are served no longer: {error}");
+            }
+        });
+    }
+    aside
 }
 
 /// What the HTTP library itself limits. The times of a connection are kept where it is read and written.

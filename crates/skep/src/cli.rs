@@ -4,7 +4,10 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{account, audit, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, status},
+    verbs::{
+        account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm,
+        serve, status,
+    },
 };
 
 /// Boots microVMs for AI agents from a snapshot, and runs commands in them.
@@ -41,6 +44,12 @@ pub(crate) enum Verb {
     Audit(audit::Audit),
     /// Say what this machine can do, what is missing, and how to get it.
     Doctor(doctor::Doctor),
+    /// Copy the store to a file; a server may run.
+    Backup(backup::Backup),
+    /// Put a backup in the place of the store; no server may run.
+    Restore(restore::Restore),
+    /// Look at the settings that a server would start with.
+    Config(config::Config),
     /// Bake the base template, unless it is baked.
     Bake(bake::Bake),
     /// The process that serves, started by the one that keeps the privileges.

@@ -21,6 +21,11 @@ pub(crate) fn begin(settings: &Settings) -> anyhow::Result<()> {
     begun.map_err(|error| anyhow::anyhow!("logging could not begin: {error}"))
 }
 
+/// Whether the levels are levels.
+pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+    filter(&settings.log_level).map(drop)
+}
+
 /// Levels, alone or of a module: `info,skep_swarm=debug`.
 fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     for directive in text.split(',') {

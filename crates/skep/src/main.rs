@@ -21,7 +21,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, bake, bench, boot, cleanup, doctor, exec, keys, ps, rm, serve, server_process, status,
+    account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve,
+    server_process, status,
 };
 
 fn main() -> ExitCode {
@@ -45,6 +46,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Audit(verb) => connection::block_on(audit::run(verb)),
         Verb::Doctor(verb) => doctor::run(verb),
         Verb::Bake(verb) => bake::run(verb),
+        Verb::Backup(verb) => backup::run(verb),
+        Verb::Restore(verb) => restore::run(verb),
+        Verb::Config(verb) => config::run(verb),
         Verb::ServerProcess => server_process::run(),
         Verb::Stage => Ok(skep_jail::stage::main()),
     }

@@ -5,7 +5,7 @@ use std::{future::Future, net::TcpListener, sync::Arc};
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_server::{BootDefaults, ServerOrder, tls::self_signed};
+use skep_server::{BootDefaults, Metrics, ServerOrder, tls::self_signed};
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use skep_swarm::Swarm;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,12 +25,23 @@ pub(crate) struct AdminKey {
     pub(crate) prefix: String,
 }
 
+/// Bound, and listening.
+pub(crate) struct Listeners {
+    /// The API.
+    pub(crate) api: TcpListener,
+    /// Metrics without a key, where the settings ask for them.
+    pub(crate) metrics: Option<TcpListener>,
+}
+
 /// Opens the store, with the account `default`, its roots and its admin key.
 pub(crate) async fn open_store(
     settings: &Settings,
     admin_key: Option<AdminKey>,
+    metrics: &Metrics,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(SqliteSettings::at(settings.store())).await?);
+    let observer = Arc::new(metrics.clone());
+    let sqlite = SqliteSettings { observer, ..SqliteSettings::at(settings.store()) };
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(sqlite).await?);
     let at = Timestamp::now();
     let roots: Vec<String> = settings.roots().iter().map(|root| root.display().to_string()).collect();
     let account = store.ensure_default_account(EnsureDefaultAccount { roots: roots.clone(), at }).await?;
@@ -46,7 +57,8 @@ pub(crate) async fn open_store(
 /// Serves until SIGTERM, Ctrl-C, or `end`.
 pub(crate) async fn serve(
     settings: &Settings,
-    listener: TcpListener,
+    Listeners { api: listener, metrics: metrics_listener }: Listeners,
+    metrics: Metrics,
     store: Arc<dyn Store>,
     swarm: Result<Swarm, String>,
     tls: Option<Tls>,
@@ -62,7 +74,7 @@ pub(crate) async fn serve(
         }
         tell_service_manager(&[sd_notify::NotifyState::Stopping]);
     };
-    greet(settings, &listener, swarm.as_ref().err(), tls.is_some())?;
+    greet(settings, &listener, metrics_listener.as_ref(), swarm.as_ref().err(), tls.is_some())?;
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
     let order = ServerOrder {
@@ -72,6 +84,8 @@ pub(crate) async fn serve(
         data_dir: settings.server_dir(),
         workspaces: settings.workspaces(),
         boot,
+        metrics,
+        metrics_listener,
         tls: tls.as_ref().map(|tls| tls.certificates.clone()),
         proxies: settings.transport.proxies(),
         limits: settings.transport.limits(),
@@ -93,6 +107,7 @@ fn tell_service_manager(state: &[sd_notify::NotifyState<'_>]) {
 fn greet(
     settings: &Settings,
     listener: &TcpListener,
+    metrics: Option<&TcpListener>,
     no_swarm: Option<&String>,
     encrypted: bool,
 ) -> anyhow::Result<()> {
@@ -104,6 +119,9 @@ fn greet(
         format!("skep serves at {url}"),
         format!("The admin key lies in {}", settings.admin_key().display()),
     ];
+    if let Some(address) = metrics.and_then(|listener| listener.local_addr().ok()) {
+        lines.push(format!("Metrics are at http://{address}/metrics, for this machine alone"));
+    }
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
     }

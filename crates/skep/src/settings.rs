@@ -1,6 +1,8 @@
 //! Settings: one field is a flag, a variable `SKEP_...` and a key in `skep.toml`. The flag wins over the variable, and that
 //! over the file.
 
+pub(crate) mod given;
+
 use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
@@ -23,6 +25,9 @@ pub(crate) struct Settings {
     /// The address to serve at: a loopback one, or any other with TLS or a trusted proxy.
     #[arg(long, env = "SKEP_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
     pub(crate) listen: SocketAddr,
+    /// An address of this machine alone that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
+    #[arg(long, env = "SKEP_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
     /// Where all data lies.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     pub(crate) data_dir: PathBuf,

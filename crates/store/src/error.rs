@@ -83,6 +83,14 @@ pub enum Error {
         /// The newest version that this program knows.
         known: i64,
     },
+    /// A file is no store of skep's, or a damaged one.
+    #[error("{} is no backup that can be restored: {why}; name one that `skep backup` made", path.display())]
+    NotABackup {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The store is locked, full, damaged or gone.
     #[error("the store {} is unavailable; check its disk, its owner and who else has it open", path.display())]
     Unavailable {
@@ -135,6 +143,7 @@ impl Error {
             Self::UnknownKey { .. } => ErrorCode::UnknownKey,
             Self::UnknownAccount { .. } => ErrorCode::UnknownAccount,
             Self::UnknownVm { .. } => ErrorCode::UnknownVm,
+            Self::NotABackup { .. } => ErrorCode::InvalidValue,
             Self::UnknownWaitlistEntry { .. } => ErrorCode::UnknownWaitlistEntry,
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,

@@ -4,6 +4,7 @@
 
 mod account;
 mod audit;
+mod commits;
 mod error;
 mod event;
 mod key;
@@ -20,6 +21,7 @@ pub use account::{
     ListAccounts, SetAccountRoots,
 };
 pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
+pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
 pub use event::{Event, EventKind};
 pub use key::{

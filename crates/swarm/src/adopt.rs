@@ -18,7 +18,7 @@ use skep_store::{EndVms, Store, VmBooted};
 use tokio::time::timeout;
 
 use crate::{
-    Error,
+    Error, Observer,
     budget::Budget,
     console::ConsoleLog,
     restore::Restorer,
@@ -70,25 +70,26 @@ pub(crate) async fn take_over(
             }
         }
     }
-    record_lost(&**store, lost).await
+    record_lost(&**store, lost, &*surroundings.observer).await
 }
 
 /// Records as lost all VMs that are on record. For a start that has no VMs: its keeper ended those of an earlier one.
 ///
 /// # Errors
 /// The store is away.
-pub async fn lose_all(store: &dyn Store) -> Result<(), Error> {
+pub async fn lose_all(store: &dyn Store, observer: &dyn Observer) -> Result<(), Error> {
     let alive = store.alive_vms().await?.into_iter().map(|record| record.vm.id).collect();
-    record_lost(store, alive).await
+    record_lost(store, alive, observer).await
 }
 
-async fn record_lost(store: &dyn Store, vms: Vec<VmId>) -> Result<(), Error> {
+async fn record_lost(store: &dyn Store, vms: Vec<VmId>, observer: &dyn Observer) -> Result<(), Error> {
     if vms.is_empty() {
         return Ok(());
     }
     let ended = store.end_vms(EndVms { vms, reason: EndReason::Lost, at: Timestamp::now() }).await?;
     for record in ended {
         tracing::warn!(vm = %record.vm.id, "VM {} of an earlier start is lost", record.vm.id);
+        observer.ended(EndReason::Lost);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod budget;
 mod console;
 mod demand;
 mod error;
+mod figures;
 mod hand_out;
 mod identity;
 mod order;
@@ -22,6 +23,7 @@ mod vm;
 
 pub use adopt::lose_all;
 pub use error::Error;
+pub use figures::{Figures, Observer, Vmms};
 pub use order::{BootOrder, VmChange};
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{AccountId, Failure, VmId, VmRef};
+use skep_api::{AccountId, Failure, VmId, VmRef, swarm::VmState};
 
 use crate::vm::VmHandle;
 
@@ -35,6 +35,11 @@ impl Registry {
     /// The account's VMs, oldest first: ids are ordered by time.
     pub(crate) fn of(&self, account: AccountId) -> Vec<VmHandle> {
         self.lock().values().filter(|handle| handle.facts.account == account).cloned().collect()
+    }
+
+    /// The state of each VM, whosever it is.
+    pub(crate) fn states(&self) -> Vec<VmState> {
+        self.lock().values().map(VmHandle::state).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<VmId, VmHandle>> {

@@ -16,9 +16,10 @@ use skep_keeper_protocol::ServerEnd;
 use skep_store::{RecordBoots, Store};
 
 use crate::{
-    BootOrder, Error, VmChange, adopt,
+    BootOrder, Error, Figures, Observer, VmChange, adopt,
     boot::Booter,
     budget::Budget,
+    figures,
     pool::Pool,
     refill,
     registry::Registry,
@@ -50,6 +51,8 @@ pub struct Parts {
     pub memory_mb: u64,
     /// VMs that are kept ready. `None`: as many as this machine keeps without feeling it.
     pub pool_size: Option<u32>,
+    /// Is told of VMs as they come and go.
+    pub observer: Arc<dyn Observer>,
 }
 
 /// All VMs of this server. Cheap to clone.
@@ -73,6 +76,7 @@ impl Swarm {
             keeper: parts.keeper.clone(),
             store: parts.store,
             registry: Arc::new(Registry::default()),
+            observer: parts.observer,
         };
         let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
@@ -221,6 +225,16 @@ impl Swarm {
         if self.0.surroundings.keeper.is_closed() { Err("the keeper is gone".to_owned()) } else { Ok(()) }
     }
 
+    /// The whole swarm in figures, without regard to accounts.
+    pub async fn figures(&self) -> Figures {
+        Figures {
+            vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
+            pool: self.0.booter.pool.state(),
+            capacity: self.0.budget.capacity(),
+            vmms: figures::vmms(&self.0.surroundings.keeper).await,
+        }
+    }
+
     fn registry(&self) -> &Registry {
         &self.0.surroundings.registry
     }
@@ -239,6 +253,7 @@ impl Swarm {
             booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
         vms.sort_by_key(|vm| vm.id);
         for vm in booted {
+            self.0.surroundings.observer.booted(&vm.facts.boot);
             vm::settle_in(vm, self.0.surroundings.clone());
         }
         Ok(BootAnswer { vms, elapsed_ms: round_ms(order.arrived.elapsed()) })

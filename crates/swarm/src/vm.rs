@@ -22,7 +22,9 @@ use tokio::{
     time::{sleep_until, timeout},
 };
 
-use crate::{Error, VmChange, budget::Reservation, console::ConsoleLog, registry::Registry};
+use crate::{
+    Error, VmChange, budget::Reservation, console::ConsoleLog, figures::Watcher, registry::Registry,
+};
 
 /// How long a VMM whose agent cannot be reached any more may take to end by itself: its sockets close first.
 const LAST_BREATH: Duration = Duration::from_secs(5);
@@ -105,6 +107,7 @@ pub(crate) struct Surroundings {
     pub(crate) keeper: ServerEnd,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) observer: Watcher,
 }
 
 impl VmHandle {
@@ -116,6 +119,12 @@ impl VmHandle {
             expires_at: changing.expires_at,
             ..record(&self.facts, self.arrived)
         }
+    }
+
+    /// Whether its processors run.
+    #[expect(clippy::unused_self, reason = "every VM runs, for now")]
+    pub(crate) fn state(&self) -> VmState {
+        VmState::Running
     }
 
     /// Changes what may change, and answers the record.
@@ -218,6 +227,7 @@ impl Life {
         let recorded = self.surroundings.store.record_end(end.clone()).await;
         let Self { surroundings, mut commands, .. } = self;
         surroundings.registry.remove(end.vm);
+        surroundings.observer.ended(reason);
         drop(reservation);
         commands.close();
         let outcome = recorded.clone().map(|_| ()).map_err(Error::from);

@@ -12,6 +12,7 @@ pub(crate) mod exec;
 pub(crate) mod exec_stream;
 pub(crate) mod health;
 pub(crate) mod keys;
+pub(crate) mod metrics;
 pub(crate) mod openapi;
 pub(crate) mod page;
 pub(crate) mod session;

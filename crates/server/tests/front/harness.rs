@@ -3,23 +3,29 @@
 use std::{
     net::{SocketAddr, TcpListener},
     sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
-use skep_api::{Environment, Role, Scope};
-use skep_server::{BootDefaults, Limits, ServerOrder, TrustedProxies, run, tls::Certificates};
+use skep_api::{AccountId, Environment, Role, Scope};
+use skep_server::{BootDefaults, Limits, Metrics, ServerOrder, TrustedProxies, run, tls::Certificates};
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::faults;
 
+/// How long a command waits for a database that somebody else has locked.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// A server; it ends when dropped.
 pub(crate) struct Skep {
     pub(crate) address: SocketAddr,
+    /// Where metrics are served without a key.
+    pub(crate) metrics_address: SocketAddr,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) account: Account,
     /// A key with all scopes.
@@ -27,7 +33,7 @@ pub(crate) struct Skep {
     http: reqwest::Client,
     stop: Option<oneshot::Sender<()>>,
     pub(crate) serving: Option<JoinHandle<Result<(), skep_server::Error>>>,
-    _data: TempDir,
+    pub(crate) data: TempDir,
 }
 
 /// How a server under test differs from any other.
@@ -54,12 +60,20 @@ impl Skep {
         faults::watch();
         let Options { limits, proxies, tls } = options;
         let data = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(SqliteSettings::at(data.path().join("skep.db"))).await.unwrap();
+        let metrics = Metrics::default();
+        let settings = SqliteSettings {
+            observer: Arc::new(metrics.clone()),
+            busy_timeout: BUSY_TIMEOUT,
+            ..SqliteSettings::at(data.path().join("skep.db"))
+        };
+        let store = SqliteStore::open(settings).await.unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
         let command = EnsureDefaultAccount { roots: vec!["/srv/workspace".to_owned()], at: Timestamp::now() };
         let account = store.ensure_default_account(command).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let metrics_listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let metrics_address = metrics_listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let order = ServerOrder {
             listener,
@@ -68,6 +82,8 @@ impl Skep {
             data_dir: data.path().to_owned(),
             workspaces: data.path().join("workspaces"),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
+            metrics,
+            metrics_listener: Some(metrics_listener),
             tls,
             proxies,
             limits,
@@ -75,13 +91,14 @@ impl Skep {
         let serving = tokio::spawn(run(order, async { drop(stopped.await) }));
         let mut skep = Self {
             address,
+            metrics_address,
             store,
             account,
             admin: String::new(),
             http: client(),
             stop: Some(stop),
             serving: Some(serving),
-            _data: data,
+            data,
         };
         skep.admin = skep.key(&scopes_of(Role::Admin, "default")).await.0;
         skep
@@ -97,12 +114,36 @@ impl Skep {
         scopes: &[Scope],
         expires_at: Option<Timestamp>,
     ) -> (String, KeyRecord) {
+        self.new_key(self.account.id, scopes, expires_at).await
+    }
+
+    /// Another account, with nothing in it.
+    pub(crate) async fn other_account(&self, name: &str) -> AccountId {
+        let id = AccountId::generate();
+        let database = rusqlite::Connection::open(self.data.path().join("skep.db")).unwrap();
+        let insert =
+            "INSERT INTO accounts (id, name, roots, allowed_ips, created_at) VALUES (?1, ?2, '[]', '[]', 0)";
+        database.execute(insert, [&id.to_string(), name]).unwrap();
+        id
+    }
+
+    /// A new key of another account.
+    pub(crate) async fn key_of(&self, account: &AccountId, scopes: &[Scope]) -> String {
+        self.new_key(*account, scopes, None).await.0
+    }
+
+    async fn new_key(
+        &self,
+        account: AccountId,
+        scopes: &[Scope],
+        expires_at: Option<Timestamp>,
+    ) -> (String, KeyRecord) {
         let id = skep_api::KeyId::generate().to_string();
         let mut random = [0; 32];
         random[..26].copy_from_slice(&id.as_bytes()[4..]);
         let secret = KeySecret::from_random(Environment::Test, random);
         let record = self.store.create_key(NewKey {
-            account: self.account.id,
+            account,
             name: id,
             environment: Environment::Test,
             role: None,

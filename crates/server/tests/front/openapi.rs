@@ -78,6 +78,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/docs"),
     ("GET", "/docs/{file}"),
     ("GET", "/api/whoami"),
+    ("GET", "/metrics"),
     ("PATCH", "/api/accounts/{id}"),
     ("PATCH", "/api/swarm/vm/{pid}"),
     ("POST", "/api/accounts"),

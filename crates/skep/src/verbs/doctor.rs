@@ -9,12 +9,14 @@ use serde::Serialize;
 use crate::{output, settings::Settings};
 
 /// As those of the other verbs, in the words of this one.
-const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, or all is cleaned; 1 something is missing, or failed; 2 the command line is wrong.";
+const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, with warnings or without, or all is cleaned; 1 something is missing, wrong, or failed; 2 the command line is wrong.";
 
 mod engine;
 mod kernel;
+mod machine;
 mod place;
 mod programs;
+mod store;
 
 /// Say what this machine can do, what is missing, and how to get it; no server needs to run.
 #[derive(Debug, Args)]
@@ -41,6 +43,8 @@ enum State {
     Warning,
     /// Without it no VM can be booted.
     Missing,
+    /// It is there, and not as it must be.
+    Wrong,
 }
 
 /// One thing that was looked at.
@@ -65,6 +69,10 @@ impl Finding {
     fn missing(check: &'static str, detail: impl Into<String>, way_out: impl Into<String>) -> Self {
         Self { check, state: State::Missing, detail: detail.into(), way_out: Some(way_out.into()) }
     }
+
+    fn wrong(check: &'static str, detail: impl Into<String>, way_out: impl Into<String>) -> Self {
+        Self { check, state: State::Wrong, detail: detail.into(), way_out: Some(way_out.into()) }
+    }
 }
 
 pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
@@ -74,10 +82,12 @@ pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
     }
     let mut findings = vec![place::privileges()];
     findings.extend(kernel::findings());
+    findings.extend(machine::findings());
     findings.extend(engine::findings(&settings));
     findings.extend(programs::findings());
     findings.extend(place::findings(&settings));
-    let healthy = findings.iter().all(|finding| finding.state != State::Missing);
+    findings.extend(store::findings(&settings));
+    let healthy = findings.iter().all(|finding| matches!(finding.state, State::Ok | State::Warning));
     if verb.json {
         output::value(&serde_json::json!({"healthy": healthy, "findings": findings}))?;
     } else {
@@ -92,6 +102,7 @@ fn show(findings: &[Finding]) -> anyhow::Result<()> {
             State::Ok => "ok     ",
             State::Warning => "warning",
             State::Missing => "MISSING",
+            State::Wrong => "WRONG  ",
         };
         output::line(&format!("{mark}  {check:<12}  {detail}"))?;
         if let Some(way_out) = way_out {

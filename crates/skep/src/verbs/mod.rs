@@ -2,14 +2,17 @@
 
 pub(crate) mod account;
 pub(crate) mod audit;
+pub(crate) mod backup;
 pub(crate) mod bake;
 pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod cleanup;
+pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod keys;
 pub(crate) mod ps;
+pub(crate) mod restore;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod server_process;

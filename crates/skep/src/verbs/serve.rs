@@ -18,10 +18,12 @@ use rustix::fs::{FlockOperation, flock};
 use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperOrder, PairFiles, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
+use skep_server::Metrics;
 
 use super::bake::bakery;
 use crate::{
-    admin_key, engine, logging, output, service,
+    admin_key, engine, logging, output,
+    service::{self, Listeners},
     settings::{Settings, TlsSource},
     templates::BaseTemplate,
     tls::{Holder, Tls},
@@ -44,14 +46,29 @@ pub(crate) struct Serve {
 
 pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     let settings = verb.settings.absolute()?;
+    if let Some((_, error)) = check(&settings).into_iter().next() {
+        return Err(error);
+    }
     let source = settings.transport.tls_source()?;
-    skep_server::check_address(settings.listen, settings.transport.is_guarded())?;
     logging::begin(&settings)?;
     if rustix::process::geteuid().is_root() {
         return keep(&settings, source);
     }
     serve_alone(&settings)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with settings that each may be, but not together or not here, by their names.
+pub(super) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
+    let metrics = settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address);
+    let guarded = settings.transport.is_guarded();
+    let checks = [
+        ("listen", skep_server::check_address(settings.listen, guarded).map_err(Into::into)),
+        ("tls", settings.transport.tls_source().map(drop)),
+        ("metrics_listen", metrics.map_err(Into::into)),
+        ("log_level", logging::check(settings)),
+    ];
+    checks.into_iter().filter_map(|(name, checked)| Some((name, checked.err()?))).collect()
 }
 
 /// The keeper, until it is told to stop.
@@ -63,7 +80,7 @@ fn keep(settings: &Settings, source: TlsSource) -> anyhow::Result<ExitCode> {
     };
     let order = KeeperOrder {
         data_dir: settings.data_dir.clone(),
-        listen: vec![settings.listen],
+        listen: [settings.listen].into_iter().chain(settings.metrics_listen).collect(),
         tls,
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
@@ -137,9 +154,8 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
         })?;
     }
     let mut lock = lock(settings)?;
-    let listener = TcpListener::bind(settings.listen)
-        .with_context(|| format!("cannot listen at {}; choose another with --listen", settings.listen))?;
-    note_holder(&mut lock, &listener).context("the lock cannot be written")?;
+    let listeners = listen(settings)?;
+    note_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
     let (key, new) = admin_key::ensure(&settings.admin_key())?;
     if new {
         output::line(&first_key(key.expose(), &settings.admin_key()))?;
@@ -148,13 +164,24 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime could not start")?.block_on(async {
         let tls = Tls::of(settings, Holder::Us).await?;
-        let store = service::open_store(settings, Some(admin_key)).await?;
-        service::serve(settings, listener, store, Err(NO_ROOT.to_owned()), tls, std::future::pending()).await
+        let metrics = Metrics::default();
+        let store = service::open_store(settings, Some(admin_key), &metrics).await?;
+        let no_swarm = Err(NO_ROOT.to_owned());
+        service::serve(settings, listeners, metrics, store, no_swarm, tls, std::future::pending()).await
     })
 }
 
+fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
+    let bind = |address, flag| {
+        let bound = TcpListener::bind(address);
+        bound.with_context(|| format!("cannot listen at {address}; choose another with --{flag}"))
+    };
+    let metrics = settings.metrics_listen.map(|address| bind(address, "metrics-listen")).transpose()?;
+    Ok(Listeners { api: bind(settings.listen, "listen")?, metrics })
+}
+
 /// One server for one data directory. The lock ends with the process, however that ends.
-fn lock(settings: &Settings) -> anyhow::Result<File> {
+pub(super) fn lock(settings: &Settings) -> anyhow::Result<File> {
     let path = settings.server_dir().join("lock");
     let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.with_context(|| format!("{} cannot be opened", path.display()))?;

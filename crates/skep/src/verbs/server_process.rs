@@ -15,13 +15,16 @@ use anyhow::{Context, bail};
 use rustix::fs::{FileType, fstat};
 use skep_engine::Driver;
 use skep_keeper_protocol::{ServerEnd, SwarmAbility, Welcome, peek_welcome};
-use skep_server::confine::{Confinement, Reach, Rules, confine};
+use skep_server::{
+    Metrics,
+    confine::{Confinement, Reach, Rules, confine},
+};
 use skep_store::Store;
 use skep_swarm::{Parts, Swarm};
 
 use crate::{
-    engine, logging, service,
-    service::AdminKey,
+    engine, logging,
+    service::{self, AdminKey, Listeners},
     settings::Settings,
     tls::{Holder, Tls},
 };
@@ -100,15 +103,26 @@ async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
             Ok::<_, skep_accounts::Refusal>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix })
         })
         .transpose()?;
-    let [listener] = <[OwnedFd; 1]>::try_from(listeners).map_err(|listeners| {
-        anyhow::anyhow!("the keeper sent {} listening sockets, not one", listeners.len())
-    })?;
+    let listeners = sort(listeners, &settings)?;
     let tls = Tls::of(&settings, Holder::Keeper(keeper.clone())).await?;
-    let store = service::open_store(&settings, admin_key).await?;
-    let swarm = start_swarm(&keeper, Arc::clone(&store), swarm, settings.pool_size).await?;
+    let metrics = Metrics::default();
+    let store = service::open_store(&settings, admin_key, &metrics).await?;
+    let swarm = start_swarm(&keeper, Arc::clone(&store), swarm, settings.pool_size, metrics.clone()).await?;
     // A server without its keeper could not end what it boots.
     let gone = async move { keeper.closed().await };
-    service::serve(&settings, TcpListener::from(listener), store, swarm, tls, gone).await
+    service::serve(&settings, listeners, metrics, store, swarm, tls, gone).await
+}
+
+/// The listening sockets, in the order in which the keeper was told to bind them.
+fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listeners> {
+    let sent = listeners.len();
+    let mut listeners = listeners.into_iter().map(TcpListener::from);
+    match (listeners.next(), listeners.next(), listeners.next()) {
+        (Some(api), metrics, None) if metrics.is_some() == settings.metrics_listen.is_some() => {
+            Ok(Listeners { api, metrics })
+        }
+        _ => bail!("the keeper sent {sent} listening sockets, which are not those of the settings"),
+    }
 }
 
 async fn start_swarm(
@@ -116,17 +130,18 @@ async fn start_swarm(
     store: Arc<dyn Store>,
     ability: SwarmAbility,
     pool_size: Option<u32>,
+    metrics: Metrics,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (report, max_vms, memory_mb) = match ability {
         SwarmAbility::Unable { reason } => {
-            skep_swarm::lose_all(&*store).await?;
+            skep_swarm::lose_all(&*store, &metrics).await?;
             return Ok(Err(reason));
         }
         SwarmAbility::Able { engine, max_vms, memory_mb } => (engine, max_vms, memory_mb),
     };
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
-    let parts =
-        Parts { keeper: keeper.clone(), driver, store, engine: report, max_vms, memory_mb, pool_size };
+    let (keeper, observer) = (keeper.clone(), Arc::new(metrics));
+    let parts = Parts { keeper, driver, store, engine: report, max_vms, memory_mb, pool_size, observer };
     Ok(Ok(Swarm::start(parts).await?))
 }

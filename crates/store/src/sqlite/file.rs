@@ -36,6 +36,11 @@ impl DatabaseFile {
         Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
     }
 
+    /// Finds the file. One that is not there is never made.
+    pub(super) fn find(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
+        Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
+    }
+
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -60,6 +65,11 @@ impl DatabaseFile {
         let connection = self.connect()?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
+    }
+
+    /// A connection that takes the file as it is.
+    pub(super) fn plain(&self) -> Result<Connection, Fault> {
+        self.connect()
     }
 
     fn connect(&self) -> Result<Connection, Fault> {

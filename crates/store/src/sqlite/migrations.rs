@@ -25,15 +25,29 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     if found > KNOWN {
         return Err(Fault::Newer { found });
     }
-    Migrations::from_slice(STEPS).to_latest(connection).map_err(|error| match error {
-        rusqlite_migration::Error::RusqliteError { err, .. } => Fault::Driver(err),
-        other => Fault::Broken(Cause::of(&other)),
-    })
+    Migrations::from_slice(STEPS).to_latest(connection).map_err(told)
 }
 
-fn version(connection: &Connection) -> Result<i64, Fault> {
+/// Brings an empty database to an older version, to compare others with.
+pub(super) fn migrate_to(connection: &mut Connection, version: i64) -> Result<(), Fault> {
+    let version = usize::try_from(version).map_err(|error| Fault::Broken(Cause::of(&error)))?;
+    Migrations::from_slice(STEPS).to_version(connection, version).map_err(told)
+}
+
+fn told(error: rusqlite_migration::Error) -> Fault {
+    match error {
+        rusqlite_migration::Error::RusqliteError { err, .. } => Fault::Driver(err),
+        other => Fault::Broken(Cause::of(&other)),
+    }
+}
+
+/// The version of a database.
+pub(super) fn version(connection: &Connection) -> Result<i64, Fault> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
+
+#[cfg(test)]
+mod interrupted;
 
 #[cfg(test)]
 mod tests {

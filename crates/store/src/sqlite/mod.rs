@@ -3,11 +3,13 @@
 mod accounts;
 mod audit;
 mod columns;
+mod copies;
 mod events;
 mod fault;
 mod file;
 mod health;
 mod history;
+mod inspect;
 mod keys;
 mod migrations;
 mod readers;
@@ -17,6 +19,11 @@ mod tests;
 mod vms;
 mod waitlist;
 mod writer;
+
+pub use self::{
+    copies::{Backup, Restored, backup, restore},
+    inspect::{Inspection, inspect},
+};
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -28,11 +35,12 @@ use tokio::sync::broadcast;
 
 use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
 use crate::{
-    Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CreateAccount,
-    DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist, KeyPage,
-    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
-    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
-    RevokeKey, RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmRecord, WaitlistPage,
+    Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CommitObserver,
+    CreateAccount, DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry,
+    NewKey, NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
+    RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmRecord,
+    WaitlistPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -45,12 +53,14 @@ pub struct SqliteSettings {
     pub path: PathBuf,
     /// How long a command waits for another process that holds the file's lock.
     pub busy_timeout: Duration,
+    /// Is told of every commit.
+    pub observer: Arc<dyn CommitObserver>,
 }
 
 impl SqliteSettings {
     /// The usual patience, 5 seconds, with the database at this path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), busy_timeout: Duration::from_secs(5) }
+        Self { path: path.into(), busy_timeout: Duration::from_secs(5), observer: Arc::new(()) }
     }
 }
 
@@ -100,7 +110,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
-    let writer = Writer::start(connection, Arc::clone(&file))?;
+    let writer = Writer::start(connection, Arc::clone(&file), Arc::clone(&settings.observer))?;
     Ok(SqliteStore::of(writer, Readers::new(file), settings.path.clone()))
 }
 

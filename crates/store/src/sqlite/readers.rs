@@ -51,7 +51,12 @@ fn read<T>(
     let waiting = lock(idle).pop();
     let mut connection = match waiting {
         Some(connection) => connection,
-        None => file.reader()?,
+        None => {
+            let connection = file.reader()?;
+            // Another file under this name is not the store, whatever stands in it.
+            file.check_in_place()?;
+            connection
+        }
     };
     let transaction = connection.transaction()?;
     let outcome = query(&transaction);

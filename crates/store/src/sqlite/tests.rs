@@ -143,6 +143,20 @@ async fn a_database_that_vanished_is_unavailable() {
 }
 
 #[tokio::test]
+async fn another_file_in_its_place_is_not_read() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let elsewhere = folder.path().join("elsewhere");
+    // No reader is open yet: the first one would open what has the name now.
+    fs::rename(database(&folder), &elsewhere).unwrap();
+    fs::write(database(&folder), "").unwrap();
+    let error = store.account(account).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
+    fs::rename(&elsewhere, database(&folder)).unwrap();
+    store.account(account).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_full_disk_loses_nothing_that_was_answered() {
     let folder = tempfile::tempdir().unwrap();
     let settings = impatient(&folder);
@@ -151,7 +165,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     migrations::migrate(&mut connection).unwrap();
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
-    let writer = Writer::start(connection, Arc::clone(&file)).unwrap();
+    let writer = Writer::start(connection, Arc::clone(&file), Arc::new(())).unwrap();
     let store = SqliteStore::of(writer, Readers::new(file), settings.path);
 
     let account = default_account(&store).await.id;

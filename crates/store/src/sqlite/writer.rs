@@ -11,13 +11,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
+    time::Instant,
 };
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{fault::Fault, file::DatabaseFile};
-use crate::{Cause, Error};
+use crate::{Cause, Commit, CommitObserver, Error};
 
 /// Commands that may wait; who comes then waits before the queue.
 const QUEUE: usize = 1024;
@@ -33,12 +34,16 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread.
-    pub(super) fn start(connection: Connection, file: Arc<DatabaseFile>) -> Result<Self, Fault> {
+    pub(super) fn start(
+        connection: Connection,
+        file: Arc<DatabaseFile>,
+        observer: Arc<dyn CommitObserver>,
+    ) -> Result<Self, Fault> {
         let (queue, commands) = mpsc::channel(QUEUE);
         let watched = Arc::clone(&file);
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || write(connection, &watched, commands))?;
+            .spawn(move || write(connection, &watched, commands, &*observer))?;
         Ok(Self { queue: Some(queue), thread: Some(thread), file })
     }
 
@@ -125,14 +130,25 @@ where
     }
 }
 
-fn write(mut connection: Connection, file: &DatabaseFile, mut commands: mpsc::Receiver<Box<dyn Job>>) {
+fn write(
+    mut connection: Connection,
+    file: &DatabaseFile,
+    mut commands: mpsc::Receiver<Box<dyn Job>>,
+    observer: &dyn CommitObserver,
+) {
     while let Some(first) = commands.blocking_recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH {
             let Ok(next) = commands.try_recv() else { break };
             batch.push(next);
         }
+        let begun = Instant::now();
         let committed = commit_together(&mut connection, file, &mut batch);
+        observer.committed(Commit {
+            took: begun.elapsed(),
+            commands: batch.len(),
+            succeeded: committed.is_ok(),
+        });
         for job in batch {
             job.answer(committed.clone());
         }
@@ -277,7 +293,7 @@ mod tests {
         let Bench { _folder, file, connection } = Bench::new();
         let reader = Arc::new(std::sync::Mutex::new(file.reader().unwrap()));
         let (queue, commands) = mpsc::channel(QUEUE);
-        let thread = thread::spawn(move || write(connection, &file, commands));
+        let thread = thread::spawn(move || write(connection, &file, commands, &()));
 
         let ((started, running), (open, gate)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         let (first, _answer) = job(move |_| {

@@ -118,6 +118,7 @@ impl Ground {
             max_vms: 100,
             memory_mb: 100_000,
             pool_size: Some(0),
+            observer: Arc::new(()),
         };
         let swarm = Swarm::start(parts).await.unwrap();
         Self { swarm, account, store, keeper, keeping }

@@ -8,10 +8,12 @@ use skep_image::{Bakery, OtherTemplate};
 use super::{super::bake::bakery, Finding};
 use crate::settings::Settings;
 
+/// The oldest QEMU that the tests run with.
+const OLDEST_TRIED: (u32, u32) = (7, 2);
 const TEMPLATE: &str = "template";
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![engine()];
+    let mut findings = engine();
     match bakery(settings, Arc::new(|_| {})) {
         Ok(bakery) => {
             findings.push(template(&bakery));
@@ -22,24 +24,46 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn engine() -> Finding {
+fn engine() -> Vec<Finding> {
     const CHECK: &str = "engine";
     match skep_engine::select() {
-        Err(error) => Finding::missing(CHECK, error.to_string(), "apt-get install qemu-system-x86"),
+        Err(error) => vec![Finding::missing(CHECK, error.to_string(), "apt-get install qemu-system-x86")],
         Ok(engine) => {
             let report = engine.report();
+            let program = version(&report.name);
             let detail = |isolation| {
                 format!("{}, {}, isolation {isolation}: {}", report.name, report.accel, report.reason)
             };
-            match report.isolation {
+            let accelerated = match report.isolation {
                 Isolation::Hardware => Finding::ok(CHECK, detail("hardware")),
                 Isolation::Emulated => Finding::warning(
                     CHECK,
                     detail("emulated"),
                     "for hardware isolation and speed use a machine whose /dev/kvm runs guests natively",
                 ),
-            }
+            };
+            vec![program, accelerated]
         }
+    }
+}
+
+/// The name is the program's and its version, `qemu 7.2.22`.
+fn version(name: &str) -> Finding {
+    const CHECK: &str = "qemu";
+    let found = name.split_once(' ').and_then(|(_, version)| {
+        let mut numbers = version.split('.');
+        Some((numbers.next()?.parse::<u32>().ok()?, numbers.next()?.parse::<u32>().ok()?))
+    });
+    let (major, minor) = OLDEST_TRIED;
+    let way_out = format!("use {major}.{minor} or newer, which Debian 12 has");
+    match found {
+        None => {
+            Finding::warning(CHECK, format!("`{name}` has a version that means nothing to skep"), way_out)
+        }
+        Some(version) if version < OLDEST_TRIED => {
+            Finding::warning(CHECK, format!("{name} is older than all that skep was tried with"), way_out)
+        }
+        Some(_) => Finding::ok(CHECK, name),
     }
 }
 
@@ -73,4 +97,21 @@ fn others(bakery: &Bakery) -> Vec<Finding> {
         Finding::warning("old template", detail, format!("rm -r {dir}, unless another server needs it"))
     };
     others.into_iter().map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::State, *};
+
+    #[test]
+    fn an_old_qemu_is_a_warning() {
+        for (name, state) in [
+            ("qemu 7.2.22", State::Ok),
+            ("qemu 10.0.2", State::Ok),
+            ("qemu 6.2.0", State::Warning),
+            ("qemu", State::Warning),
+        ] {
+            assert_eq!(version(name).state, state, "{name}");
+        }
+    }
 }

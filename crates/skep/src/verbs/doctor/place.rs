@@ -72,7 +72,7 @@ fn admin_key(settings: &Settings) -> Finding {
         Err(_) => Finding::ok(CHECK, format!("{shown} is made by the first start, or was taken away")),
         Ok(found) if found.permissions().mode() & 0o077 != 0 => {
             let way_out = format!("chmod 600 {shown}, revoke it by `skep keys revoke`, and make another");
-            Finding::warning(CHECK, format!("{shown} can be read by others"), way_out)
+            Finding::wrong(CHECK, format!("{shown} can be read by others"), way_out)
         }
         Ok(_) => Finding::ok(CHECK, shown.to_string()),
     }

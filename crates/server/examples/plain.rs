@@ -1,0 +1,28 @@
+//! What `GET /api/whoami` is measured against: the same framework with a handler of its own, and no key to look up.
+//! `benches/door` starts it.
+
+use std::net::SocketAddr;
+
+use axum::{Json, Router, routing::get};
+use serde_json::{Value, json};
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let router = Router::new().route("/api/whoami", get(whoami));
+    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+    println!("http://{}", listener.local_addr()?);
+    axum::serve(listener, router).await
+}
+
+/// As much text as the real answer has.
+async fn whoami() -> Json<Value> {
+    Json(json!({
+        "key": {"id": "key_01j00000000000000000000000", "prefix": "sk-skep-prod-00000000", "name": "admin"},
+        "account": {"id": "acct_01j00000000000000000000000", "name": "default"},
+        "scopes": ["files:read", "files:write", "git:read", "git:write", "swarm:read", "swarm:write", "swarm:exec",
+            "tickets:read", "tickets:write", "metrics:read", "admin", "server:admin"],
+        "roots": ["/var/lib/skep/workspaces/default"],
+        "limits": {"max_vms": null, "max_memory_mb": null},
+        "vm": null,
+    }))
+}

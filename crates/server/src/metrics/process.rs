@@ -1,0 +1,116 @@
+//! What this process uses, under the names that every Prometheus client has for it.
+//!
+//! Five figures out of three files of `/proc`: less than a crate for it would bring along.
+
+use std::{fs, io, time::Duration};
+
+use prometheus_client::{
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    registry::{Registry, Unit},
+};
+use rustix::{
+    param::{clock_ticks_per_second, page_size},
+    process::{Resource, getrlimit},
+};
+
+/// What this process uses now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    cpu: Duration,
+    resident_bytes: u64,
+    virtual_bytes: u64,
+    threads: u64,
+    descriptors: u64,
+    most_descriptors: u64,
+}
+
+impl Usage {
+    /// Looks at `/proc`. Blocks.
+    ///
+    /// # Errors
+    /// `/proc` is not what it should be.
+    pub(crate) fn now() -> io::Result<Self> {
+        let stat = Stat::parse(&fs::read_to_string("/proc/self/stat")?)
+            .ok_or_else(|| io::Error::other("/proc/self/stat cannot be understood"))?;
+        // The look itself takes one.
+        let descriptors = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
+        Ok(Self {
+            cpu: Duration::from_secs_f64(in_seconds(stat.ticks)),
+            resident_bytes: stat.resident_pages.saturating_mul(page_size() as u64),
+            virtual_bytes: stat.virtual_bytes,
+            threads: stat.threads,
+            descriptors: descriptors as u64,
+            most_descriptors: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Adds these figures to what is told.
+    pub(crate) fn register(self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("process");
+        let cpu = ConstCounter::new(self.cpu.as_secs_f64());
+        registry.register_with_unit("cpu", "Processor time of all threads", Unit::Seconds, cpu);
+        let mut bytes = |name: &str, help: &str, value: u64| {
+            registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(value));
+        };
+        bytes("resident_memory", "Memory that the process has", self.resident_bytes);
+        bytes("virtual_memory", "Memory that the process has mapped", self.virtual_bytes);
+        let mut plain = |name: &str, help: &str, value: u64| {
+            registry.register(name, help, ConstGauge::new(value));
+        };
+        plain("threads", "Threads of the process", self.threads);
+        plain("open_fds", "Open file descriptors", self.descriptors);
+        plain("max_fds", "The most file descriptors that may be open", self.most_descriptors);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ticks of a processor, far below what a double holds exactly")]
+fn in_seconds(ticks: u64) -> f64 {
+    ticks as f64 / clock_ticks_per_second() as f64
+}
+
+/// What is used of `/proc/self/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    ticks: u64,
+    threads: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    /// Fields are counted from behind the name, which may hold blanks and brackets itself.
+    fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Self {
+            ticks: number(11)?.saturating_add(number(12)?),
+            threads: number(17)?,
+            virtual_bytes: number(20)?,
+            resident_pages: number(21)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_moves_no_field() {
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 700 77 0 0 20 0 9 0 1234 4096000 250 rest";
+        let stat = Stat { ticks: 777, threads: 9, virtual_bytes: 4_096_000, resident_pages: 250 };
+        for name in ["skep", "a b", "a) S 9 (b", ")"] {
+            assert_eq!(Stat::parse(&format!("42 ({name}) {fields}")).as_ref(), Some(&stat), "{name}");
+        }
+        assert_eq!(Stat::parse("42 (skep) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_uses_something() {
+        let usage = Usage::now().unwrap();
+        assert!(usage.resident_bytes > 0 && usage.resident_bytes <= usage.virtual_bytes, "{usage:?}");
+        assert!(usage.threads > 0 && usage.descriptors > 2, "{usage:?}");
+        assert!(usage.descriptors <= usage.most_descriptors, "{usage:?}");
+    }
+}

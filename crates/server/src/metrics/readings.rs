@@ -1,0 +1,180 @@
+//! What is read at each look, and the whole text.
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
+    metrics::{
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+    },
+    registry::{Registry, Unit},
+};
+use skep_api::{
+    keys::Limits,
+    swarm::{BASE_TEMPLATE, PoolState, Vm, VmState},
+};
+use skep_store::Store;
+use skep_swarm::Figures;
+
+use super::{Format, Metrics, PREFIX, process::Usage};
+use crate::{error::Refusal, vms::Vms};
+
+/// How long the store may take to prove that it works.
+const PING_LIMIT: Duration = Duration::from_secs(2);
+const STATES: [(VmState, &str); 2] = [(VmState::Running, "running"), (VmState::Paused, "paused")];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TemplateLabels {
+    template: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OwnerLabels {
+    owner: &'static str,
+}
+
+/// All that can be told of a server, and how to look at it.
+#[derive(Clone)]
+pub(crate) struct Readings {
+    /// What was counted.
+    pub metrics: Metrics,
+    /// Asked whether it takes commands.
+    pub store: Arc<dyn Store>,
+    /// Asked for VMs and the pool.
+    pub vms: Vms,
+    /// Where the server writes.
+    pub data_dir: PathBuf,
+}
+
+impl Readings {
+    /// Everything, of the whole server.
+    ///
+    /// # Errors
+    /// A fault of ours.
+    pub(crate) async fn whole(&self, format: Format) -> Result<String, Refusal> {
+        let mut root = Registry::default();
+        let registry = root.sub_registry_with_prefix(PREFIX);
+        let seconds = ConstGauge::new(self.metrics.uptime().as_secs_f64());
+        registry.register_with_unit("uptime", "Since the server began", Unit::Seconds, seconds);
+        let store = self.store.ping(PING_LIMIT).await.is_ok();
+        flag(registry, "store_up", "Whether the store takes commands", store);
+        let working = self.vms.swarm().ok().filter(|swarm| swarm.health().is_ok());
+        flag(registry, "swarm_up", "Whether VMs can be booted", working.is_some());
+        let figures = match self.vms.swarm() {
+            Ok(swarm) => swarm.figures().await,
+            Err(_) => Figures::default(),
+        };
+        register_swarm(registry, figures);
+        let data_dir = self.data_dir.clone();
+        let looked = tokio::task::spawn_blocking(move || (rustix::fs::statvfs(&data_dir), Usage::now()));
+        let (disk, usage) = looked.await.map_err(fault)?;
+        if let Ok(disk) = disk {
+            let bytes = |blocks: u64| ConstGauge::new(blocks.saturating_mul(disk.f_frsize));
+            let (free, size) = (bytes(disk.f_bavail), bytes(disk.f_blocks));
+            registry.register_with_unit("disk_free", "Free where the data lies", Unit::Bytes, free);
+            registry.register_with_unit(
+                "disk_size",
+                "The file system where the data lies",
+                Unit::Bytes,
+                size,
+            );
+        }
+        match usage {
+            Ok(usage) => usage.register(&mut root),
+            Err(error) => tracing::warn!(%error, "metrics: what this process uses cannot be told"),
+        }
+        let mut text = String::new();
+        encode_registry(&mut text, &self.metrics.0.registry).map_err(fault)?;
+        finish(text, &root, format)
+    }
+
+    /// What an account may know: its own VMs and limits, and nothing of anybody else's doings.
+    ///
+    /// # Errors
+    /// A fault of ours.
+    pub(crate) fn of_account(vms: &[Vm], limits: &Limits, format: Format) -> Result<String, Refusal> {
+        let mut root = Registry::default();
+        let registry = root.sub_registry_with_prefix(PREFIX);
+        let counts = STATES.map(|(state, _)| (state, vms.iter().filter(|vm| vm.state == state).count()));
+        register_vms(registry, &counts);
+        let memory = ConstGauge::new(vms.iter().map(|vm| vm.memory_mb).sum::<u64>() << 20);
+        registry.register_with_unit("vms_memory", "Memory of the guests", Unit::Bytes, memory);
+        if let Some(most) = limits.max_vms {
+            registry.register("quota_vms", "The most VMs of this account", ConstGauge::new(u64::from(most)));
+        }
+        if let Some(most) = limits.max_memory_mb {
+            let most = ConstGauge::new(most.saturating_mul(1 << 20));
+            registry.register_with_unit("quota_memory", "The most memory of its guests", Unit::Bytes, most);
+        }
+        finish(String::new(), &root, format)
+    }
+}
+
+fn finish(mut text: String, registry: &Registry, format: Format) -> Result<String, Refusal> {
+    encode_registry(&mut text, registry).and_then(|()| encode_eof(&mut text)).map_err(fault)?;
+    Ok(format.of(text))
+}
+
+fn fault(error: impl fmt::Display) -> Refusal {
+    Refusal::internal(format!("metrics: {error}"))
+}
+
+fn flag(registry: &mut Registry, name: &str, help: &str, truth: bool) {
+    registry.register(name, help, ConstGauge::new(u64::from(truth)));
+}
+
+fn register_vms(registry: &mut Registry, counts: &[(VmState, usize)]) {
+    let family = Family::<StateLabels, Gauge>::default();
+    for (state, word) in STATES {
+        let count = counts.iter().filter(|(other, _)| *other == state).map(|(_, count)| count).sum::<usize>();
+        family.get_or_create(&StateLabels { state: word }).set(signed(count));
+    }
+    registry.register("vms", "VMs that live, by state", family);
+}
+
+fn register_swarm(registry: &mut Registry, figures: Figures) {
+    let Figures { vms, mut pool, capacity, vmms } = figures;
+    register_vms(registry, &vms);
+    if pool.is_empty() {
+        pool.insert(BASE_TEMPLATE.to_owned(), PoolState { ready: 0, target: 0 });
+    }
+    let (ready, target) =
+        (Family::<TemplateLabels, Gauge>::default(), Family::<TemplateLabels, Gauge>::default());
+    for (template, state) in pool {
+        let labels = TemplateLabels { template };
+        ready.get_or_create(&labels).set(state.ready.into());
+        target.get_or_create(&labels).set(state.target.into());
+    }
+    registry.register("pool_ready_vms", "VMs of the pool that wait for somebody, by template", ready);
+    registry.register("pool_target_vms", "VMs that the pool is to hold, by template", target);
+    if let Some(vmms) = vmms {
+        let family = Family::<OwnerLabels, Gauge>::default();
+        family.get_or_create(&OwnerLabels { owner: "account" }).set(signed(vmms.committed));
+        family.get_or_create(&OwnerLabels { owner: "pool" }).set(signed(vmms.uncommitted));
+        registry.register(
+            "jails",
+            "Jails with a VMM: those of accounts, and those that are nobody's yet",
+            family,
+        );
+    }
+    let most = ConstGauge::new(u64::from(capacity.max_vms));
+    registry.register("capacity_vms", "The most VMs that this machine holds", most);
+    let mut bytes = |name: &str, help: &str, mb: u64| {
+        registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(mb.saturating_mul(1 << 20)));
+    };
+    bytes("capacity_memory", "Memory for VMs", capacity.memory_mb);
+    bytes("reserved_memory", "Memory for VMs that accounts have", capacity.memory_used_mb);
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,80 @@
+//! Requests: counted when they end, however they end.
+
+use std::time::Instant;
+
+use axum::{
+    extract::{MatchedPath, Request},
+    response::Response,
+};
+use http::Method;
+use skep_api::ErrorCode;
+
+use super::{AnswerLabels, CodeLabels, Metrics, RouteLabels};
+use crate::error::SKEP_ERROR;
+
+/// The status of a caller that went away, as proxies write it down.
+const CALLER_GONE: u16 = 499;
+/// The route of a path that no route matches.
+const UNMATCHED: &str = "unmatched";
+
+/// A request under way. It is counted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    metrics: Metrics,
+    method: &'static str,
+    route: String,
+    began: Instant,
+    status: u16,
+}
+
+impl Metrics {
+    /// A request has begun.
+    pub(crate) fn begin(&self, request: &Request) -> UnderWay {
+        self.0.in_flight.inc();
+        let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
+        UnderWay {
+            metrics: self.clone(),
+            method: known_method(request.method()),
+            route: route.to_owned(),
+            began: Instant::now(),
+            status: CALLER_GONE,
+        }
+    }
+}
+
+impl UnderWay {
+    /// The answer is about to be sent.
+    pub(crate) fn answered(&mut self, response: &Response) {
+        self.status = response.status().as_u16();
+        let code = response.headers().get(SKEP_ERROR).and_then(|value| value.to_str().ok());
+        let code = code.and_then(|text| ErrorCode::ALL.iter().find(|code| code.as_str() == text));
+        if let Some(code) = code {
+            self.metrics.0.refusals.get_or_create(&CodeLabels { code: code.as_str() }).inc();
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Self { metrics, method, began, status, .. } = self;
+        let (inner, method, status, route) = (&metrics.0, *method, *status, std::mem::take(&mut self.route));
+        inner.in_flight.dec();
+        let labels = RouteLabels { method, route: route.clone() };
+        inner.durations.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
+        inner.requests.get_or_create(&AnswerLabels { method, route, status }).inc();
+    }
+}
+
+/// A method is whatever word a caller makes up; a label is not.
+fn known_method(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "OTHER",
+    }
+}

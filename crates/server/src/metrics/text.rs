@@ -1,0 +1,99 @@
+//! The two text formats that Prometheus reads.
+
+use http::{HeaderMap, HeaderValue, header::ACCEPT};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// How metrics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0, which Prometheus asks for.
+    OpenMetrics,
+    /// The text format 0.0.4, which everything else reads.
+    Plain,
+}
+
+impl Format {
+    /// What a caller asked for; the plain format where it asks for nothing that we know.
+    pub(crate) fn asked_for(headers: &HeaderMap) -> Self {
+        let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let asks = |text: &str| text.to_ascii_lowercase().contains("application/openmetrics-text");
+        if texts.into_iter().any(asks) { Self::OpenMetrics } else { Self::Plain }
+    }
+
+    /// The content type.
+    pub(crate) fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::OpenMetrics => OPEN_METRICS,
+            Self::Plain => PLAIN,
+        })
+    }
+
+    /// The text in this format.
+    pub(crate) fn of(self, open_metrics: String) -> String {
+        match self {
+            Self::OpenMetrics => open_metrics,
+            Self::Plain => plain(&open_metrics),
+        }
+    }
+}
+
+/// In the older format a family has the very name of its series, and there are no units, no infos and no end mark.
+fn plain(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        let Some(words) = line.strip_prefix("# ") else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        if let Some(rest) = words.strip_prefix("HELP ") {
+            help = rest.split_once(' ');
+        } else if let Some((name, kind)) = words.strip_prefix("TYPE ").and_then(|rest| rest.split_once(' ')) {
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                "unknown" => ("", "untyped"),
+                other => ("", other),
+            };
+            if let Some((_, said)) = help.take() {
+                text.push_str(&format!("# HELP {name}{suffix} {said}\n"));
+            }
+            text.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_families_as_their_series() {
+        let open = "# HELP a_seconds Time.\n# TYPE a_seconds counter\n# UNIT a_seconds seconds\na_seconds_total 1.5\n\
+                    # HELP b What.\n# TYPE b info\nb_info{v=\"1\"} 1\n# HELP c How.\n# TYPE c gauge\nc 2\n# EOF\n";
+        assert_eq!(
+            Format::Plain.of(open.to_owned()),
+            "# HELP a_seconds_total Time.\n# TYPE a_seconds_total counter\na_seconds_total 1.5\n\
+             # HELP b_info What.\n# TYPE b_info gauge\nb_info{v=\"1\"} 1\n# HELP c How.\n# TYPE c gauge\nc 2\n"
+        );
+        assert_eq!(Format::OpenMetrics.of(open.to_owned()), open);
+    }
+
+    #[test]
+    fn who_asks_for_open_metrics_gets_it() {
+        let asked = |value: Option<&'static str>| {
+            let headers = value.map(|value| (ACCEPT, HeaderValue::from_static(value)));
+            Format::asked_for(&headers.into_iter().collect())
+        };
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        assert_eq!(asked(Some(prometheus)), Format::OpenMetrics);
+        for other in [None, Some("*/*"), Some("text/plain"), Some("application/json")] {
+            assert_eq!(asked(other), Format::Plain, "{other:?}");
+        }
+    }
+}

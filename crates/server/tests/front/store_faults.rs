@@ -1,0 +1,61 @@
+//! The store locked, gone or full: refused with 503 and said by health, and all is well again afterwards.
+
+use std::fs;
+
+use reqwest::Method;
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::harness::{Refused, Skep, refused};
+
+async fn health(skep: &Skep) -> u16 {
+    skep.bare(Method::GET, "/api/health").send().await.unwrap().status().as_u16()
+}
+
+async fn make_key(skep: &Skep, name: &str) -> reqwest::Response {
+    skep.post("/api/keys", &format!("{{\"name\": \"{name}\", \"role\": \"agent\"}}")).await
+}
+
+async fn is_away(skep: &Skep, name: &str) {
+    let Refused { status, code, message } = refused(make_key(skep, name).await).await;
+    assert_eq!((status, code.as_str()), (503, "store_unavailable"), "{message}");
+    assert!(!message.contains("skep.db"), "callers learn no path: {message}");
+    let response = skep.bare(Method::GET, "/api/health").send().await.unwrap();
+    let Refused { status, code, .. } = refused(response).await;
+    assert_eq!((status, code.as_str()), (503, "store_unavailable"));
+}
+
+async fn is_back(skep: &Skep, name: &str) {
+    assert_eq!(make_key(skep, name).await.status(), 201);
+    assert_eq!(health(skep).await, 200);
+    let list: Value = skep.get("/api/keys").await.json().await.unwrap();
+    let names: Vec<&str> =
+        list["keys"].as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap()).collect();
+    assert_eq!(names.iter().filter(|other| **other == name).count(), 1, "{names:?}");
+    assert!(!names.contains(&"refused"), "what was refused left something: {names:?}");
+}
+
+#[tokio::test]
+async fn a_locked_store_is_said_and_comes_back() {
+    let skep = Skep::start().await;
+    let other = Connection::open(skep.data.path().join("skep.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    is_away(&skep, "refused").await;
+    assert_eq!(skep.get("/api/whoami").await.status(), 200, "reading goes on");
+    other.execute_batch("ROLLBACK").unwrap();
+    is_back(&skep, "later").await;
+}
+
+#[tokio::test]
+async fn a_store_that_was_taken_away_is_said_and_comes_back() {
+    let skep = Skep::start().await;
+    let (database, elsewhere) = (skep.data.path().join("skep.db"), skep.data.path().join("elsewhere"));
+    fs::rename(&database, &elsewhere).unwrap();
+    is_away(&skep, "refused").await;
+    // Another file in its place is not the store, and must not become it.
+    fs::write(&database, "").unwrap();
+    is_away(&skep, "refused").await;
+    assert_eq!(fs::metadata(&database).unwrap().len(), 0);
+    fs::rename(&elsewhere, &database).unwrap();
+    is_back(&skep, "later").await;
+}

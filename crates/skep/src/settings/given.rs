@@ -1,0 +1,298 @@
+//! Settings as they were given, each with where it came from, before anybody decides whether they can be.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use clap::{
+    ArgMatches, Args, Command, FromArgMatches,
+    builder::{OsStr as Name, Resettable},
+    parser::ValueSource,
+    value_parser,
+};
+use toml::de::DeTable;
+
+use super::{FILE, Settings, first_line, word};
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The command line.
+    Flag,
+    /// A variable.
+    Environment(String),
+    /// A line of the file, counted from 1.
+    File(usize),
+    /// Nobody gave it.
+    Default,
+}
+
+/// One setting: its key, its words, and where they came from.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    /// The key in the file, and the name of the flag with `-`.
+    pub(crate) id: String,
+    /// Several where it may be given several times; none where it has no default.
+    pub(crate) words: Vec<OsString>,
+    /// Who gave them.
+    pub(crate) origin: Origin,
+}
+
+/// A setting that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The setting; `None` where the whole file cannot be read.
+    pub(crate) id: Option<String>,
+    /// Who gave it.
+    pub(crate) origin: Origin,
+    /// What is wrong with it.
+    pub(crate) why: String,
+}
+
+/// What command line, environment and defaults say. The file is read by [`AsGiven::with_file`].
+#[derive(Debug, Clone)]
+pub(crate) struct AsGiven(Vec<Given>);
+
+/// The flags of [`Settings`], of which any text is taken.
+fn unchecked() -> Command {
+    Settings::augment_args(Command::new("settings"))
+        .mut_args(|argument| argument.value_parser(value_parser!(OsString)))
+}
+
+impl Args for AsGiven {
+    fn augment_args(command: Command) -> Command {
+        let flags: Vec<_> = unchecked().get_arguments().cloned().collect();
+        command.args(flags)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for AsGiven {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let flags = unchecked();
+        let given = flags.get_arguments().map(|argument| {
+            let id = argument.get_id().to_string();
+            let words = matches.get_many::<OsString>(&id).into_iter().flatten().cloned().collect();
+            let variable = argument.get_env().unwrap_or(OsStr::new("")).to_string_lossy().into_owned();
+            let origin = match matches.value_source(&id) {
+                Some(ValueSource::CommandLine) => Origin::Flag,
+                Some(ValueSource::EnvVariable) => Origin::Environment(variable),
+                _ => Origin::Default,
+            };
+            Given { id, words, origin }
+        });
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl AsGiven {
+    /// The file that is named, if one is.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        self.0.iter().find(|given| given.id == FILE)?.words.first().map(PathBuf::from)
+    }
+
+    /// All settings with those of a file, and all that is wrong: with each value, whether it counts in the end or not.
+    pub(crate) fn with_file(self, text: &str) -> (Vec<Given>, Vec<Fault>) {
+        let (from_file, mut faults) = read(text);
+        faults.extend(from_file.iter().filter_map(fault_of));
+        let mut all = self.0;
+        faults.extend(all.iter().filter_map(fault_of));
+        for given in all.iter_mut().filter(|given| given.origin == Origin::Default) {
+            if let Some(found) = from_file.iter().find(|found| found.id == given.id) {
+                *given = found.clone();
+            }
+        }
+        (all, faults)
+    }
+}
+
+/// The settings that these words make.
+///
+/// # Errors
+/// In words, what one of them cannot be.
+pub(crate) fn settled(all: &[Given]) -> Result<Settings, String> {
+    let flags = all.iter().flat_map(flags);
+    let matches = checked().try_get_matches_from(flags).map_err(|error| first_line(&error))?;
+    Settings::from_arg_matches(&matches).map_err(|error| first_line(&error))
+}
+
+/// Without the environment: each value is looked at by itself.
+fn checked() -> Command {
+    let command = Settings::augment_args(Command::new("settings").no_binary_name(true));
+    command.mut_args(|argument| argument.env(Resettable::<Name>::Reset))
+}
+
+fn flags(given: &Given) -> impl Iterator<Item = OsString> {
+    let flag = format!("--{}=", given.id.replace('_', "-"));
+    given.words.clone().into_iter().map(move |word| {
+        let mut text = OsString::from(&flag);
+        text.push(word);
+        text
+    })
+}
+
+fn fault_of(given: &Given) -> Option<Fault> {
+    let error = checked().try_get_matches_from(flags(given)).err()?;
+    let why = first_line(&error);
+    Some(Fault { id: Some(given.id.clone()), origin: given.origin.clone(), why })
+}
+
+/// What a file gives, and what is wrong with it.
+fn read(text: &str) -> (Vec<Given>, Vec<Fault>) {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let line = |at: usize| text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
+    if !errors.is_empty() {
+        let told = |error: &toml::de::Error| Fault {
+            id: None,
+            origin: Origin::File(line(error.span().map_or(0, |span| span.start))),
+            why: error.message().to_owned(),
+        };
+        return (Vec::new(), errors.iter().map(told).collect());
+    }
+    let known = super::known();
+    let (mut found, mut faults): (Vec<Given>, Vec<Fault>) = (Vec::new(), Vec::new());
+    let values: toml::Table = text.parse().unwrap_or_default();
+    let mut keys: Vec<(usize, String)> =
+        table.get_ref().keys().map(|key| (key.span().start, key.get_ref().to_string())).collect();
+    keys.sort();
+    for (at, key) in keys {
+        let (id, origin) = (key.replace('-', "_"), Origin::File(line(at)));
+        let mut refuse =
+            |why: String| faults.push(Fault { id: Some(key.clone()), origin: origin.clone(), why });
+        if !known.contains(&id) {
+            refuse(format!("`{key}` is no setting; known: {}", known.join(", ")));
+        } else if found.iter().any(|given| given.id == id) {
+            refuse(format!("`{id}` stands twice, with `-` and with `_`"));
+        } else if let Some(value) = values.get(&key) {
+            match words(&key, value) {
+                Ok(words) => found.push(Given { id, words, origin }),
+                Err(why) => refuse(why),
+            }
+        }
+    }
+    (found, faults)
+}
+
+fn words(key: &str, value: &toml::Value) -> Result<Vec<OsString>, String> {
+    match value {
+        toml::Value::Array(values) => {
+            values.iter().map(|value| word(key, value).map(OsString::from)).collect()
+        }
+        value => Ok(vec![word(key, value)?.into()]),
+    }
+}
+
+/// A value as it may be shown: what stands between `//` and `@` of an address is a name and a password.
+pub(crate) fn shown(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://***{}", &rest[at..]),
+        None => text.into_owned(),
+    }
+}
+
+/// How people call where a value came from.
+pub(crate) fn origin(given: &Given, file: Option<&Path>) -> String {
+    match (&given.origin, file) {
+        (Origin::Flag, _) => format!("flag --{}", given.id.replace('_', "-")),
+        (Origin::Environment(variable), _) => format!("environment {variable}"),
+        (Origin::File(line), Some(file)) => format!("file {}:{line}", file.display()),
+        (Origin::File(line), None) => format!("line {line} of the file"),
+        (Origin::Default, _) => "default".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(flags: &[&str]) -> AsGiven {
+        let command = AsGiven::augment_args(Command::new("check").no_binary_name(true));
+        let command = command.mut_args(|argument| argument.env(Resettable::<Name>::Reset));
+        AsGiven::from_arg_matches(&command.try_get_matches_from(flags).unwrap()).unwrap()
+    }
+
+    fn one<'a>(all: &'a [Given], id: &str) -> &'a Given {
+        all.iter().find(|given| given.id == id).unwrap()
+    }
+
+    #[test]
+    fn each_value_says_where_it_came_from() {
+        let file = "# mine\nlisten = \"127.0.0.1:1\"\n\nmax-vms = 7\nroot = [\"/a\", \"/b\"]\n";
+        let (all, faults) = given(&["--max-vms", "9"]).with_file(file);
+        assert_eq!(faults, []);
+        assert_eq!(one(&all, "listen").origin, Origin::File(2));
+        assert_eq!(
+            (&one(&all, "max_vms").origin, &one(&all, "max_vms").words[0]),
+            (&Origin::Flag, &"9".into())
+        );
+        assert_eq!(one(&all, "root").words, ["/a", "/b"]);
+        assert_eq!(one(&all, "log_level").origin, Origin::Default);
+        assert!(one(&all, "user").words.is_empty());
+        let settings = settled(&all).unwrap();
+        assert_eq!(
+            (settings.max_vms, settings.root.len(), settings.log_level.as_str()),
+            (Some(9), 2, "info")
+        );
+    }
+
+    #[test]
+    fn every_fault_is_found_with_its_line() {
+        let file = "listen = \"x\"\nbogus = 1\nmax_vms = 1.5\nmax-vms = 2\nmax_vms_ = 0\nlog_format = \"loud\"\n\
+                    [root]\na = 1\n";
+        let (_, faults) = given(&["--pool-size", "many"]).with_file(file);
+        let mut found: Vec<_> =
+            faults.iter().map(|fault| (fault.origin.clone(), fault.id.clone().unwrap())).collect();
+        found.sort_by_key(|(origin, id)| (format!("{origin:?}"), id.clone()));
+        let expected = [
+            (Origin::File(1), "listen"),
+            (Origin::File(2), "bogus"),
+            (Origin::File(3), "max_vms"),
+            (Origin::File(5), "max_vms_"),
+            (Origin::File(6), "log_format"),
+            (Origin::File(7), "root"),
+            (Origin::Flag, "pool_size"),
+        ];
+        assert_eq!(found, expected.map(|(origin, id)| (origin, id.to_owned())));
+    }
+
+    #[test]
+    fn a_value_in_the_file_that_does_not_count_is_looked_at_too() {
+        let (all, faults) = given(&["--listen", "127.0.0.1:2"]).with_file("listen = \"x\"");
+        assert_eq!((faults.len(), &faults[0].origin), (1, &Origin::File(1)));
+        assert_eq!(one(&all, "listen").words, ["127.0.0.1:2"]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_toml_names_its_line() {
+        let (_, faults) = given(&[]).with_file("listen = \"127.0.0.1:1\"\nmax_vms = = 3\n");
+        assert!(
+            !faults.is_empty() && faults.iter().all(|fault| fault.origin == Origin::File(2)),
+            "{faults:?}"
+        );
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for (value, said) in [
+            ("postgres://skep:hunter2@db:5432/skep", "postgres://***@db:5432/skep"),
+            ("postgres://hunter2@db", "postgres://***@db"),
+            ("postgres://a:b@c@db/x", "postgres://***@db/x"),
+            ("https://host/path@x", "https://host/path@x"),
+            ("/var/lib/skep", "/var/lib/skep"),
+        ] {
+            assert_eq!(shown(OsStr::new(value)), said);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `skep backup`: straight from the store, whether a server runs or not.
+
+use std::{
+    io::{ErrorKind, copy},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use skep_store::sqlite::{Backup as Made, backup};
+use tempfile::NamedTempFile;
+
+use crate::{output, privileges::as_owner_of, settings::Settings};
+
+/// What a server that goes on writing meanwhile may need.
+const ROOM_TO_SPARE: u64 = 64 << 20;
+
+/// Copy the store to a file: accounts, keys (their hashes), VMs and events as they are at one moment. A server may run and
+/// goes on. Workspaces, templates and admin.key are not in it.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The new file. It is whole or not there, and only its owner can read it.
+    file: PathBuf,
+    /// Replace the file where there is one.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    settings: Settings,
+    /// Print what was made as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
+    let settings = verb.settings.absolute()?;
+    let (store, file) = (settings.store(), std::path::absolute(&verb.file)?);
+    if file.symlink_metadata().is_ok() && !verb.force {
+        return Err(taken(&file));
+    }
+    if !settings.server_dir().is_dir() {
+        return Err(no_store(&store));
+    }
+    let kept = folder_of(&file)?;
+    // Its name is ours alone until it is whole; its mode is 0600.
+    let mut new = NamedTempFile::new_in(&kept)
+        .with_context(|| format!("nothing can be written in {}; name another file", kept.display()))?;
+    let made = as_owner_of(&settings.server_dir(), || {
+        let size = match store.metadata() {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_store(&store)),
+            Err(error) => {
+                let told = || format!("{} cannot be read; run this as root or its owner", store.display());
+                return Err(error).with_context(told);
+            }
+        };
+        check_room(&settings.server_dir(), size)?;
+        Ok(backup(&store)?)
+    })?;
+    let Made { file: mut whole, version, size_bytes } = made;
+    copy(&mut whole, new.as_file_mut()).and_then(|_| new.as_file().sync_all()).with_context(|| {
+        format!("{} cannot be written; free some space, or name another file", kept.display())
+    })?;
+    keep(new, &file, verb.force)?;
+    // ext4 may lose the new name in a power cut.
+    std::fs::File::open(&kept)?.sync_all()?;
+    if verb.json {
+        output::value(&serde_json::json!({"file": file, "version": version, "size_bytes": size_bytes}))?;
+    } else {
+        output::line(&format!("{} has the store: version {version}, {size_bytes} bytes", file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of a file that is to be.
+fn folder_of(file: &Path) -> anyhow::Result<PathBuf> {
+    match file.parent() {
+        Some(folder) if folder.is_dir() && file.file_name().is_some() && !file.is_dir() => {
+            Ok(folder.to_owned())
+        }
+        _ => bail!("{} cannot be a file; name one in a folder that exists", file.display()),
+    }
+}
+
+/// A backup must not be what fills the server's disk.
+fn check_room(folder: &Path, size: u64) -> anyhow::Result<()> {
+    let disk =
+        rustix::fs::statvfs(folder).with_context(|| format!("{} cannot be looked at", folder.display()))?;
+    let (free, needed) = (disk.f_bavail.saturating_mul(disk.f_frsize), size.saturating_add(ROOM_TO_SPARE));
+    if free < needed {
+        let (folder, free, needed) = (folder.display(), free >> 20, needed >> 20);
+        bail!(
+            "a copy is made in {folder} first, which has {free} MiB free and needs {needed}; free some space"
+        );
+    }
+    Ok(())
+}
+
+fn keep(new: NamedTempFile, file: &Path, force: bool) -> anyhow::Result<()> {
+    let kept = if force { new.persist(file) } else { new.persist_noclobber(file) };
+    match kept {
+        Ok(_) => Ok(()),
+        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(taken(file)),
+        Err(error) => Err(error.error).with_context(|| format!("{} cannot be made", file.display())),
+    }
+}
+
+fn no_store(store: &Path) -> anyhow::Error {
+    let shown = store.display();
+    anyhow::anyhow!("no store at {shown}: start `skep serve` once, or name its place by --data-dir")
+}
+
+fn taken(file: &Path) -> anyhow::Error {
+    anyhow::anyhow!("{} is there already; name another file, or replace it by --force", file.display())
+}

@@ -1,0 +1,154 @@
+//! `skep config check`.
+
+use std::{fs, path::Path, process::ExitCode};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::serve;
+use crate::{
+    output,
+    settings::given::{AsGiven, Fault, Given, Origin, origin, settled, shown},
+};
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 a server would take these settings; 1 it would not; 2 the command line is wrong.";
+const WAY_OUT: &str = "`skep serve --help` says what it takes";
+
+/// Look at the settings that a server would start with.
+#[derive(Debug, Args)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Read all settings as `skep serve` would, name each that cannot be, and say where each value came from.
+    Check(Check),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+struct Check {
+    #[command(flatten)]
+    given: AsGiven,
+    /// Print settings and errors as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A setting as it is shown.
+#[derive(Debug, Serialize)]
+struct Line {
+    setting: String,
+    /// Null where nobody gave it and it has no default.
+    value: Option<String>,
+    from: &'static str,
+    variable: Option<String>,
+    line: Option<usize>,
+}
+
+/// What is wrong, and what to do.
+#[derive(Debug, Serialize)]
+struct Wrong {
+    setting: Option<String>,
+    file: Option<String>,
+    line: Option<usize>,
+    variable: Option<String>,
+    message: String,
+    way_out: &'static str,
+}
+
+pub(crate) fn run(verb: Config) -> anyhow::Result<ExitCode> {
+    let Verb::Check(Check { given, json }) = verb.verb;
+    let file = given.file();
+    let (text, unread) = match file.as_ref().map(fs::read_to_string) {
+        None => (String::new(), None),
+        Some(Ok(text)) => (text, None),
+        Some(Err(error)) => (String::new(), Some(error)),
+    };
+    let (all, mut faults) = given.with_file(&text);
+    if let (Some(error), Some(given)) = (unread, all.iter().find(|given| given.id == "config")) {
+        let why = format!("the file cannot be read: {error}");
+        faults.push(Fault { id: Some(given.id.clone()), origin: given.origin.clone(), why });
+    }
+    if faults.is_empty() {
+        faults.extend(together(&all));
+    }
+    let file = file.as_deref();
+    let wrong: Vec<Wrong> = faults.iter().map(|fault| told(fault, file)).collect();
+    if json {
+        let settings: Vec<Line> = all.iter().map(line).collect();
+        output::value(
+            &serde_json::json!({"valid": wrong.is_empty(), "settings": settings, "errors": wrong}),
+        )?;
+    } else {
+        show(&all, &wrong, file)?;
+    }
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What each may be, but not together or not here.
+fn together(all: &[Given]) -> Vec<Fault> {
+    let fault = |id: &str, why: String| {
+        let origin =
+            all.iter().find(|given| given.id == id).map_or(Origin::Default, |given| given.origin.clone());
+        Fault { id: Some(id.to_owned()), origin, why }
+    };
+    match settled(all) {
+        Err(why) => vec![Fault { id: None, origin: Origin::Default, why }],
+        Ok(settings) => {
+            let found = serve::check(&settings).into_iter();
+            found.map(|(id, error)| fault(id, output::one_line(&error))).collect()
+        }
+    }
+}
+
+fn value(given: &Given) -> Option<String> {
+    let words: Vec<String> = given.words.iter().map(|word| shown(word)).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+fn line(given: &Given) -> Line {
+    let (from, variable, line) = parts(&given.origin);
+    Line { setting: given.id.clone(), value: value(given), from, variable, line }
+}
+
+fn parts(origin: &Origin) -> (&'static str, Option<String>, Option<usize>) {
+    match origin {
+        Origin::Flag => ("flag", None, None),
+        Origin::Environment(variable) => ("environment", Some(variable.clone()), None),
+        Origin::File(line) => ("file", None, Some(*line)),
+        Origin::Default => ("default", None, None),
+    }
+}
+
+fn told(fault: &Fault, file: Option<&Path>) -> Wrong {
+    let (_, variable, line) = parts(&fault.origin);
+    Wrong {
+        setting: fault.id.clone(),
+        file: file.filter(|_| line.is_some()).map(|file| file.display().to_string()),
+        line,
+        variable,
+        message: fault.why.clone(),
+        way_out: WAY_OUT,
+    }
+}
+
+fn show(all: &[Given], wrong: &[Wrong], file: Option<&Path>) -> anyhow::Result<()> {
+    let rows = all
+        .iter()
+        .map(|given| [given.id.clone(), value(given).unwrap_or_else(|| "-".to_owned()), origin(given, file)]);
+    output::table(["SETTING", "VALUE", "FROM"], rows)?;
+    for Wrong { setting, file, line, variable, message, way_out } in wrong {
+        let place = match (file, line, variable) {
+            (Some(file), Some(line), _) => format!("{file}:{line}: "),
+            (_, _, Some(variable)) => format!("{variable}: "),
+            _ => String::new(),
+        };
+        let setting = setting.as_ref().map(|setting| format!("{setting}: ")).unwrap_or_default();
+        output::say(&format!("{place}{setting}{message}\n    => {way_out}"));
+    }
+    Ok(())
+}

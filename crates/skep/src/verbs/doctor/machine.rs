@@ -1,0 +1,116 @@
+//! What is true of the machine whatever runs on it: swap, hyper-threads, its clock.
+
+use std::{fs, io, time::Duration};
+
+use super::Finding;
+
+/// A clock that may be this far off is as good as none: keys and tickets go by it.
+const WORST_ERROR: Duration = Duration::from_secs(1);
+
+pub(super) fn findings() -> Vec<Finding> {
+    vec![kvm(), swap(&fs::read_to_string("/proc/swaps").unwrap_or_default()), smt(), clock(read_clock())]
+}
+
+fn kvm() -> Finding {
+    const CHECK: &str = "kvm";
+    let way_out = "load the module (modprobe kvm_intel or kvm_amd), or use a machine that has virtualization";
+    match fs::File::options().read(true).write(true).open("/dev/kvm") {
+        Ok(_) => Finding::ok(CHECK, "/dev/kvm can be opened; whether it is fast stands at `engine`"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Finding::warning(CHECK, "there is no /dev/kvm: VMs are emulated, and slower", way_out)
+        }
+        Err(error) => {
+            Finding::warning(CHECK, format!("/dev/kvm cannot be opened: {error}"), "run `sudo skep doctor`")
+        }
+    }
+}
+
+/// What a guest has in memory, keys too, would lie on a disk that outlives it.
+fn swap(table: &str) -> Finding {
+    const CHECK: &str = "swap";
+    let areas: Vec<&str> = table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    if areas.is_empty() {
+        return Finding::ok(CHECK, "off: memory of VMs never reaches a disk");
+    }
+    let detail = format!("on ({}): memory of VMs may be written to disk", areas.join(", "));
+    Finding::warning(CHECK, detail, "swapoff -a and remove it from /etc/fstab, or encrypt it")
+}
+
+/// Two VMs on the two threads of one core can learn from each other through what the core shares.
+fn smt() -> Finding {
+    const CHECK: &str = "smt";
+    match fs::read_to_string("/sys/devices/system/cpu/smt/active").map(|text| text.trim() == "1") {
+        Ok(false) => Finding::ok(CHECK, "off: no two VMs share a core at the same time"),
+        Ok(true) => Finding::warning(
+            CHECK,
+            "on: VMs on the threads of one core might spy on each other",
+            "where accounts do not trust each other: echo off > /sys/devices/system/cpu/smt/control, or boot with nosmt",
+        ),
+        Err(_) => Finding::ok(CHECK, "this kernel does not tell; a machine without hyper-threads has none"),
+    }
+}
+
+/// What the kernel says of its clock.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    synchronized: bool,
+    most_off: Duration,
+}
+
+fn read_clock() -> io::Result<Clock> {
+    // SAFETY: all zeros is a valid `timex`: `modes` 0 asks, and sets nothing.
+    let mut told: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a `timex` of ours that lives through the call.
+    let state = unsafe { libc::adjtimex(&raw mut told) };
+    if state < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let most_off = Duration::from_micros(u64::try_from(told.maxerror).unwrap_or(u64::MAX));
+    Ok(Clock { synchronized: state != libc::TIME_ERROR && told.status & libc::STA_UNSYNC == 0, most_off })
+}
+
+fn clock(told: io::Result<Clock>) -> Finding {
+    const CHECK: &str = "clock";
+    let way_out = "run a time service: apt-get install systemd-timesyncd, or chrony";
+    match told {
+        Err(error) => {
+            Finding::warning(CHECK, format!("whether it is right cannot be told: {error}"), way_out)
+        }
+        Ok(Clock { synchronized: false, .. }) => {
+            Finding::warning(CHECK, "nobody keeps it right: keys may expire too early or too late", way_out)
+        }
+        Ok(Clock { most_off, .. }) if most_off > WORST_ERROR => {
+            Finding::warning(CHECK, format!("it may be off by {} s", most_off.as_secs()), way_out)
+        }
+        Ok(Clock { most_off, .. }) => {
+            Finding::ok(CHECK, format!("synchronized, off by {} ms at the most", most_off.as_millis()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::State, *};
+
+    #[test]
+    fn swap_is_on_where_an_area_is_listed() {
+        let head = "Filename\t\t\t\tType\t\tSize\tUsed\tPriority\n";
+        assert_eq!(swap(head).state, State::Ok);
+        let found = swap(&format!("{head}/dev/sda2   partition 1 0 -2\n/swap file 1 0 -3\n"));
+        assert_eq!(found.state, State::Warning);
+        assert!(found.detail.contains("/dev/sda2, /swap"), "{found:?}");
+    }
+
+    #[test]
+    fn a_clock_that_nobody_keeps_is_a_warning() {
+        let told = |synchronized, seconds| {
+            clock(Ok(Clock { synchronized, most_off: Duration::from_secs(seconds) })).state
+        };
+        assert_eq!(
+            (told(true, 0), told(true, 9), told(false, 0)),
+            (State::Ok, State::Warning, State::Warning)
+        );
+        assert_eq!(clock(Err(io::Error::from_raw_os_error(libc::EPERM))).state, State::Warning);
+        read_clock().unwrap();
+    }
+}

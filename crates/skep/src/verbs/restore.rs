@@ -1,0 +1,100 @@
+//! `skep restore`: puts a backup in the place of the store, while no server runs.
+
+use std::{
+    fs::File,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::fs::OFlags;
+use skep_keeper::{DataDir, Hold, hold};
+use skep_store::sqlite::{Restored, restore};
+
+use super::serve;
+use crate::{output, privileges::as_owner_of, settings::Settings};
+
+/// What others read of us while they are refused.
+const AT_WORK: &str = "no address (`skep restore` is at work, and done soon)";
+
+/// Put a backup in the place of the store; refused while a server runs. The old store is kept beside the new one.
+///
+/// Cursors of event streams from before begin anew, and VMs of the backup that live no longer are recorded as lost by the next
+/// start. Keys that were revoked since the backup are valid again: look at `skep keys list`.
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// A file that `skep backup` made.
+    file: PathBuf,
+    #[command(flatten)]
+    settings: Settings,
+    /// Print what was done as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keeps servers away until it is dropped.
+enum Away {
+    /// As a keeper does.
+    Keeper(#[expect(dead_code, reason = "held, not read")] Hold),
+    /// As a server does that runs without one.
+    Server(#[expect(dead_code, reason = "held, not read")] File),
+}
+
+pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
+    let settings = verb.settings.absolute()?;
+    let (store, folder) = (settings.store(), settings.server_dir());
+    if !folder.is_dir() {
+        bail!(
+            "{} is no data directory yet: start `skep serve` there once and stop it, or name another by --data-dir",
+            settings.data_dir.display()
+        );
+    }
+    // As who we are: the file may be readable for root alone.
+    let mut copy = open(&verb.file)?;
+    let _away = away(&settings)?;
+    let Restored { version, epoch, old } =
+        as_owner_of(&folder, || Ok(restore(&store, &mut copy, &verb.file)?))?;
+    if verb.json {
+        let done = serde_json::json!({"store": store, "version": version, "epoch": epoch, "old": old});
+        output::value(&done)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(&format!("{} is what {} has: version {version}", store.display(), verb.file.display()))?;
+    if let Some(old) = old {
+        output::line(&format!(
+            "the old store is kept as {}; remove it when nothing of it is missed",
+            old.display()
+        ))?;
+    }
+    output::line("keys that were revoked since the backup are valid again: see `skep keys list`")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(file: &Path) -> anyhow::Result<File> {
+    let shown = file.display();
+    // Not to wait for whoever might write to a pipe.
+    let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file);
+    let opened = opened.with_context(|| format!("{shown} cannot be read"))?;
+    if !opened.metadata().is_ok_and(|found| found.is_file()) {
+        bail!("{shown} is no file; name one that `skep backup` made");
+    }
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    if Path::new(&log).metadata().is_ok_and(|log| log.len() > 0) {
+        bail!(
+            "{shown} has a log beside it, so it is a store in use and no backup; make one by `skep backup`"
+        );
+    }
+    Ok(opened)
+}
+
+fn away(settings: &Settings) -> anyhow::Result<Away> {
+    let owner = settings.data_dir.metadata().context("the data directory cannot be looked at")?.uid();
+    if rustix::process::geteuid().is_root() && owner == 0 {
+        return Ok(Away::Keeper(hold(&DataDir::open(&settings.data_dir)?, AT_WORK)?));
+    }
+    // A lock that root leaves would lock its owner out.
+    as_owner_of(&settings.server_dir(), || Ok(Away::Server(serve::lock(settings)?)))
+}

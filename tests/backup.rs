@@ -1,0 +1,199 @@
+//! Backup and restore by the command, as an operator does it.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Skep, binary, ended, serve};
+
+fn run(verb: &str, data_dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.arg(verb).args(arguments).arg("--data-dir").arg(data_dir);
+    command.output().unwrap()
+}
+
+#[track_caller]
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+async fn key(skep: &Skep, name: &str) {
+    skep.post("/api/keys", &json!({"name": name, "role": "agent"})).await.ok(201);
+}
+
+async fn names(skep: &Skep) -> Vec<String> {
+    let list = skep.get("/api/keys").await.ok(200);
+    let mut names: Vec<String> =
+        list["keys"].as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn folder() -> TempDir {
+    tempfile::Builder::new().prefix("skep-backup-").tempdir().unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Names of files beside the store that a restore left.
+fn kept(data_dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(data_dir.join("server")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.contains("before-restore") && !name.ends_with("-wal")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_running_server_is_what_a_restore_brings_back() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let file = kept_in.path().join("store.backup");
+    key(&skep, "before").await;
+    let made: Value =
+        serde_json::from_str(&good(&run("backup", skep.data_dir.path(), &[text(&file), "--json"]))).unwrap();
+    assert_eq!(made["size_bytes"], fs::metadata(&file).unwrap().len());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    key(&skep, "after").await;
+    skep.get("/api/health").await.ok(200);
+
+    refused(&run("restore", skep.data_dir.path(), &[text(&file)]), &["is served by process"]);
+    assert_eq!(names(&skep).await, ["admin", "after", "before"], "a refused restore changes nothing");
+    let data_dir = skep.stop();
+    let said = good(&run("restore", data_dir.path(), &[text(&file)]));
+    assert!(said.contains("before-restore"), "{said}");
+    assert_eq!(kept(data_dir.path()).len(), 1);
+    let skep = Skep::start_on(data_dir, &[]).await;
+    assert_eq!(names(&skep).await, ["admin", "before"]);
+    // The server's user can write what root has put there.
+    key(&skep, "again").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_overwrites_nothing_unasked() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let data_dir = skep.data_dir.path();
+    let file = kept_in.path().join("store.backup");
+    fs::write(&file, "precious").unwrap();
+    refused(&run("backup", data_dir, &[text(&file)]), &["store.backup", "--force"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    good(&run("backup", data_dir, &[text(&file), "--force"]));
+    assert!(fs::read(&file).unwrap().starts_with(b"SQLite format 3"));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let nowhere = kept_in.path().join("no/such/folder/file");
+    refused(&run("backup", data_dir, &[text(&nowhere)]), &["no/such/folder"]);
+    refused(&run("backup", data_dir, &[text(kept_in.path()), "--force"]), &["cannot be a file"]);
+    refused(
+        &run("backup", &kept_in.path().join("none"), &[text(&file), "--force"]),
+        &["no store at", "--data-dir"],
+    );
+    let left: Vec<_> =
+        fs::read_dir(kept_in.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["store.backup"], "no half file is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_backup_is_refused_by_name_and_the_store_stays() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    key(&skep, "mine").await;
+    let data_dir = skep.stop();
+    let letter = kept_in.path().join("letter");
+    fs::write(&letter, "a letter. ".repeat(1000)).unwrap();
+    let pipe = kept_in.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let used = kept_in.path().join("used.db");
+    fs::write(&used, "x").unwrap();
+    fs::write(kept_in.path().join("used.db-wal"), "x").unwrap();
+    for (file, words) in [
+        (letter.as_path(), &["letter", "skep backup"][..]),
+        (&pipe, &["pipe", "is no file"]),
+        (&used, &["used.db", "log beside it"]),
+        (Path::new("/no/such/file"), &["/no/such/file"]),
+    ] {
+        refused(&run("restore", data_dir.path(), &[text(file)]), words);
+    }
+    assert_eq!(kept(data_dir.path()), Vec::<String>::new());
+    let skep = Skep::start_on(data_dir, &[]).await;
+    assert_eq!(names(&skep).await, ["admin", "mine"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_restores_at_once_each_is_whole_or_refused() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let file = kept_in.path().join("store.backup");
+    key(&skep, "kept").await;
+    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+    let data_dir = skep.stop();
+    let begin = || {
+        let mut command = Command::new(binary());
+        command.arg("restore").arg(&file).arg("--data-dir").arg(data_dir.path());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let under_way: Vec<_> = (0..6).map(|_| begin()).collect();
+    let outcomes: Vec<Output> =
+        under_way.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let won = outcomes.iter().filter(|outcome| outcome.status.success()).count();
+    assert!(won >= 1, "{outcomes:?}");
+    for outcome in outcomes.iter().filter(|outcome| !outcome.status.success()) {
+        refused(outcome, &["is served by"]);
+    }
+    assert_eq!(kept(data_dir.path()).len(), won, "each that won kept what it replaced");
+    let skep = Skep::start_on(data_dir, &[]).await;
+    assert_eq!(names(&skep).await, ["admin", "kept"]);
+}
+
+/// Where SQLite keeps a database's version in its file.
+const VERSION_AT: usize = 60;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_store_is_refused_with_its_number() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let file = kept_in.path().join("store.backup");
+    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+    let data_dir = skep.stop();
+    let store = data_dir.path().join("server/skep.db");
+    let now = fs::read(&store).unwrap();
+    for (path, mut bytes) in [(&store, now.clone()), (&file, fs::read(&file).unwrap())] {
+        bytes[VERSION_AT..VERSION_AT + 4].copy_from_slice(&4711_u32.to_be_bytes());
+        fs::write(path, bytes).unwrap();
+    }
+    let started = ended(&mut serve(data_dir.path(), &[]));
+    refused(&started, &["version 4711", "start a newer skep"]);
+    refused(&run("restore", data_dir.path(), &[text(&file)]), &["version 4711", "store.backup"]);
+    assert_eq!(kept(data_dir.path()), Vec::<String>::new());
+    // The control: with its own version it starts again.
+    fs::write(&store, now).unwrap();
+    Skep::start_on(data_dir, &[]).await.get("/api/health").await.ok(200);
+}
+
+#[cfg(feature = "root")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_of_the_backup_that_lives_no_longer_is_lost() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let file = kept_in.path().join("store.backup");
+    let pid = skep.boot_one().await;
+    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    let data_dir = skep.stop();
+    good(&run("restore", data_dir.path(), &[text(&file)]));
+    let skep = Skep::start_on(data_dir, &[]).await;
+    assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
+    assert!(skep.log().contains("is lost"), "{}", skep.log());
+    let metrics = skep.get("/metrics").await.ok(200);
+    assert!(metrics.as_str().unwrap().contains("skep_vm_ends_total{reason=\"lost\"} 1"), "{metrics}");
+}

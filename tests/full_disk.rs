@@ -1,0 +1,82 @@
+//! A disk that is full under the store: said, survived, and over when there is room again.
+
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    thread::{UnshareFlags, unshare_unsafe},
+};
+use serde_json::json;
+
+use crate::harness::{Answer, Skep};
+
+/// Room for the store, and little else.
+const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
+
+/// A server whose store lies on a small disk of its own, which goes with it.
+async fn on_a_small_disk() -> (Skep, PathBuf) {
+    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let folder = data_dir.path().join("server");
+    fs::create_dir(&folder).unwrap();
+    let place = folder.clone();
+    let skep = Skep::start_as(data_dir, move |command| {
+        let prepare = move || {
+            // SAFETY: this process has one thread and becomes another program at once; only its mounts are its own.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+            Ok(mount("skep-test", &place, "tmpfs", MountFlags::empty(), SIZE)?)
+        };
+        // SAFETY: between fork and exec nothing is done but system calls; paths short enough take no memory.
+        unsafe { command.pre_exec(prepare) };
+    })
+    .await;
+    let seen = PathBuf::from(format!("/proc/{}/root{}", skep.pid(), folder.display()));
+    (skep, seen)
+}
+
+fn fill(path: &Path) {
+    let mut filler = File::create(path).unwrap();
+    let error = loop {
+        if let Err(error) = filler.write_all(&[0; 4096]) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+}
+
+async fn make_key(skep: &Skep, number: u32) -> Answer {
+    skep.post("/api/keys", &json!({"name": format!("key-{number}"), "role": "agent"})).await
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_is_over_when_there_is_room() {
+    let (skep, folder) = on_a_small_disk().await;
+    make_key(&skep, 0).await.ok(201);
+    fill(&folder.join("filler"));
+    let mut answered = 1;
+    // What the store has on the disk already takes some more.
+    let refused = loop {
+        let answer = make_key(&skep, answered).await;
+        if answer.status != 201 {
+            break answer;
+        }
+        answered += 1;
+        assert!(answered < 5000, "the disk never fills");
+    };
+    refused.refused(503, "store_unavailable");
+    skep.get("/api/health").await.refused(503, "store_unavailable");
+    skep.get("/api/whoami").await.ok(200);
+    let metrics = skep.get("/metrics").await.ok(200);
+    assert!(metrics.as_str().unwrap().contains("\nskep_store_up 0\n"), "{metrics}");
+
+    fs::remove_file(folder.join("filler")).unwrap();
+    make_key(&skep, answered).await.ok(201);
+    skep.get("/api/health").await.ok(200);
+    let list = skep.get("/api/keys?limit=1").await.ok(200);
+    assert_eq!(list["keys"][0]["name"], format!("key-{answered}"), "what was refused left nothing");
+}

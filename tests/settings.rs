@@ -1,0 +1,91 @@
+//! `skep config check`: what a server would start with, and what it would not.
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::harness::binary;
+
+fn check(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("skep.toml");
+    fs::write(&config, file).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["config", "check", "--config"]).arg(&config).args(flags).envs(variables.iter().copied());
+    command.env_remove("SKEP_IMAGE_DIR").output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn setting<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    answer["settings"].as_array().unwrap().iter().find(|line| line["setting"] == name).unwrap()
+}
+
+#[test]
+fn each_value_is_shown_with_where_it_came_from() {
+    let file = "log_level = \"debug\"\nlisten = \"127.0.0.1:1\"\nmax_vms = 5\n";
+    let output = check(file, &[("SKEP_LISTEN", "127.0.0.1:2")], &["--json", "--max-vms", "9"]);
+    let answer = json(&output);
+    assert_eq!((output.status.code(), &answer["valid"]), (Some(0), &Value::Bool(true)), "{answer}");
+    let log_level = setting(&answer, "log_level");
+    assert_eq!(
+        (&log_level["value"], &log_level["from"], &log_level["line"]),
+        (&"debug".into(), &"file".into(), &1.into())
+    );
+    let listen = setting(&answer, "listen");
+    assert_eq!((&listen["value"], &listen["variable"]), (&"127.0.0.1:2".into(), &"SKEP_LISTEN".into()));
+    let max_vms = setting(&answer, "max_vms");
+    assert_eq!((&max_vms["value"], &max_vms["from"]), (&"9".into(), &"flag".into()));
+    assert_eq!(setting(&answer, "log_format")["from"], "default");
+    assert_eq!(setting(&answer, "user")["value"], Value::Null);
+    let text = String::from_utf8(check(file, &[], &[]).stdout).unwrap();
+    assert!(text.contains("skep.toml:2") && text.contains("127.0.0.1:1"), "{text}");
+}
+
+#[test]
+fn every_error_is_named_with_file_line_and_way_out() {
+    let output = check("listen = \"x\"\nbogus = 1\n", &[("SKEP_MAX_VMS", "many")], &["--json"]);
+    let answer = json(&output);
+    assert_eq!(output.status.code(), Some(1), "{answer}");
+    let errors = answer["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 3, "{answer}");
+    for (name, line, variable) in [
+        ("listen", 1.into(), Value::Null),
+        ("bogus", 2.into(), Value::Null),
+        ("max_vms", Value::Null, "SKEP_MAX_VMS".into()),
+    ] {
+        let error = errors.iter().find(|error| error["setting"] == name).unwrap();
+        assert_eq!((&error["line"], &error["variable"]), (&line, &variable), "{error}");
+        assert!(!error["message"].as_str().unwrap().is_empty() && error["way_out"].is_string(), "{error}");
+    }
+    let said = String::from_utf8(check("bogus = 1", &[], &[]).stderr).unwrap();
+    assert!(said.contains("skep.toml:1: bogus: ") && said.contains("=> "), "{said}");
+}
+
+#[test]
+fn what_serve_would_refuse_is_refused() {
+    for (file, flags, named) in [
+        ("listen = \"192.0.2.1:1\"", &[][..], "listen"),
+        ("metrics_listen = \"0.0.0.0:1\"", &[], "metrics_listen"),
+        ("log_level = \"loud\"", &[], "log_level"),
+        ("", &["--metrics-listen", "192.0.2.1:9"], "metrics_listen"),
+    ] {
+        let flags: Vec<&str> = flags.iter().copied().chain(["--json"]).collect();
+        let output = check(file, &[], &flags);
+        let answer = json(&output);
+        assert_eq!(
+            (output.status.code(), &answer["errors"][0]["setting"]),
+            (Some(1), &named.into()),
+            "{answer}"
+        );
+    }
+    let missing =
+        Command::new(binary()).args(["config", "check", "--config", "/no/such/file"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot be read"), "{missing:?}");
+}
