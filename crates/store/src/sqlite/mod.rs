@@ -11,6 +11,7 @@ mod health;
 mod history;
 mod inspect;
 mod keys;
+mod known_keys;
 mod migrations;
 mod readers;
 mod sessions;
@@ -33,7 +34,13 @@ use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
 use tokio::sync::broadcast;
 
-use self::{fault::Fault, file::DatabaseFile, readers::Readers, writer::Writer};
+use self::{
+    fault::Fault,
+    file::DatabaseFile,
+    known_keys::{Known, KnownKeys},
+    readers::Readers,
+    writer::Writer,
+};
 use crate::{
     Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CommitObserver,
     CreateAccount, DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
@@ -69,6 +76,7 @@ pub struct SqliteStore {
     // Before the readers: the last connection that closes should be one that has nothing to write.
     writer: Writer,
     readers: Readers,
+    known_keys: KnownKeys,
     path: PathBuf,
     revocations: broadcast::Sender<KeyId>,
 }
@@ -86,8 +94,10 @@ impl SqliteStore {
         opened.await.map_err(|error| Error::Internal { path, source: Cause::of(&error) })?
     }
 
-    fn of(writer: Writer, readers: Readers, path: PathBuf) -> Self {
-        Self { writer, readers, path, revocations: broadcast::channel(REVOCATIONS).0 }
+    fn of(writer: Writer, file: Arc<DatabaseFile>) -> std::result::Result<Self, Fault> {
+        let (known_keys, path) = (KnownKeys::new(&file)?, file.path().to_owned());
+        let revocations = broadcast::channel(REVOCATIONS).0;
+        Ok(Self { writer, readers: Readers::new(file), known_keys, path, revocations })
     }
 
     /// Carries out a command that revokes keys, and tells whoever listens of them.
@@ -111,7 +121,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
     let writer = Writer::start(connection, Arc::clone(&file), Arc::clone(&settings.observer))?;
-    Ok(SqliteStore::of(writer, Readers::new(file), settings.path.clone()))
+    SqliteStore::of(writer, file)
 }
 
 #[async_trait]
@@ -195,7 +205,16 @@ impl Store for SqliteStore {
     }
 
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>> {
-        self.readers.run(move |c| keys::presented(c, hash)).await
+        let version = match self.known_keys.look_up(&hash) {
+            Known::Key(key) => return Ok(Some(*key)),
+            Known::Nothing(version) => Some(version),
+            Known::Unclear => None,
+        };
+        let found = self.readers.run(move |c| keys::presented(c, hash)).await?;
+        if let (Some(key), Some(version)) = (&found, version) {
+            self.known_keys.keep(hash, key.clone(), version);
+        }
+        Ok(found)
     }
 
     async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()> {

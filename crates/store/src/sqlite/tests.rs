@@ -7,7 +7,7 @@ use skep_api::{ErrorCode, swarm::EndReason};
 use tempfile::TempDir;
 
 use super::*;
-use crate::suite::{admin_key, all_events, boot, booted, default_account, end, new_key};
+use crate::suite::{admin_key, all_events, boot, booted, default_account, end, new_key, revocation};
 
 async fn fresh() -> (TempDir, Arc<dyn Store>) {
     let folder = tempfile::tempdir().unwrap();
@@ -166,7 +166,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
     let writer = Writer::start(connection, Arc::clone(&file), Arc::new(())).unwrap();
-    let store = SqliteStore::of(writer, Readers::new(file), settings.path);
+    let store = SqliteStore::of(writer, file).unwrap();
 
     let account = default_account(&store).await.id;
     let mut answered = Vec::new();
@@ -208,4 +208,47 @@ async fn what_history_takes_is_counted_about_right() {
         let counted = history::volume(&raw, name).unwrap();
         assert!(counted > grown / 2 && counted < grown * 2, "{name}: counted {counted}, grown by {grown}");
     }
+}
+
+#[tokio::test]
+async fn a_key_that_another_process_revokes_is_known_as_revoked_at_once() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let elsewhere = SqliteStore::open(impatient(&folder)).await.unwrap();
+    let keys = [new_key(account, "first", 7), new_key(account, "second", 8)];
+    let mut ids = Vec::new();
+    for key in &keys {
+        ids.push(store.create_key(key.clone()).await.unwrap().key.id);
+    }
+    // Twice, so that the second time it is known.
+    for key in keys.iter().chain(&keys) {
+        let found = store.key_by_hash(key.hash).await.unwrap().unwrap();
+        assert_eq!(found.record.key.revoked_at, None);
+    }
+    elsewhere.revoke_key(revocation(account, ids[0], 5)).await.unwrap();
+    let revoked = store.key_by_hash(keys[0].hash).await.unwrap().unwrap();
+    assert!(revoked.record.key.revoked_at.is_some(), "{revoked:?}");
+    let other = store.key_by_hash(keys[1].hash).await.unwrap().unwrap();
+    assert_eq!(other.record.key.revoked_at, None);
+}
+
+#[tokio::test]
+async fn what_was_read_before_a_commit_is_not_kept_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = impatient(&folder);
+    let store = SqliteStore::open(settings.clone()).await.unwrap();
+    let account = default_account(&store).await.id;
+    let new = new_key(account, "old", 7);
+    let id = store.create_key(new.clone()).await.unwrap().key.id;
+
+    let known_keys =
+        KnownKeys::new(&DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap()).unwrap();
+    let Known::Nothing(version) = known_keys.look_up(&new.hash) else { panic!("it was never presented") };
+    let old = store.key_by_hash(new.hash).await.unwrap().unwrap();
+    store.revoke_key(revocation(account, id, 5)).await.unwrap();
+    assert!(matches!(known_keys.look_up(&new.hash), Known::Nothing(now) if now != version));
+    known_keys.keep(new.hash, old.clone(), version);
+    let Known::Nothing(version) = known_keys.look_up(&new.hash) else { panic!("the old record was kept") };
+    known_keys.keep(new.hash, old, version);
+    assert!(matches!(known_keys.look_up(&new.hash), Known::Key(_)), "what is kept is found");
 }
