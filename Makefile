@@ -4,13 +4,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build run test check audit bench fuzz soak clean
+.PHONY: help setup agent build run test check schemathesis audit bench fuzz soak clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
 SKEP := target/release/skep
 # Tests bake once, into an image directory of their own.
 TEST_IMAGES := $(CURDIR)/target/images
+# What tests the API from its document lives in a virtual environment of its own.
+VENV := target/schemathesis
 # Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
 ARGS ?=
 SOAK_BOOTS ?= 10000
@@ -34,12 +36,13 @@ run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
 	@exec $(SKEP) serve $(ARGS)
 
-test: check ## all tests, with real VMs
+test: check schemathesis ## all tests, with real VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
 	@echo "==> base template for the tests"
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@echo "==> all tests: cgroups, jails, namespaces, VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
+		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis \
 		cargo test --locked --workspace --features skep-tests/root
 
 # The tests of these crates that are left out make cgroups, namespaces and jails, which needs root.
@@ -52,6 +55,17 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@cargo test --locked --workspace --lib --bins
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --package skep-server --package skep-keeper-protocol \
 		--package skep-tests --tests
+
+schemathesis: $(VENV)/ready
+
+# The environment is made whole or not at all: what an interrupted one left is thrown away.
+$(VENV)/ready: tests/schemathesis/requirements.txt | setup
+	@echo "==> virtual environment for schemathesis"
+	@rm -rf $(VENV)
+	@python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@$(VENV)/bin/pip check --disable-pip-version-check
+	@touch $@
 
 audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny)
 	@command -v cargo-deny >/dev/null || { echo "make audit: cargo-deny is missing; install it: cargo install --locked cargo-deny" >&2; exit 1; }

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, send};
+use crate::harness::{Skep, faults, send};
 
 #[tokio::test]
 async fn who_has_no_key_learns_nothing_but_that() {
@@ -45,4 +45,18 @@ async fn a_count_that_is_no_number_of_vms_names_itself_and_its_range() {
         let message = answer.refused(400, "invalid_value");
         assert!(message.contains("count"), "{count}: {message}");
     }
+}
+
+/// The control of what each server's end looks for: its log tells the status of every answer, in both of its forms.
+#[tokio::test]
+async fn a_log_tells_the_status_of_every_answer() {
+    for options in [&[][..], &["--log-format", "json"]] {
+        let skep = Skep::start_on(tempfile::tempdir().unwrap(), options).await;
+        skep.get("/api/nothing").await.refused(404, "unknown_route");
+        assert_eq!(faults::lines_of(&skep.log(), 404).len(), 1, "{}", skep.log());
+        assert!(faults::lines_of(&skep.log(), 500).is_empty(), "{}", skep.log());
+    }
+    let faulty =
+        "ERROR skep_server::request: request x: no such table request_id=\"x\" status=500 duration_ms=1.0";
+    assert!(std::panic::catch_unwind(|| faults::none_in(faulty)).is_err());
 }

@@ -51,6 +51,8 @@ mod pool;
 #[cfg(feature = "root")]
 mod processes;
 #[cfg(feature = "root")]
+mod schemathesis;
+#[cfg(feature = "root")]
 mod separation;
 #[cfg(feature = "soak")]
 mod soak;

@@ -1,5 +1,6 @@
 //! A real server, and the proof that it leaves nothing.
 
+pub(crate) mod faults;
 #[cfg(feature = "root")]
 pub(crate) mod images;
 mod patience;

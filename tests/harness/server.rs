@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::remains;
+use super::{faults, remains};
 
 /// A start makes keys and a store, and loads a template, which some tests have it bake first.
 const START: Duration = Duration::from_secs(180);
@@ -181,12 +181,16 @@ impl Skep {
 
     #[cfg(feature = "root")]
     fn wreck(&mut self) -> Wreck {
-        Wreck(Some(std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())))
+        let log = self.log();
+        let wreck = Wreck(Some(std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())));
+        faults::none_in(&log);
+        wreck
     }
 
     fn end(&mut self) {
         self.signal(Signal::INT);
         if self.wait_for_end() {
+            faults::none_in(&self.log());
             let left = remains::of(self.data_dir.path());
             assert!(left.is_empty(), "left behind: {left:#?}; the server said:\n{}", self.log());
         }

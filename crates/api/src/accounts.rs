@@ -45,10 +45,12 @@ pub struct CreateAccount {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_ips: Option<Vec<String>>,
     /// VMs at the same time; no limit of its own unless given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_vms: Option<u32>,
     /// Memory of its VMs together, in MiB; no limit of its own unless given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_memory_mb: Option<u64>,
 }
 
@@ -64,12 +66,22 @@ pub struct ChangeAccount {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     pub allowed_ips: Option<Vec<String>>,
     /// VMs at the same time; null is no limit of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, example = 10))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::patch::serialize",
+        deserialize_with = "crate::whole::patch"
+    )]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, value_type = Option<u32>, example = 10))]
     pub max_vms: Option<Option<u32>>,
     /// Memory of its VMs together, in MiB; null is no limit of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, example = 4096))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::patch::serialize",
+        deserialize_with = "crate::whole::patch"
+    )]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64, value_type = Option<u64>, example = 4096))]
     pub max_memory_mb: Option<Option<u64>>,
 }
 

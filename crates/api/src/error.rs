@@ -38,12 +38,12 @@ pub enum ErrorKind {
 }
 
 macro_rules! error_codes {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal => $kind:ident),+ $(,)?) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal => $kind:ident),+ $(,)?) => {
         /// A stable name of one refusal, sent as `Skep-Error`, so that no program has to read prose.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum ErrorCode {
-            $($(#[$doc])* #[serde(rename = $text)] $variant,)+
+            $($(#[doc = $doc])+ #[serde(rename = $text)] $variant,)+
         }
 
         impl ErrorCode {
@@ -53,6 +53,11 @@ macro_rules! error_codes {
             /// The name on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self { $(ErrorCode::$variant => $text),+ }
+            }
+
+            /// What it means, in one sentence: its documentation here.
+            pub fn meaning(self) -> &'static str {
+                match self { $(ErrorCode::$variant => concat!($($doc),+)),+ }.trim_start()
             }
 
             /// The kind that the code belongs to.
@@ -190,7 +195,12 @@ impl Failure {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody {
     /// The reason phrase of the status, such as `Not Found`.
+    #[cfg_attr(feature = "openapi", schema(example = "Not Found"))]
     pub error: String,
     /// What was wrong with which value, and what to do about it.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "no VM `4242` in this account; GET /api/swarm/status lists its VMs")
+    )]
     pub message: String,
 }

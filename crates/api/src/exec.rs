@@ -51,7 +51,7 @@ pub struct ExecRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum VmField {
     /// The process id.
-    Pid(u64),
+    Pid(#[serde(deserialize_with = "crate::whole::required")] u64),
     /// The id, or the process id as a text.
     Text(String),
 }
@@ -95,10 +95,12 @@ impl Operation for RunCommand {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecExit {
     /// The exit code; null where a signal or the timeout ended it.
+    #[cfg_attr(feature = "openapi", schema(example = 0))]
     pub exit_code: Option<i32>,
     /// The signal's name, such as `SIGKILL`; null where it exited.
     pub signal: Option<String>,
     /// From start to end, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 7))]
     pub duration_ms: u64,
     /// Whether the timeout ended it.
     pub timed_out: bool,
@@ -111,16 +113,21 @@ pub struct ExecExit {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecOutcome {
     /// The exit code; null where a signal or the timeout ended it.
+    #[cfg_attr(feature = "openapi", schema(example = 0))]
     pub exit_code: Option<i32>,
     /// The signal's name, such as `SIGKILL`; null where it exited.
     pub signal: Option<String>,
     /// Standard output, up to 1 MiB: the first and the last half.
+    #[cfg_attr(feature = "openapi", schema(example = "skep-vm\n"))]
     pub stdout: String,
     /// Standard error, up to 1 MiB: the first and the last half.
+    #[cfg_attr(feature = "openapi", schema(example = ""))]
     pub stderr: String,
     /// From start to end, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 7))]
     pub duration_ms: u64,
     /// Whether the timeout ended it.
+    #[cfg_attr(feature = "openapi", schema(example = false))]
     pub timed_out: bool,
     /// Whether output was left out.
     pub truncated: bool,
@@ -134,8 +141,10 @@ pub const EXEC_ID_HEADER: &str = "skep-exec-id";
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecData {
     /// A piece of output. Pieces never cut a character.
+    #[cfg_attr(feature = "openapi", schema(example = "skep-vm\n"))]
     pub data: String,
     /// The bytes of its stream up to its end: where to come back to.
+    #[cfg_attr(feature = "openapi", schema(example = 8))]
     pub offset: u64,
 }
 

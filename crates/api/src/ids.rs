@@ -64,7 +64,10 @@ macro_rules! ulid_id {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
                 utoipa::openapi::ObjectBuilder::new()
                     .schema_type(utoipa::openapi::schema::Type::String)
-                    .pattern(Some(concat!("^", $prefix, "[0-9a-hjkmnp-tv-z]{26}$")))
+                    .description(Some(concat!($wanted, ".")))
+                    // 128 bits in 26 digits of five: the first one has three.
+                    .pattern(Some(concat!("^", $prefix, "[0-7][0-9a-hjkmnp-tv-z]{25}$")))
+                    .examples([concat!($prefix, "01jv0000000000000000000000")])
                     .into()
             }
         }

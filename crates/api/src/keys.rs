@@ -17,6 +17,7 @@ pub struct Key {
     #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub prefix: String,
     /// Unique among the account's keys that are valid.
+    #[cfg_attr(feature = "openapi", schema(example = "ci"))]
     pub name: String,
     /// The environment in the key's name.
     pub environment: Environment,
@@ -93,6 +94,7 @@ pub struct RotateKey {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedKeys {
     /// How many keys this call revoked.
+    #[cfg_attr(feature = "openapi", schema(example = 3))]
     pub revoked: u32,
 }
 
@@ -101,6 +103,7 @@ pub struct RevokedKeys {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedKey {
     /// The key itself. It is not kept and cannot be shown again.
+    #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub key: String,
     /// Its record.
     #[serde(flatten)]
@@ -142,8 +145,10 @@ pub struct WhoAmIKey {
     /// The record's id.
     pub id: KeyId,
     /// The key up to its 8th hex digit.
+    #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub prefix: String,
     /// Its name.
+    #[cfg_attr(feature = "openapi", schema(example = "ci"))]
     pub name: String,
 }
 
@@ -154,6 +159,7 @@ pub struct WhoAmIAccount {
     /// Its id.
     pub id: AccountId,
     /// Its name.
+    #[cfg_attr(feature = "openapi", schema(example = "default"))]
     pub name: String,
 }
 

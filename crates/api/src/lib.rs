@@ -16,6 +16,7 @@ pub mod session;
 pub mod swarm;
 mod time;
 pub mod waitlist;
+mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
 pub use ids::{AccountId, AuditId, KeyId, VmId, VmRef, WaitlistId};

@@ -39,14 +39,19 @@ pub struct BootReceipt {
     /// Where the VM came from.
     pub source: BootSource,
     /// Loading the snapshot until its processors ran, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 310.5))]
     pub restore_ms: f64,
     /// The handshake that gave it its identity, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 41.2))]
     pub identity_ms: f64,
     /// From the request's arrival until the agent took commands under the VM's own identity, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 12.8))]
     pub ready_ms: f64,
     /// Whether the guest reported fresh randomness.
+    #[cfg_attr(feature = "openapi", schema(example = true))]
     pub reseeded: bool,
     /// By how much its clock was set, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 0.4))]
     pub clock_step_ms: f64,
 }
 
@@ -55,6 +60,7 @@ pub struct BootReceipt {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Vm {
     /// The process id on the server.
+    #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
     /// The stable id, never given twice.
     pub id: VmId,
@@ -62,10 +68,12 @@ pub struct Vm {
     #[cfg_attr(feature = "openapi", schema(example = "10.77.0.2"))]
     pub ip: String,
     /// Seconds since the boot call.
+    #[cfg_attr(feature = "openapi", schema(example = 12.5))]
     pub uptime: f64,
     /// Whether its processors run.
     pub state: VmState,
     /// The template that it was restored from.
+    #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: String,
     /// When the boot call arrived.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -76,8 +84,10 @@ pub struct Vm {
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
     /// Virtual processors.
+    #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 176))]
     pub memory_mb: u64,
     /// What the caller wrote on it.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
@@ -95,7 +105,7 @@ pub struct Vm {
 pub struct BootRequest {
     /// How many VMs: a whole number from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, example = 1))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64, example = 1))]
     pub count: Option<u32>,
     /// The template; `base` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +113,7 @@ pub struct BootRequest {
     pub template: Option<String>,
     /// Milliseconds until the VMs end by themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, minimum = 1))]
     pub ttl_ms: Option<u64>,
     /// Kept with the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,7 +131,7 @@ pub struct BootRequest {
 pub struct ChangeRequest {
     /// Milliseconds from now until the VM ends by itself; null is never.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, minimum = 1, example = 600_000))]
+    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, value_type = Option<u64>, minimum = 1, example = 600_000))]
     pub ttl_ms: Option<Option<u64>>,
     /// Takes the place of all metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,6 +146,7 @@ pub struct BootAnswer {
     /// The VMs; each answers exec at its own address.
     pub vms: Vec<Vm>,
     /// The whole request, commit included, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 14.1))]
     pub elapsed_ms: f64,
 }
 
@@ -155,12 +166,15 @@ pub enum Isolation {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EngineReport {
     /// Its name and version, such as `qemu 7.2.22`.
+    #[cfg_attr(feature = "openapi", schema(example = "qemu 7.2.22"))]
     pub name: String,
     /// `kvm` or `tcg`.
+    #[cfg_attr(feature = "openapi", schema(example = "tcg"))]
     pub accel: String,
     /// The isolation that it gives.
     pub isolation: Isolation,
     /// What was measured, and what follows.
+    #[cfg_attr(feature = "openapi", schema(example = "/dev/kvm is missing"))]
     pub reason: String,
 }
 
@@ -169,10 +183,13 @@ pub struct EngineReport {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Capacity {
     /// VMs at the same time.
+    #[cfg_attr(feature = "openapi", schema(example = 64))]
     pub max_vms: u32,
     /// Memory for VMs, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 16384))]
     pub memory_mb: u64,
     /// Memory counted for the VMs that live, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 176))]
     pub memory_used_mb: u64,
 }
 
@@ -181,8 +198,10 @@ pub struct Capacity {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolState {
     /// Ready now.
+    #[cfg_attr(feature = "openapi", schema(example = 8))]
     pub ready: u32,
     /// Wanted.
+    #[cfg_attr(feature = "openapi", schema(example = 8))]
     pub target: u32,
 }
 
@@ -193,6 +212,7 @@ pub struct SwarmStatus {
     /// The account's VMs, oldest first.
     pub vms: Vec<Vm>,
     /// How many they are.
+    #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub count: u32,
     /// VMs kept ready, by template.
     pub pool: BTreeMap<String, PoolState>,
@@ -207,6 +227,7 @@ pub struct SwarmStatus {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CleanupAnswer {
     /// How many VMs were ended.
+    #[cfg_attr(feature = "openapi", schema(example = 10))]
     pub terminated: u32,
 }
 
@@ -215,10 +236,12 @@ pub struct CleanupAnswer {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeleteAnswer {
     /// The process id that it had.
+    #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
     /// Its id.
     pub id: VmId,
     /// Always true: nothing of it is left.
+    #[cfg_attr(feature = "openapi", schema(example = true))]
     pub terminated: bool,
 }
 
@@ -227,6 +250,7 @@ pub struct DeleteAnswer {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Console {
     /// The serial log, its last part; after a restart of the server, what came from then on.
+    #[cfg_attr(feature = "openapi", schema(example = "[    0.000000] Linux version 6.1.0\n"))]
     pub console: String,
     /// Whether an earlier part was left out.
     pub truncated: bool,

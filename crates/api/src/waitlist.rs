@@ -51,6 +51,7 @@ pub struct WaitlistEntry {
     /// Its id.
     pub id: WaitlistId,
     /// The address, as it was first given.
+    #[cfg_attr(feature = "openapi", schema(example = "ada@example.com"))]
     pub email: String,
     /// Who it is.
     pub name: Option<String>,
@@ -81,5 +82,6 @@ pub struct Removed {
     /// The id of what was removed.
     pub id: WaitlistId,
     /// Always true.
+    #[cfg_attr(feature = "openapi", schema(example = true))]
     pub removed: bool,
 }

@@ -37,6 +37,7 @@ use crate::{
         accounts::{self, AccountDesk},
         audit::{self, AuditReader},
         boot::BootDefaults,
+        docs,
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
@@ -94,6 +95,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let public = [
         health::routes(vitals),
         document::routes(Arc::clone(&text)),
+        docs::routes(),
         waitlist::public_routes(waitlist.clone()),
     ];
     let guarded = [

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use skep_accounts::{account, account_change, may_set_roots};
 use skep_api::{
-    AccountId, ErrorBody, ErrorCode, Failure,
+    AccountId, ErrorCode, Failure,
     accounts::{Account, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
 };
 use skep_store::{DeleteAccount, ListAccounts, RevokeAllKeys, Store};
@@ -20,6 +20,7 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
     vms::Vms,
     workspaces::Workspaces,
 };
@@ -48,14 +49,14 @@ pub(crate) fn routes(desk: AccountDesk) -> Routes {
 ///
 /// The accounts of this server, newest first.
 #[utoipa::path(
-    get, path = "/api/accounts", tag = "accounts", operation_id = "list_accounts", params(Page),
+    get, path = "/api/accounts", tag = "accounts", operation_id = "list_accounts", params(Page<AccountId>),
     security(("bearer" = ["server:admin"])),
     responses((status = 200, description = "A page of accounts", body = AccountList))
 )]
 async fn list(
     State(desk): State<AccountDesk>,
     _: Caller<ServerAdmin>,
-    Query(page): Query<Page>,
+    Query(page): Query<Page<AccountId>>,
 ) -> Answer<AccountList> {
     let (limit, before) = page.read()?;
     let page = desk.store.list_accounts(ListAccounts { limit, before }).await?;
@@ -77,8 +78,7 @@ async fn list(
     })),
     responses(
         (status = 201, description = "The record", body = Account),
-        (status = 409, description = "Another account has the name, or files lie in the folder that it would get",
-         body = ErrorBody),
+        CreateAccountRefused,
     )
 )]
 async fn create(
@@ -103,13 +103,15 @@ async fn create(
 }
 
 /// Read an account
+///
+/// Its record: roots, networks and quotas.
 #[utoipa::path(
     get, path = "/api/accounts/{id}", tag = "accounts", operation_id = "read_account",
     security(("bearer" = ["server:admin"])),
-    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters")),
+    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000")),
     responses(
         (status = 200, description = "The record", body = Account),
-        (status = 404, description = "No such account", body = ErrorBody),
+        AccountRefused,
     )
 )]
 async fn read(
@@ -128,12 +130,11 @@ async fn read(
 #[utoipa::path(
     patch, path = "/api/accounts/{id}", tag = "accounts", operation_id = "change_account",
     security(("bearer" = ["server:admin"])),
-    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters")),
+    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000")),
     request_body(content = inline(Option<ChangeAccount>), example = json!({"max_vms": 20, "allowed_ips": []})),
     responses(
         (status = 200, description = "The record", body = Account),
-        (status = 404, description = "No such account", body = ErrorBody),
-        (status = 409, description = "`roots` of the account `default`", body = ErrorBody),
+        ChangeAccountRefused,
     )
 )]
 async fn change(
@@ -180,14 +181,12 @@ struct Deletion {
 #[utoipa::path(
     delete, path = "/api/accounts/{id}", tag = "accounts", operation_id = "delete_account",
     security(("bearer" = ["server:admin"])),
-    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters"), Deletion),
+    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000"), Deletion),
     responses(
         (status = 200, description = "It was deleted", body = DeletedAccount, example = json!({
             "id": "acc_01jv0000000000000000000000", "name": "acme", "deleted": true, "keys_revoked": 2, "vms_ended": 0
         })),
-        (status = 404, description = "No such account", body = ErrorBody),
-        (status = 409, description = "VMs of the account live, or it is `default`", body = ErrorBody),
-        (status = 503, description = "Its VMs cannot be ended now, so it stays", body = ErrorBody),
+        DeleteAccountRefused,
     )
 )]
 async fn delete(

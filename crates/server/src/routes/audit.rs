@@ -48,9 +48,10 @@ struct Wanted {
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(inline, value_type = Option<AuditId>)]
     cursor: Option<String>,
     /// Only what this key did: `key_` and 26 characters.
-    #[param(value_type = Option<String>)]
+    #[param(inline)]
     key: Option<KeyId>,
     /// Only this operation, by its id in this document, such as `boot`; `unmatched` is what matched none.
     action: Option<String>,

@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Deserialize;
 use skep_api::{
-    ErrorBody, ErrorCode, Failure, VmRef,
+    ErrorCode, Failure, VmRef,
     exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand},
 };
 use skep_store::Store;
@@ -23,6 +23,7 @@ use crate::{
     body::Object,
     error::Refusal,
     extract::{Call, Caller, ExecPath, NoParameters, Query, SwarmExec, VmPath, vm_of},
+    openapi::refusals::{ExecAgainRefused, ExecRefused},
     vms::Vms,
 };
 
@@ -59,10 +60,7 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
         (status = 200, description = "How the command ended", content(
             (ExecOutcome = "application/json"), (String = "text/event-stream")
         )),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 409, description = "The VM is paused or ended, or the command cannot start", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        ExecRefused,
     )
 )]
 async fn exec(
@@ -89,16 +87,13 @@ async fn exec(
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/exec", tag = "exec", operation_id = "exec_in_vm",
     security(("bearer" = ["swarm:exec"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
     request_body(content = ExecRequest, example = json!({"command": "uname -n"})),
     responses(
         (status = 200, description = "How the command ended", content(
             (ExecOutcome = "application/json"), (String = "text/event-stream")
         )),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 409, description = "The VM is paused or ended, or the command cannot start", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        ExecRefused,
     )
 )]
 async fn exec_in_vm(
@@ -137,16 +132,14 @@ struct Offsets {
     get, path = "/api/swarm/vm/{pid}/exec/{exec_id}", tag = "exec", operation_id = "exec_again",
     security(("bearer" = ["swarm:exec"])),
     params(
-        ("pid" = String, Path, description = "The VM's process id, or its id"),
-        ("exec_id" = String, Path, description = "The command's id: the header `Skep-Exec-Id` of its stream"),
+        ("pid" = String, Path, description = "The VM's process id, or its id", example = "4242"),
+        ("exec_id" = String, Path, description = "The command's id: the header `Skep-Exec-Id` of its stream",
+         example = "exec_1"),
         Offsets,
     ),
     responses(
         (status = 200, description = "Its events", content((String = "text/event-stream"))),
-        (status = 404, description = "No such VM of this account, or no such command in it", body = ErrorBody),
-        (status = 409, description = "The VM is paused or ended", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        ExecAgainRefused,
     )
 )]
 async fn exec_again(

@@ -18,6 +18,7 @@ use super::{Answer, Routes};
 use crate::{
     error::Refusal,
     extract::{NoParameters, Query},
+    openapi::refusals::StoreAway,
     vms::Vms,
 };
 
@@ -55,7 +56,7 @@ pub(crate) fn routes(vitals: Vitals) -> Routes {
             "status": "ok", "uptime": 12.5, "version": "0.1.0",
             "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
         })),
-        (status = 503, description = "The store is away", body = skep_api::ErrorBody),
+        StoreAway,
     )
 )]
 async fn health(State(vitals): State<Vitals>, _: Query<NoParameters>) -> Answer<Health> {

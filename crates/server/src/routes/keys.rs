@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use skep_accounts::{KeyGrant, KeySecret, Target, check_expiry, grant, rotation};
 use skep_api::{
-    AccountId, ErrorBody, ErrorCode, Failure, KeyId, Scope, VmId,
+    AccountId, ErrorCode, Failure, KeyId, Scope, VmId,
     keys::{CreateKey, CreatedKey, Key, KeyList, RevokedKeys, RotateKey},
 };
 use skep_store::{Account, ListKeys, NewKey, RevokeAllKeys, RevokeKey, Store};
@@ -20,6 +20,7 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Admin, Call, Caller, NoParameters, Query, Segment, vm_of},
+    openapi::refusals::{AccountRefused, CreateKeyRefused, KeyRefused, RotateRefused},
     random,
     vms::Vms,
 };
@@ -46,13 +47,13 @@ pub(crate) fn routes(desk: KeyDesk) -> Routes {
 ///
 /// The account's keys, revoked ones too, newest first. No answer holds a secret.
 #[utoipa::path(
-    get, path = "/api/keys", tag = "keys", operation_id = "list_keys", params(Page), security(("bearer" = ["admin"])),
+    get, path = "/api/keys", tag = "keys", operation_id = "list_keys", params(Page<KeyId>), security(("bearer" = ["admin"])),
     responses((status = 200, description = "A page of keys", body = KeyList))
 )]
 async fn list(
     State(desk): State<KeyDesk>,
     caller: Caller<Admin>,
-    Query(page): Query<Page>,
+    Query(page): Query<Page<KeyId>>,
 ) -> Answer<KeyList> {
     let (limit, before) = page.read()?;
     let page = desk.store.list_keys(ListKeys { account: caller.account.id, limit, before }).await?;
@@ -71,8 +72,7 @@ async fn list(
     request_body(content = CreateKey, example = json!({"name": "ci", "role": "agent"})),
     responses(
         (status = 201, description = "The key and its record", body = CreatedKey),
-        (status = 404, description = "`vm` is no VM of the account, or there is no such account", body = ErrorBody),
-        (status = 409, description = "The name belongs to another valid key", body = ErrorBody),
+        CreateKeyRefused,
     )
 )]
 async fn create(
@@ -132,10 +132,10 @@ async fn bound_vm(vms: &Vms, account: AccountId, granted: &KeyGrant) -> Result<O
 /// Its record, without the secret.
 #[utoipa::path(
     get, path = "/api/keys/{id}", tag = "keys", operation_id = "read_key", security(("bearer" = ["admin"])),
-    params(("id" = String, Path, description = "The key's id, `key_` and 26 characters")),
+    params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
     responses(
         (status = 200, description = "The record", body = Key),
-        (status = 404, description = "No such key of this account", body = ErrorBody),
+        KeyRefused,
     )
 )]
 async fn read(
@@ -152,10 +152,10 @@ async fn read(
 /// From then on it is refused, and its open streams end. Revoking it again answers the same record.
 #[utoipa::path(
     delete, path = "/api/keys/{id}", tag = "keys", operation_id = "revoke_key", security(("bearer" = ["admin"])),
-    params(("id" = String, Path, description = "The key's id, `key_` and 26 characters")),
+    params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
     responses(
         (status = 200, description = "The record, with `revoked_at`", body = Key),
-        (status = 404, description = "No such key of this account", body = ErrorBody),
+        KeyRefused,
     )
 )]
 async fn revoke(
@@ -180,12 +180,11 @@ async fn revoke(
 /// with `rotated_at`. The new key itself is answered this once. Nobody rotates a key that may do more than its own.
 #[utoipa::path(
     post, path = "/api/keys/{id}/rotate", tag = "keys", operation_id = "rotate_key", security(("bearer" = ["admin"])),
-    params(("id" = String, Path, description = "The key's id, `key_` and 26 characters")),
+    params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
     request_body(content = inline(Option<RotateKey>), example = json!({"expires_at": null})),
     responses(
         (status = 201, description = "The new key and its record", body = CreatedKey),
-        (status = 404, description = "No such key of this account", body = ErrorBody),
-        (status = 409, description = "The key was revoked, or rotated before", body = ErrorBody),
+        RotateRefused,
     )
 )]
 async fn rotate(
@@ -225,7 +224,7 @@ struct RevokeAll {
     /// Whether the calling key is revoked too; false unless given.
     own: Option<bool>,
     /// The account whose keys they are, by its id, with the scope `server:admin`; the caller's own unless given.
-    #[param(value_type = Option<String>)]
+    #[param(inline)]
     account: Option<AccountId>,
 }
 
@@ -238,7 +237,7 @@ struct RevokeAll {
     params(RevokeAll),
     responses(
         (status = 200, description = "How many were revoked", body = RevokedKeys, example = json!({"revoked": 3})),
-        (status = 404, description = "No such account", body = ErrorBody),
+        AccountRefused,
     )
 )]
 async fn revoke_all(

@@ -28,7 +28,6 @@ pub(crate) fn routes(readings: Readings) -> Routes {
 /// others' doings. A listener of its own on loopback (`--metrics-listen`) has those of the whole server without a key.
 #[utoipa::path(
     get, path = "/metrics", tag = "metrics", operation_id = "metrics", security(("bearer" = ["metrics:read"])),
-    params(("Accept" = Option<String>, Header, description = "`application/openmetrics-text` asks for OpenMetrics")),
     responses((status = 200, description = "The metrics, a line each", content(
         (String = "text/plain", example = "# HELP skep_vms VMs that live, by state.\n# TYPE skep_vms gauge\n\
             skep_vms{state=\"running\"} 3\nskep_vms{state=\"paused\"} 0\n"),

@@ -7,6 +7,7 @@ use utoipa_axum::router::UtoipaMethodRouter;
 pub(crate) mod accounts;
 pub(crate) mod audit;
 pub(crate) mod boot;
+pub(crate) mod docs;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;
 pub(crate) mod health;

@@ -26,7 +26,8 @@ pub(crate) fn routes(document: Document) -> Routes {
 /// Public. OpenAPI 3.1, made from the code that answers.
 #[utoipa::path(
     get, path = "/api/openapi.json", tag = "public", operation_id = "openapi", security(()),
-    responses((status = 200, description = "The document", body = serde_json::Value))
+    responses((status = 200, description = "The document", body = serde_json::Value,
+        example = json!({"openapi": "3.1.0", "info": {"title": "skep", "version": "1"}, "paths": {}})))
 )]
 async fn openapi(
     State(document): State<Document>,

@@ -1,10 +1,10 @@
 //! The page of a list.
 
-use std::{fmt::Display, str::FromStr};
+use std::{fmt::Display, marker::PhantomData, str::FromStr};
 
 use serde::Deserialize;
 use skep_api::{ErrorCode, Failure};
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 /// Entries on a page where the caller names no number.
 const DEFAULT_PAGE: u32 = 100;
@@ -15,20 +15,24 @@ const LARGEST_PAGE: u32 = 1_000;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Page {
+pub(crate) struct Page<I: ToSchema> {
     /// Entries on the page, 1 to 1,000; 100 unless given.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(inline, value_type = Option<I>)]
     cursor: Option<String>,
+    #[serde(skip)]
+    #[param(ignore)]
+    of: PhantomData<I>,
 }
 
-impl Page {
+impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
     /// How many entries, and the id that they come after.
     ///
     /// # Errors
     /// `invalid_value`, naming the parameter.
-    pub(crate) fn read<I: FromStr<Err: Display>>(&self) -> Result<(u32, Option<I>), Failure> {
+    pub(crate) fn read(&self) -> Result<(u32, Option<I>), Failure> {
         let invalid = |message| Failure::new(ErrorCode::InvalidValue, message);
         let limit = self.limit.unwrap_or(DEFAULT_PAGE);
         if !(1..=LARGEST_PAGE).contains(&limit) {

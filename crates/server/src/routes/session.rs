@@ -26,6 +26,7 @@ use crate::{
     body::NoBody,
     error::Refusal,
     extract::{AnyKey, Caller, NoParameters, Query},
+    openapi::refusals::BodyRefused,
     random,
     session::{cookie, is_encrypted, no_cookie},
 };
@@ -55,7 +56,8 @@ pub(crate) fn routes(desk: SessionDesk) -> Routes {
             "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20", "name": "ci"},
             "expires_at": "2026-05-01T12:00:00.000Z"
         })
-    ))
+    ),
+        BodyRefused)
 )]
 async fn create(
     State(desk): State<SessionDesk>,

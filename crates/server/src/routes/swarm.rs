@@ -1,12 +1,8 @@
 //! `/api/swarm`: status, boot, cleanup, and one VM.
 
 use axum::{Json, extract::State};
-use skep_api::{
-    ErrorBody,
-    swarm::{
-        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
-        Vm,
-    },
+use skep_api::swarm::{
+    BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm,
 };
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -18,6 +14,7 @@ use super::{
 use crate::{
     body::{NoBody, Object},
     extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
+    openapi::refusals::{BootRefused, CleanupRefused, VmRefused},
     vms::Vms,
 };
 
@@ -74,11 +71,7 @@ async fn status(
     request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
     responses(
         (status = 201, description = "The VMs", body = BootAnswer),
-        (status = 404, description = "No such template", body = ErrorBody),
-        (status = 409, description = "More than is left of the account's quota", body = ErrorBody),
-        (status = 422, description = "The template is damaged", body = ErrorBody),
-        (status = 503, description = "More than the machine can hold, a VM that did not come up, or no swarm at all", body = ErrorBody),
-        (status = 504, description = "A guest did not answer in time", body = ErrorBody),
+        BootRefused,
     )
 )]
 async fn boot(
@@ -109,7 +102,7 @@ async fn boot(
     post, path = "/api/swarm/cleanup", tag = "swarm", operation_id = "cleanup", security(("bearer" = ["swarm:write"])),
     responses(
         (status = 200, description = "How many were ended", body = CleanupAnswer, example = json!({"terminated": 10})),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+        CleanupRefused,
     )
 )]
 async fn cleanup(
@@ -124,13 +117,14 @@ async fn cleanup(
 }
 
 /// Read a VM
+///
+/// Its record, with the receipt of its boot.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "read_vm", security(("bearer" = ["swarm:read"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
     responses(
         (status = 200, description = "The record", body = Vm),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+        VmRefused,
     )
 )]
 async fn vm(
@@ -150,12 +144,11 @@ async fn vm(
 /// stays.
 #[utoipa::path(
     patch, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "change_vm", security(("bearer" = ["swarm:write"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
     request_body(content = inline(Option<ChangeRequest>), example = json!({"ttl_ms": 600_000})),
     responses(
         (status = 200, description = "The record", body = Vm),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+        VmRefused,
     )
 )]
 async fn change_vm(
@@ -179,11 +172,10 @@ async fn change_vm(
 /// In every state. When it answers, nothing of the VM is left.
 #[utoipa::path(
     delete, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "end_vm", security(("bearer" = ["swarm:write"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
     responses(
         (status = 200, description = "It was ended", body = DeleteAnswer),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+        VmRefused,
     )
 )]
 async fn end(
@@ -206,11 +198,10 @@ async fn end(
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/console", tag = "swarm", operation_id = "console",
     security(("bearer" = ["swarm:read"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id")),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
     responses(
         (status = 200, description = "The log", body = Console),
-        (status = 404, description = "No such VM of this account", body = ErrorBody),
-        (status = 503, description = "This server runs no VMs", body = ErrorBody),
+        VmRefused,
     )
 )]
 async fn console(

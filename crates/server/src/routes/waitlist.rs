@@ -17,7 +17,7 @@ use http::{
 };
 use serde::Deserialize;
 use skep_api::{
-    ErrorBody, ErrorCode, Failure, WaitlistId,
+    ErrorCode, Failure, WaitlistId,
     waitlist::{JoinStatus, JoinWaitlist, Joined, Removed, Waitlist, WaitlistEntry},
 };
 use skep_store::{ListWaitlist, RemoveFromWaitlist, Store, WaitlistPage};
@@ -33,6 +33,7 @@ use crate::{
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
     limits::Limiter,
+    openapi::refusals::{FormRefused, StoreAway, WaitlistEntryRefused},
 };
 
 /// The longest address that the mail system carries, in bytes.
@@ -79,8 +80,7 @@ pub(crate) fn routes(desk: WaitlistDesk) -> Routes {
     request_body(content = JoinWaitlist, example = json!({"email": "ada@example.com", "use_case": "agents that test"})),
     responses(
         (status = 202, description = "The address is on the list", body = Joined, example = json!({"status": "ok"})),
-        (status = 429, description = "This address asked too often", body = ErrorBody),
-        (status = 503, description = "The store is away", body = ErrorBody),
+        StoreAway,
     )
 )]
 async fn join(
@@ -159,6 +159,7 @@ struct Page {
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next_cursor` of the page before.
+    #[param(inline, value_type = Option<WaitlistId>)]
     cursor: Option<String>,
 }
 
@@ -171,9 +172,9 @@ struct Page {
     security(("bearer" = ["server:admin"])),
     responses(
         (status = 200, description = "A page of the list, or all of it", content(
-            (Waitlist = "application/json"), (String = "text/csv")
+            (Waitlist = "application/json"), (String = "text/csv", example = json!("id,email,name,company,use_case,joined_at\r\n"))
         )),
-        (status = 406, description = "`Accept` takes neither JSON nor CSV", body = ErrorBody),
+        FormRefused,
     )
 )]
 async fn list(
@@ -262,7 +263,7 @@ fn row(entry: WaitlistEntry) -> [String; 6] {
     params(("entry" = String, Path, description = "The entry's id, or the address", example = "ada@example.com")),
     responses(
         (status = 200, description = "It was removed", body = Removed),
-        (status = 404, description = "Nobody is on the list by that id or address", body = ErrorBody),
+        WaitlistEntryRefused,
     )
 )]
 async fn remove(

@@ -16,6 +16,8 @@ use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSetting
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
 
+use crate::faults;
+
 /// How long a command waits for a database that somebody else has locked.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -55,6 +57,7 @@ impl Skep {
     }
 
     pub(crate) async fn start_with(options: Options) -> Self {
+        faults::watch();
         let Options { limits, proxies, tls } = options;
         let data = tempfile::tempdir().unwrap();
         let metrics = Metrics::default();
@@ -177,6 +180,13 @@ impl Skep {
     /// Asks the server to stop.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
+    }
+}
+
+impl Drop for Skep {
+    fn drop(&mut self) {
+        let faults = faults::unexpected();
+        assert!(faults.is_empty() || std::thread::panicking(), "the server answered 500: {faults:#?}");
     }
 }
 

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod access;
 mod accounts;
 mod audit;
 mod auth;
 mod boot;
+mod described;
+mod docs;
 mod errors;
+mod faults;
 mod harness;
 mod keys;
 mod metrics;

@@ -8,32 +8,33 @@ use skep_api::{ErrorCode, Scope};
 
 use crate::harness::{Refused, Skep, refused};
 
-struct Operation {
-    method: Method,
-    path: String,
+pub(crate) struct Operation {
+    pub(crate) method: Method,
+    pub(crate) path: String,
     /// `None` where no key is needed.
-    scopes: Option<Vec<Scope>>,
-    described: Value,
+    pub(crate) scopes: Option<Vec<Scope>>,
+    pub(crate) described: Value,
 }
 
 impl Operation {
     /// A path that the route matches.
-    fn concrete(&self) -> String {
+    pub(crate) fn concrete(&self) -> String {
         self.path
             .replace("{pid}", "4242")
             .replace("{id}", "key_x")
             .replace("{exec_id}", "exec_x")
             .replace("{entry}", "wait_x")
+            .replace("{file}", "swagger-ui.css")
     }
 }
 
-async fn document(skep: &Skep) -> Value {
+pub(crate) async fn document(skep: &Skep) -> Value {
     let response = skep.bare(Method::GET, "/api/openapi.json").send().await.unwrap();
     assert_eq!(response.status(), 200);
     response.json().await.unwrap()
 }
 
-fn operations(document: &Value) -> Vec<Operation> {
+pub(crate) fn operations(document: &Value) -> Vec<Operation> {
     let mut found = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, described) in item.as_object().unwrap() {
@@ -74,6 +75,8 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/swarm/vm/{pid}/console"),
     ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
     ("GET", "/api/waitlist"),
+    ("GET", "/docs"),
+    ("GET", "/docs/{file}"),
     ("GET", "/api/whoami"),
     ("GET", "/metrics"),
     ("PATCH", "/api/accounts/{id}"),

@@ -1,0 +1,110 @@
+//! An example of each body and answer, made from those that stand on the fields.
+
+use serde_json::{Map, Value, json};
+
+use super::finer::each_operation;
+
+/// A time, where a field names none.
+const TIME: &str = "2026-05-01T12:00:00.000Z";
+/// Deeper than any schema of ours: one that holds itself must not go on for ever.
+const DEEPEST: usize = 16;
+
+/// Fills in what no operation gave itself.
+pub(super) fn fill(document: &mut Value) {
+    let schemas = document.pointer("/components/schemas").cloned().unwrap_or_default();
+    each_operation(document, |operation| {
+        fill_contents(operation.get_mut("requestBody"), &schemas);
+        let responses = operation.get_mut("responses").and_then(Value::as_object_mut);
+        for response in responses.into_iter().flat_map(Map::values_mut) {
+            fill_contents(Some(response), &schemas);
+        }
+    });
+}
+
+fn fill_contents(holder: Option<&mut Value>, schemas: &Value) {
+    let contents = holder.and_then(|holder| holder.get_mut("content")).and_then(Value::as_object_mut);
+    for (kind, content) in contents.into_iter().flatten() {
+        if kind != "application/json" || content.get("example").is_some() || content.get("examples").is_some()
+        {
+            continue;
+        }
+        if let Some(example) = content.get("schema").and_then(|schema| example_of(schema, schemas, 0)) {
+            content["example"] = example;
+        }
+    }
+}
+
+/// A value that a schema allows; `None` where nobody can guess one that tells anything.
+fn example_of(schema: &Value, schemas: &Value, depth: usize) -> Option<Value> {
+    if depth > DEEPEST {
+        return None;
+    }
+    let below = |schema: &Value| example_of(schema, schemas, depth + 1);
+    if let Some(example) = schema.get("example").or_else(|| schema.get("examples")?.get(0)) {
+        return Some(example.clone());
+    }
+    if let Some(constant) = schema.get("const").or_else(|| schema.get("enum")?.get(0)) {
+        return Some(constant.clone());
+    }
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        return below(schemas.get(reference.rsplit('/').next()?)?);
+    }
+    if let Some(parts) = schema.get("allOf").and_then(Value::as_array) {
+        let objects = parts.iter().map(|part| below(part)?.as_object().cloned());
+        return Some(Value::Object(objects.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect()));
+    }
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        let fields = properties.iter().map(|(name, field)| Some((name.clone(), below(field)?)));
+        return Some(Value::Object(fields.collect::<Option<Map<_, _>>>()?));
+    }
+    if let Some(kinds) = schema.get("oneOf").and_then(Value::as_array) {
+        // What may be null is, unless its field says otherwise.
+        let null = kinds.iter().any(|kind| kind["type"] == "null");
+        return if null { Some(Value::Null) } else { below(kinds.first()?) };
+    }
+    of_type(schema, below)
+}
+
+fn of_type(schema: &Value, below: impl Fn(&Value) -> Option<Value>) -> Option<Value> {
+    let kinds = schema.get("type")?;
+    if kinds.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "null")) {
+        return Some(Value::Null);
+    }
+    match kinds.as_str()? {
+        "string" if schema["format"] == "date-time" => Some(json!(TIME)),
+        "array" => Some(json!([below(schema.get("items")?)?])),
+        "object" => match schema.get("additionalProperties").filter(|value| value.is_object()) {
+            Some(values) => Some(json!({"base": below(values)?})),
+            None => Some(json!({})),
+        },
+        "boolean" => Some(json!(false)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_example_has_what_the_fields_say() {
+        let schemas = json!({"Id": {"type": "string", "example": "id_1"}});
+        let schema = json!({"properties": {
+            "id": {"$ref": "#/components/schemas/Id"},
+            "at": {"type": "string", "format": "date-time"},
+            "end": {"type": ["string", "null"], "format": "date-time"},
+            "parts": {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}},
+        }});
+        assert_eq!(
+            example_of(&schema, &schemas, 0),
+            Some(json!({"id": "id_1", "at": TIME, "end": null, "parts": ["a"]}))
+        );
+        assert_eq!(example_of(&json!({"properties": {"name": {"type": "string"}}}), &schemas, 0), None);
+    }
+
+    #[test]
+    fn a_schema_that_holds_itself_has_an_end() {
+        let schemas = json!({"Self": {"properties": {"again": {"$ref": "#/components/schemas/Self"}}}});
+        assert_eq!(example_of(&json!({"$ref": "#/components/schemas/Self"}), &schemas, 0), None);
+    }
+}

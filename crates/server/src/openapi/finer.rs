@@ -1,0 +1,245 @@
+//! What the types of bodies and parameters cannot say of themselves, so that the document refuses what the server refuses.
+
+use serde_json::{Map, Value, json};
+use skep_api::{ErrorCode, audit::UNMATCHED};
+
+/// Any text without the character that no command, path or variable can hold.
+const NO_NUL: &str = "^[^\\u0000]*$";
+/// One line: nothing that controls a terminal.
+const LINE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+/// An absolute path.
+const ABSOLUTE: &str = "^/[^\\u0000]*$";
+/// A name as shells take it for a variable.
+const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+
+/// Completes the document as JSON.
+pub(super) fn refine(document: &mut Value) {
+    bodies_are_objects(document);
+    lift_descriptions(document);
+    exec_bodies(document);
+    streams(document);
+    for (name, change) in schemas() {
+        if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
+            merge(schema, change);
+        }
+    }
+    for (pointer, change) in inlined() {
+        if let Some(schema) = document.pointer_mut(pointer) {
+            merge(schema, change);
+        }
+    }
+    parameters(document);
+}
+
+/// Fields of components, to be merged into what their types say.
+fn schemas() -> [(&'static str, Value); 5] {
+    let absent = json!({"type": "null"});
+    let exec = json!({"properties": {
+        "command": {"pattern": NO_NUL},
+        "cwd": {"pattern": ABSOLUTE},
+        "env": {"propertyNames": {"pattern": VARIABLE}, "additionalProperties": {"pattern": NO_NUL}},
+    }});
+    [
+        ("ExecRequest", exec.clone()),
+        ("ExecInVmRequest", exec),
+        (
+            "CreateKey",
+            json!({
+                "properties": {"name": {"pattern": LINE}, "scopes": {"minItems": 1}},
+                "oneOf": [
+                    {
+                        "title": "A role", "required": ["role"],
+                        "properties": {
+                            "role": {"enum": ["agent", "operator", "admin"]}, "scopes": absent, "vm": absent
+                        },
+                    },
+                    {
+                        "title": "A key of one VM", "required": ["role", "vm"],
+                        "properties": {
+                            "role": {"const": "vm"}, "scopes": absent, "vm": {"type": ["integer", "string"]}
+                        },
+                    },
+                    {
+                        "title": "Scopes", "required": ["scopes"],
+                        "properties": {"scopes": {"type": "array"}, "role": absent, "vm": absent},
+                    },
+                ],
+            }),
+        ),
+        ("CreateAccount", json!({"properties": {"roots": roots(), "allowed_ips": {"maxItems": 100}}})),
+        (
+            "JoinWaitlist",
+            json!({"properties": {
+                "email": {"format": "email"},
+                "name": {"pattern": LINE}, "company": {"pattern": LINE}, "use_case": {"pattern": NO_NUL},
+            }}),
+        ),
+    ]
+}
+
+/// The same for bodies that stand inline.
+fn inlined() -> [(&'static str, Value); 2] {
+    [
+        (
+            "/paths/~1api~1swarm~1boot/post/requestBody/content/application~1json/schema",
+            json!({"properties": {
+                "count": {"type": "integer"},
+                "env": {"propertyNames": {"pattern": VARIABLE}, "additionalProperties": {"pattern": NO_NUL}},
+            }}),
+        ),
+        (
+            "/paths/~1api~1accounts~1{id}/patch/requestBody/content/application~1json/schema",
+            json!({"properties": {
+                "roots": merged(roots(), json!({"type": "array"})),
+                "allowed_ips": {"type": "array", "maxItems": 100},
+            }}),
+        ),
+    ]
+}
+
+fn roots() -> Value {
+    json!({"minItems": 1, "maxItems": 100, "items": {"pattern": ABSOLUTE}})
+}
+
+/// A body that may be absent is not one that may be `null`.
+fn bodies_are_objects(document: &mut Value) {
+    each_operation(document, |operation| {
+        let Some(body) = operation.get_mut("requestBody") else { return };
+        let Some(contents) = body.get_mut("content").and_then(Value::as_object_mut) else { return };
+        let mut optional = false;
+        for schema in contents.values_mut().filter_map(|content| content.get_mut("schema")) {
+            let object =
+                schema.get("oneOf").and_then(Value::as_array).and_then(|kinds| match kinds.as_slice() {
+                    [object, null] if null["type"] == "null" => Some(object.clone()),
+                    _ => None,
+                });
+            if let Some(object) = object {
+                *schema = object;
+                optional = true;
+            }
+        }
+        body["required"] = json!(!optional);
+    });
+}
+
+/// The description of a field that may be null stands beside its kinds, where readers look for it.
+fn lift_descriptions(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if !fields.contains_key("description")
+                && let Some([kind, null]) =
+                    fields.get_mut("oneOf").and_then(Value::as_array_mut).map(Vec::as_mut_slice)
+                && null["type"] == "null"
+                && let Some(description) = kind.as_object_mut().and_then(|kind| kind.remove("description"))
+            {
+                fields.insert("description".to_owned(), description);
+            }
+            fields.values_mut().for_each(lift_descriptions);
+        }
+        Value::Array(values) => values.iter_mut().for_each(lift_descriptions),
+        _ => {}
+    }
+}
+
+/// Where the path names the VM, the body does not; where it does not, the body must.
+fn exec_bodies(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let Some(request) = schemas.get_mut("ExecRequest") else { return };
+    let mut inside = request.clone();
+    inside["description"] = json!("The body of `POST /api/swarm/vm/{pid}/exec`.");
+    if let Some(properties) = inside["properties"].as_object_mut() {
+        properties.remove("vm");
+    }
+    request["description"] = json!("The body of `POST /api/exec`.");
+    request["required"] = json!(["command", "vm"]);
+    let description = request["properties"]["vm"]["description"].take();
+    request["properties"]["vm"] = json!({"$ref": "#/components/schemas/VmField", "description": description});
+    schemas.insert("ExecInVmRequest".to_owned(), inside);
+    let body = "/paths/~1api~1swarm~1vm~1{pid}~1exec/post/requestBody/content/application~1json/schema";
+    if let Some(schema) = document.pointer_mut(body) {
+        *schema = json!({"$ref": "#/components/schemas/ExecInVmRequest"});
+    }
+}
+
+/// A stream is described by each event of it, as readers of the document expect.
+fn streams(document: &mut Value) {
+    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+        let data = ["ExecData", "ExecExit", "StreamRefusal"]
+            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+        schemas["ExecStreamEvent"] = json!({
+            "type": "object",
+            "description": "One server-sent event of a command.",
+            "required": ["event", "data"],
+            "properties": {
+                "event": {
+                    "type": "string", "enum": ["stdout", "stderr", "exit", "error"],
+                    "description": "What it tells: `exit` and `error` are the last of their stream.",
+                },
+                "data": {
+                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                    "description": "JSON: `ExecData` of `stdout` and `stderr`, `ExecExit`, or `StreamRefusal` of `error`.",
+                },
+            },
+        });
+    }
+    each_operation(document, |operation| {
+        if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
+            *content = json!({
+                "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
+                "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
+            });
+        }
+    });
+}
+
+/// The words that some parameters may have are known here alone.
+fn parameters(document: &mut Value) {
+    let mut operations = Vec::new();
+    each_operation(document, |operation| {
+        operations.extend(operation["operationId"].as_str().map(str::to_owned))
+    });
+    operations.push(UNMATCHED.to_owned());
+    operations.sort_unstable();
+    let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+    let outcome = format!("^(done|refused|[1-5][0-9][0-9]|{})$", codes.join("|"));
+    each_operation(document, |operation| {
+        let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten() {
+            let change = match (id.as_str(), parameter["name"].as_str().unwrap_or_default()) {
+                ("list_audit", "action") => json!({"enum": operations}),
+                ("list_audit", "outcome") => json!({"pattern": outcome}),
+                ("revoke_all_keys", "all") => json!({"enum": [true]}),
+                _ => continue,
+            };
+            merge(&mut parameter["schema"], change);
+        }
+    });
+}
+
+/// Calls for each operation of the document.
+pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Value)) {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
+        item.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(&mut call);
+    }
+}
+
+/// Merges objects field by field; anything else takes the place of what stood there.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn merged(mut into: Value, from: Value) -> Value {
+    merge(&mut into, from);
+    into
+}

@@ -1,0 +1,289 @@
+//! The OpenAPI document: what the routes say of themselves, and what holds for all of them.
+
+mod examples;
+mod finer;
+pub(crate) mod refusals;
+
+use std::collections::BTreeMap;
+
+use skep_api::{
+    ErrorBody, ErrorCode, Failure,
+    exec::{ExecData, ExecExit, StreamRefusal},
+};
+use utoipa::{
+    OpenApi, ToSchema,
+    openapi::{
+        self, ContentBuilder, HeaderBuilder, InfoBuilder, ObjectBuilder, Ref, RefOr, Required, Response, Tag,
+        example::{Example, ExampleBuilder},
+        path::{Operation, Parameter, ParameterBuilder, ParameterIn},
+        schema::{Components, Type},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+
+use self::refusals::message;
+use crate::{
+    error::{reason_of, status_number},
+    request::API_VERSION,
+    session::PLAIN_COOKIE,
+};
+
+/// The refusals that many operations share, and what makes them possible.
+const COMMON: &[(ErrorCode, Needs)] = &[
+    (ErrorCode::MalformedRequest, Needs::Nothing),
+    (ErrorCode::UnknownField, Needs::Nothing),
+    (ErrorCode::InvalidValue, Needs::Parameters),
+    (ErrorCode::MissingParameter, Needs::Required),
+    (ErrorCode::MalformedBody, Needs::Body),
+    (ErrorCode::MissingToken, Needs::Key),
+    (ErrorCode::InvalidToken, Needs::Key),
+    (ErrorCode::TokenExpired, Needs::Key),
+    (ErrorCode::ScopeMissing, Needs::Scope),
+    (ErrorCode::AddressNotAllowed, Needs::Key),
+    (ErrorCode::HttpsRequired, Needs::Nothing),
+    (ErrorCode::BodyTooLarge, Needs::Body),
+    (ErrorCode::NotJson, Needs::Body),
+    (ErrorCode::RateLimited, Needs::Nothing),
+    (ErrorCode::Internal, Needs::Nothing),
+    (ErrorCode::StoreUnavailable, Needs::Key),
+];
+
+/// The operation that needs the key itself.
+const BEGINS_SESSION: &str = "create_session";
+
+/// What an operation must have for a refusal to be possible.
+#[derive(Debug, Clone, Copy)]
+enum Needs {
+    Nothing,
+    Key,
+    Scope,
+    /// A query or a body whose values may be wrong.
+    Parameters,
+    /// One of them that must be there.
+    Required,
+    Body,
+}
+
+#[derive(OpenApi)]
+#[openapi(components(schemas(ErrorBody, ExecData, ExecExit, StreamRefusal)))]
+struct Shared;
+
+/// The document without routes.
+pub(crate) fn beginning() -> openapi::OpenApi {
+    let mut document = Shared::openapi();
+    document.info =
+        InfoBuilder::new().title("skep").version(API_VERSION).description(Some(DESCRIPTION)).build();
+    document.tags = Some(vec![
+        tag("public", "Without a key"),
+        tag("keys", "Keys, and who the caller is"),
+        tag("accounts", "Tenants: each with keys, VMs and files that no other one sees"),
+        tag("session", "Sessions of browsers"),
+        tag("swarm", "MicroVMs, restored from a snapshot"),
+        tag("exec", "Commands inside VMs"),
+        tag("metrics", "What the server does, in figures"),
+        tag("audit", "Who did what from where, and how it ended"),
+        tag("waitlist", "Who asked to be told when there is room"),
+    ]);
+    let components = document.components.get_or_insert_with(Components::new);
+    components.add_security_scheme(
+        "bearer",
+        SecurityScheme::Http(
+            HttpBuilder::new()
+                .scheme(HttpAuthScheme::Bearer)
+                .description(Some(
+                    "A key: `Authorization: Bearer sk-skep-...`. The scopes named are all needed.",
+                ))
+                .build(),
+        ),
+    );
+    let cookie = ApiKeyValue::with_description(
+        PLAIN_COOKIE,
+        "What `POST /api/session` sets; under TLS its name is `__Host-skep_session`. It counts on requests of the same \
+         origin alone. The scopes are those of its key.",
+    );
+    components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+    components.schemas.insert("ErrorCode".to_owned(), codes());
+    document
+}
+
+/// What a reader needs to know before the first call.
+const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them.\n\n\
+    Every refusal is `{error, message}` with its stable code in the header `Skep-Error`. Every answer carries \
+    `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.\n\n\
+    Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.";
+
+fn tag(name: &str, description: &str) -> Tag {
+    openapi::tag::TagBuilder::new().name(name).description(Some(description)).build()
+}
+
+/// The schema of `Skep-Error`: every code, and the status that it comes with.
+fn codes() -> RefOr<openapi::schema::Schema> {
+    let lines: Vec<String> = ErrorCode::ALL
+        .iter()
+        .map(|code| format!("- `{}` ({}): {}", code.as_str(), status_number(code.kind()), code.meaning()))
+        .collect();
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(format!("The stable code of a refusal, and its status:\n{}", lines.join("\n"))))
+        .enum_values(Some(ErrorCode::ALL.iter().map(|code| code.as_str())))
+        .into()
+}
+
+/// Adds to every operation what all of them answer.
+pub(crate) fn complete(document: &mut openapi::OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        let operations = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+            &mut item.patch,
+            &mut item.head,
+            &mut item.options,
+            &mut item.trace,
+        ];
+        operations.into_iter().flatten().for_each(complete_operation);
+    }
+}
+
+fn complete_operation(operation: &mut Operation) {
+    add_session(operation);
+    for (code, needs) in COMMON {
+        if possible(operation, *needs) {
+            add_code(operation, *code);
+        }
+    }
+    operation.parameters.get_or_insert_default().push(request_id().into());
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response {
+            describe_refusals(response);
+            add_headers(status, response);
+        }
+    }
+}
+
+/// The one header that every operation takes. Whatever stands there is no reason for a refusal.
+fn request_id() -> Parameter {
+    ParameterBuilder::new()
+        .name("X-Request-Id")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("The id of this request in answer, log and audit: `[A-Za-z0-9._-]{1,128}`; else there is a new one"))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .example(Some("deploy-17.3".into()))
+        .build()
+}
+
+fn possible(operation: &Operation, needs: Needs) -> bool {
+    let has_key = !is_public(operation);
+    let body = operation.request_body.as_ref().and_then(written);
+    let parameters = operation.parameters.iter().flatten().filter_map(written);
+    let mut query = parameters.filter(|one| one.parameter_in == ParameterIn::Query);
+    match needs {
+        Needs::Nothing => true,
+        Needs::Key => has_key,
+        Needs::Scope => has_key && !scopes(operation).is_empty(),
+        Needs::Parameters => body.is_some() || query.next().is_some(),
+        Needs::Required => {
+            let whole = body.is_some_and(|body| body.required != Some(Required::False));
+            whole || query.any(|one| one.required == Required::True)
+        }
+        Needs::Body => body.is_some(),
+    }
+}
+
+/// What stands in the document itself: none of ours is a reference.
+fn written<T>(value: &RefOr<T>) -> Option<&T> {
+    match value {
+        RefOr::T(value) => Some(value),
+        RefOr::Ref(_) => None,
+    }
+}
+
+/// Adds a code to the response of its status.
+fn add_code(operation: &mut Operation, code: ErrorCode) {
+    let status = status_number(code.kind()).to_string();
+    let response =
+        operation.responses.responses.entry(status).or_insert_with(|| refusals::marked(&[]).into());
+    let RefOr::T(response) = response else { return };
+    let mut codes = refusals::take_codes(response);
+    if !codes.contains(&code) {
+        codes.push(code);
+    }
+    response.extensions = refusals::marked(&codes).extensions;
+}
+
+/// Makes a response of codes what callers read: which codes, what each means, and an example of each.
+fn describe_refusals(response: &mut Response) {
+    let codes = refusals::take_codes(response);
+    if codes.is_empty() {
+        return;
+    }
+    let lines = codes.iter().map(|code| format!("- `{}`: {}", code.as_str(), code.meaning()));
+    response.description = lines.collect::<Vec<_>>().join("\n");
+    let examples = codes.iter().map(|code| {
+        let body = ErrorBody { error: reason_of(code.kind()).to_owned(), message: message(*code).to_owned() };
+        let example = ExampleBuilder::new().summary(code.meaning()).value(serde_json::to_value(body).ok());
+        (code.as_str().to_owned(), example.build().into())
+    });
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(ErrorBody::name())));
+    let content = content.examples_from_iter(examples.collect::<BTreeMap<String, RefOr<Example>>>()).build();
+    response.content.insert("application/json".to_owned(), content.into());
+    let words = codes.iter().map(|code| code.as_str());
+    let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words));
+    let header = HeaderBuilder::new().description(Some("The stable code")).schema(Some(schema)).build();
+    response.headers.insert("Skep-Error".to_owned(), header.into());
+}
+
+/// What takes a key takes a session in its place, but for the operation that begins one.
+fn add_session(operation: &mut Operation) {
+    if is_public(operation) || operation.operation_id.as_deref() == Some(BEGINS_SESSION) {
+        return;
+    }
+    let scopes = scopes(operation);
+    if let Some(security) = &mut operation.security {
+        security.push(SecurityRequirement::new("session", scopes));
+    }
+}
+
+/// The scopes that an operation needs. They can be read in no other way.
+fn scopes(operation: &Operation) -> Vec<String> {
+    let first = operation.security.as_ref().and_then(|security| security.first());
+    let first = first.and_then(|one| serde_json::to_value(one).ok());
+    let scopes = first.and_then(|one| serde_json::from_value(one.get("bearer")?.clone()).ok());
+    scopes.unwrap_or_default()
+}
+
+fn add_headers(status: &str, response: &mut Response) {
+    let mut add = |name: &str, description: &str, schema: RefOr<openapi::schema::Schema>| {
+        let header = HeaderBuilder::new().description(Some(description)).schema(Some(schema)).build();
+        response.headers.insert(name.to_owned(), header.into());
+    };
+    let text = || RefOr::from(ObjectBuilder::new().schema_type(Type::String));
+    add("X-Request-Id", "The caller's, where it is `[A-Za-z0-9._-]{1,128}`, else a new one", text());
+    add("Skep-Version", "The version of the API", text());
+    if status == "429" {
+        add("RateLimit", "What is left, and in how many seconds there is more: `\"key\";r=0;t=7`", text());
+        add("RateLimit-Policy", "The limit: how many in how many seconds: `\"key\";q=60;w=60`", text());
+    }
+    if matches!(status, "429" | "503") {
+        add("Retry-After", "Seconds", ObjectBuilder::new().schema_type(Type::Integer).into());
+    }
+}
+
+/// Whether an operation says that it needs no key.
+pub(crate) fn is_public(operation: &Operation) -> bool {
+    operation.security.as_ref().is_some_and(|list| list.iter().all(|one| *one == Default::default()))
+}
+
+/// The document as it is served.
+///
+/// # Errors
+/// A fault of ours where it cannot be written as JSON.
+pub(crate) fn text(document: &openapi::OpenApi) -> Result<String, Failure> {
+    let value = serde_json::to_value(document);
+    let mut value = value.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+    finer::refine(&mut value);
+    examples::fill(&mut value);
+    Ok(value.to_string())
+}

@@ -1,0 +1,146 @@
+//! `GET /docs`: the document of the API to read and to try out, out of this binary alone.
+
+use std::{borrow::Cow, io::Read, sync::Arc};
+
+use axum::response::{IntoResponse, Response};
+use flate2::read::GzDecoder;
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{
+        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+        REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    },
+};
+use skep_api::ErrorCode;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+use utoipa_swagger_ui::{Config, serve};
+
+use super::Routes;
+use crate::{
+    error::{Refusal, UNKNOWN_ROUTE},
+    extract::{NoParameters, Query, Segment},
+    openapi::refusals::DocsFileRefused,
+};
+
+/// The page. It names its files and nothing else.
+const PAGE: &str = include_str!("docs/page.html");
+/// What starts Swagger UI on it.
+const START: &str = include_str!("docs/start.js");
+/// Scripts, styles and requests of our own alone. Swagger UI writes styles into its elements; no script stands in the page.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+/// What an operator may have replaced by the next version is asked for again.
+const CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// A file of Swagger UI that the page names. The other ones stay where they are.
+const FROM_SWAGGER_UI: [&str; 2] = ["swagger-ui.css", "swagger-ui-bundle.js"];
+
+/// The routes of this file.
+pub(crate) fn routes() -> Routes {
+    vec![routes!(docs).with_state(()), routes!(docs_file).with_state(())]
+}
+
+/// The documentation
+///
+/// Public. This document as a page, to read and to try out with a key that is typed in. Everything on it comes from this
+/// server.
+#[utoipa::path(
+    get, path = "/docs", tag = "public", operation_id = "docs", security(()),
+    responses((status = 200, description = "The page", content_type = "text/html", body = String,
+        example = json!("<!doctype html><title>skep API</title>")
+    ))
+)]
+async fn docs(_: Query<NoParameters>) -> Response {
+    answer("text/html; charset=utf-8", Cow::Borrowed(PAGE.as_bytes()))
+}
+
+/// A file of the documentation
+///
+/// Public. What the page consists of.
+#[utoipa::path(
+    get, path = "/docs/{file}", tag = "public", operation_id = "docs_file", security(()),
+    params(("file" = String, Path, description = "`start.js`, `swagger-ui-bundle.js` or `swagger-ui.css`",
+        example = "start.js")),
+    responses(
+        (status = 200, description = "The file", content(
+            (String = "text/css", example = json!(".swagger-ui { color: #3b4151 }")),
+            (String = "text/javascript", example = json!("SwaggerUIBundle({ url: \"/api/openapi.json\" })"))
+        )),
+        DocsFileRefused,
+    )
+)]
+async fn docs_file(
+    Segment(name): Segment,
+    _: Query<NoParameters>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    if name == "start.js" {
+        return Ok(answer("text/javascript; charset=utf-8", Cow::Borrowed(START.as_bytes())));
+    }
+    if !FROM_SWAGGER_UI.contains(&name.as_str()) {
+        return Err(Refusal::new(ErrorCode::UnknownRoute, UNKNOWN_ROUTE));
+    }
+    let config = Arc::new(Config::from("/api/openapi.json"));
+    let file = serve(&name, config).map_err(|error| Refusal::internal(error.to_string()))?;
+    let file = file.ok_or_else(|| Refusal::internal(format!("Swagger UI has no {name}")))?;
+    let kind =
+        if name.ends_with(".css") { "text/css; charset=utf-8" } else { "text/javascript; charset=utf-8" };
+    if !file.gzpipped || takes_gzip(&headers) {
+        let mut response = answer(kind, file.bytes);
+        if file.gzpipped {
+            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        return Ok(response);
+    }
+    let mut plain = Vec::new();
+    let read = GzDecoder::new(&*file.bytes).read_to_end(&mut plain);
+    read.map_err(|error| Refusal::internal(format!("{name}: {error}")))?;
+    Ok(answer(kind, Cow::Owned(plain)))
+}
+
+fn answer(kind: &'static str, bytes: Cow<'static, [u8]>) -> Response {
+    let headers: [(HeaderName, HeaderValue); 6] = [
+        (CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (CACHE_CONTROL, CACHE),
+        (VARY, HeaderValue::from_static("accept-encoding")),
+    ];
+    (headers, bytes.into_owned()).into_response()
+}
+
+/// Whether a caller says that it unpacks gzip.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let texts = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+        named && weight.is_none_or(|weight| weight.parse::<f32>().is_ok_and(|weight| weight > 0.0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_says_so_is_sent_gzip() {
+        for (value, takes) in [
+            ("gzip", true),
+            ("br, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip;q=x", false),
+            ("identity", false),
+            ("", false),
+            ("x-gzip", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(value))]);
+            assert_eq!(takes_gzip(&headers), takes, "{value}");
+        }
+        assert!(!takes_gzip(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,348 @@
+//! Who may do what: every operation of the document, tried with every sort of key.
+//!
+//! Each request is wrong in its query and its body too, so that the order of the checks shows: the key, the scope, what is
+//! asked, the resource.
+
+use jiff::{Timestamp, ToSpan};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use skep_api::{KeyId, Scope};
+use skep_store::RevokeKey;
+
+use crate::{
+    described::valid,
+    harness::{Refused, Skep, refused},
+    openapi::{Operation, document, operations},
+};
+
+/// What an operation answers to a request that is right, by a key with exactly its scopes: an operation without a row fails.
+struct Row {
+    id: &'static str,
+    /// What is appended to the path.
+    query: &'static str,
+    body: Option<&'static str>,
+    answer: Answer,
+}
+
+enum Answer {
+    /// It is done.
+    Done(u16),
+    /// Its resource is unknown: the status and the code.
+    Unknown(u16, &'static str),
+}
+
+use Answer::{Done, Unknown};
+
+const fn row(id: &'static str, answer: Answer) -> Row {
+    Row { id, query: "", body: None, answer }
+}
+
+const fn sends(id: &'static str, body: &'static str, answer: Answer) -> Row {
+    Row { id, query: "", body: Some(body), answer }
+}
+
+const NO_VM: Answer = Unknown(503, "swarm_unavailable");
+const NO_KEY: Answer = Unknown(404, "unknown_key");
+const NO_ACCOUNT: Answer = Unknown(404, "unknown_account");
+
+/// These servers have no swarm, so what is about a VM ends there; with VMs, `tests/separation.rs` goes on.
+const ROWS: &[Row] = &[
+    row("health", Done(200)),
+    row("openapi", Done(200)),
+    row("docs", Done(200)),
+    row("docs_file", Done(200)),
+    sends("join_waitlist", r#"{"email": "ada@example.com"}"#, Done(202)),
+    row("whoami", Done(200)),
+    row("create_session", Done(201)),
+    row("read_session", Done(200)),
+    row("end_session", Done(200)),
+    row("list_keys", Done(200)),
+    sends("create_key", r#"{"name": "made", "scopes": ["admin"]}"#, Done(201)),
+    Row { id: "revoke_all_keys", query: "?all=true", body: None, answer: Done(200) },
+    row("read_key", NO_KEY),
+    row("revoke_key", NO_KEY),
+    sends("rotate_key", "{}", NO_KEY),
+    row("list_accounts", Done(200)),
+    sends("create_account", r#"{"name": "made"}"#, Done(201)),
+    row("read_account", NO_ACCOUNT),
+    sends("change_account", "{}", NO_ACCOUNT),
+    row("delete_account", NO_ACCOUNT),
+    row("swarm_status", Done(200)),
+    sends("boot", "{}", NO_VM),
+    row("cleanup", NO_VM),
+    row("read_vm", NO_VM),
+    sends("change_vm", "{}", NO_VM),
+    row("end_vm", NO_VM),
+    row("console", NO_VM),
+    sends("exec", r#"{"command": "id", "vm": 4242}"#, NO_VM),
+    sends("exec_in_vm", r#"{"command": "id"}"#, NO_VM),
+    row("exec_again", NO_VM),
+    row("list_audit", Done(200)),
+    row("metrics", Done(200)),
+    row("list_waitlist", Done(200)),
+    row("remove_from_waitlist", Unknown(404, "unknown_waitlist_entry")),
+];
+
+impl Operation {
+    fn id(&self) -> &str {
+        self.described["operationId"].as_str().unwrap()
+    }
+
+    fn row(&self) -> &'static Row {
+        let found = ROWS.iter().find(|row| row.id == self.id());
+        found.unwrap_or_else(|| panic!("{} {} has no row here: say what it answers", self.method, self.path))
+    }
+
+    /// A request that no parameter of is right.
+    fn wrong(&self, skep: &Skep) -> RequestBuilder {
+        let path = format!("{}?bogus=1", self.concrete());
+        skep.bare(self.method.clone(), &path).header("content-type", "text/plain").body("{")
+    }
+
+    /// A request that is right, about nothing that exists.
+    fn right(&self, skep: &Skep) -> RequestBuilder {
+        self.right_at(skep, &self.concrete())
+    }
+
+    fn right_at(&self, skep: &Skep, path: &str) -> RequestBuilder {
+        let Row { query, body, .. } = self.row();
+        let request = skep.bare(self.method.clone(), &format!("{path}{query}"));
+        match body {
+            Some(body) => request.header("content-type", "application/json").body(*body),
+            None => request,
+        }
+    }
+}
+
+async fn guarded(skep: &Skep) -> Vec<Operation> {
+    operations(&document(skep).await).into_iter().filter(|operation| operation.scopes.is_some()).collect()
+}
+
+async fn expect(operation: &Operation, request: RequestBuilder, expected: (u16, &str, &str)) {
+    let Refused { status, code, message } = refused(request.send().await.unwrap()).await;
+    let found = (status, code.as_str(), message.as_str());
+    assert_eq!(found, expected, "{} {}", operation.method, operation.path);
+    // And the document says so.
+    let codes =
+        &operation.described["responses"][status.to_string()]["headers"]["Skep-Error"]["schema"]["enum"];
+    assert!(codes.as_array().unwrap().iter().any(|known| *known == code), "{} lacks {code}", operation.id());
+}
+
+#[tokio::test]
+async fn every_operation_has_a_row_and_every_row_an_operation() {
+    let skep = Skep::start().await;
+    let all = operations(&document(&skep).await);
+    for operation in &all {
+        operation.row();
+    }
+    for row in ROWS {
+        assert!(all.iter().any(|operation| operation.id() == row.id), "{} is no operation", row.id);
+    }
+}
+
+#[tokio::test]
+async fn without_a_good_key_nothing_else_is_looked_at() {
+    let skep = Skep::start().await;
+    let (revoked, record) = skep.key(Scope::ALL).await;
+    let revoke =
+        RevokeKey { account: skep.account.id, id: record.key.id, at: Timestamp::now(), request_id: None };
+    skep.store.revoke_key(revoke).await.unwrap();
+    let (expired, _) = skep.key_until(Scope::ALL, Some(Timestamp::now() - 1.second())).await;
+    let unknown = format!("sk-skep-prod-{}", "0123456789abcdef".repeat(4));
+    let one_letter_off =
+        format!("{}{}", &skep.admin[..76], if skep.admin.ends_with('0') { "1" } else { "0" });
+    for operation in guarded(&skep).await {
+        let with = |value: &str| operation.wrong(&skep).header("authorization", value);
+        expect(&operation, operation.wrong(&skep), (401, "missing_token", "Missing token")).await;
+        expect(&operation, with(""), (401, "missing_token", "Missing token")).await;
+        for value in [
+            "Bearer",
+            "Bearer sk-skep-prod-1",
+            &format!("Basic {}", skep.admin),
+            &skep.admin,
+            &format!("Bearer {unknown}"),
+            &format!("Bearer {one_letter_off}"),
+            &format!("Bearer {}", skep.admin.to_uppercase()),
+        ] {
+            expect(&operation, with(value), (401, "invalid_token", "Invalid token")).await;
+        }
+        for key in [&revoked, &expired] {
+            let request = operation.wrong(&skep).bearer_auth(key);
+            expect(&operation, request, (403, "token_expired", "Token expired")).await;
+        }
+    }
+}
+
+/// An account beside `default`, and a key of it with all that it may have.
+async fn tenant(skep: &Skep, name: &str) -> (String, String) {
+    let made = skep.post("/api/accounts", &json!({"name": name}).to_string()).await;
+    let account: Value = made.json().await.unwrap();
+    let id = account["id"].as_str().unwrap().to_owned();
+    let body = json!({"name": "all", "role": "admin", "account": id}).to_string();
+    let made: Value = skep.post("/api/keys", &body).await.json().await.unwrap();
+    (id, made["key"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn from_an_address_that_is_not_allowed_nothing_is_done() {
+    let skep = Skep::start().await;
+    let (account, key) = tenant(&skep, "acme").await;
+    let change = skep.request(Method::PATCH, &format!("/api/accounts/{account}"));
+    let change = change.json(&json!({"allowed_ips": ["192.0.2.0/24"]})).send().await.unwrap();
+    assert_eq!(change.status(), 200);
+    for operation in guarded(&skep).await {
+        let request = operation.wrong(&skep).bearer_auth(&key);
+        let Refused { status, code, message } = refused(request.send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), (403, "address_not_allowed"), "{}", operation.id());
+        assert!(message.contains("127.0.0.1") && !message.contains("192.0.2"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn without_each_scope_that_it_needs_an_operation_is_refused() {
+    let skep = Skep::start().await;
+    let mut needed = 0;
+    for operation in guarded(&skep).await {
+        for scope in operation.scopes.as_ref().unwrap() {
+            let others: Vec<Scope> = Scope::ALL.iter().copied().filter(|other| other != scope).collect();
+            let (key, _) = skep.key(&others).await;
+            let message = format!("this key lacks the scope `{scope}`; use a key that has it");
+            expect(&operation, operation.wrong(&skep).bearer_auth(key), (403, "scope_missing", &message))
+                .await;
+            needed += 1;
+        }
+    }
+    assert!(needed > 20, "{needed} scopes were looked at");
+}
+
+#[tokio::test]
+async fn the_method_comes_before_the_scope_and_after_the_key() {
+    let skep = Skep::start().await;
+    let (any, _) = skep.key(&[Scope::MetricsRead]).await;
+    for operation in guarded(&skep).await {
+        let path = format!("{}?bogus=1", operation.concrete());
+        let nothing = || skep.bare(Method::PUT, &path).body("{");
+        let Refused { status, code, .. } = refused(nothing().send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), (401, "missing_token"), "{path}");
+        let answer = nothing().bearer_auth(&any).send().await.unwrap();
+        assert!(answer.headers()["allow"].to_str().unwrap().contains(operation.method.as_str()), "{path}");
+        let Refused { status, code, .. } = refused(answer).await;
+        assert_eq!((status, code.as_str()), (405, "method_not_allowed"), "{path}");
+        if !operation.path.starts_with("/api/") {
+            // Above it, a path that does not exist is no secret.
+            continue;
+        }
+        let beside = format!("{}/no/such/path?bogus=1", operation.concrete());
+        let Refused { status, .. } = refused(skep.bare(Method::GET, &beside).send().await.unwrap()).await;
+        assert_eq!(status, 401, "{beside}");
+        let answer = skep.bare(Method::GET, &beside).bearer_auth(&any).send().await.unwrap();
+        let Refused { status, code, .. } = refused(answer).await;
+        assert_eq!((status, code.as_str()), (404, "unknown_route"), "{beside}");
+    }
+}
+
+/// Fails unless an answer is what the document says, in kind and content.
+async fn fits(operation: &Operation, document: &Value, status: u16, answer: Response) {
+    let kind = answer.headers()["content-type"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let contents = &operation.described["responses"][status.to_string()]["content"];
+    let content = contents.get(&kind).unwrap_or_else(|| panic!("{} answers {kind}", operation.id()));
+    let text = answer.text().await.unwrap();
+    let body =
+        if kind == "application/json" { serde_json::from_str(&text).unwrap() } else { Value::String(text) };
+    if let Err(error) = valid(document, &content["schema"], &body) {
+        panic!("{} answered what its schema does not allow: {error}: {body}", operation.id());
+    }
+}
+
+#[tokio::test]
+async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_the_resource() {
+    for operation in guarded(&Skep::start().await).await {
+        // One of its own: some of them end all keys.
+        let skep = Skep::start().await;
+        let (key, _) = skep.key(operation.scopes.as_ref().unwrap()).await;
+        let Refused { status, code, message } =
+            refused(operation.wrong(&skep).bearer_auth(&key).send().await.unwrap()).await;
+        assert_eq!(status, 400, "{}: {code} {message}", operation.id());
+        let answer = operation.right(&skep).bearer_auth(&key).send().await.unwrap();
+        match operation.row().answer {
+            Done(status) => {
+                assert_eq!(answer.status(), status, "{}", operation.id());
+                fits(&operation, &document(&skep).await, status, answer).await;
+            }
+            Unknown(status, code) => {
+                let found = refused(answer).await;
+                assert_eq!((found.status, found.code.as_str()), (status, code), "{}", operation.id());
+            }
+        }
+    }
+}
+
+/// The path of something that belongs to `default`, and of the same sort of thing that does not exist.
+fn foreign(path: &str, key: KeyId, account: &str) -> Option<(String, String)> {
+    let (name, own, nobodys) = match path {
+        path if path.contains("/keys/{id}") => ("{id}", key.to_string(), KeyId::generate().to_string()),
+        path if path.contains("/accounts/{id}") => {
+            ("{id}", account.to_owned(), skep_api::AccountId::generate().to_string())
+        }
+        path if path.contains("{pid}") => ("{pid}", "4242".to_owned(), "4243".to_owned()),
+        _ => return None,
+    };
+    let fill = |value: &str| path.replace(name, value).replace("{exec_id}", "exec_x");
+    Some((fill(&own), fill(&nobodys)))
+}
+
+#[tokio::test]
+async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
+    let skep = Skep::start().await;
+    let (_, key) = tenant(&skep, "acme").await;
+    let (victim, record) = skep.key(&[Scope::SwarmRead]).await;
+    let default = skep.account.id.to_string();
+    let mut compared = 0;
+    for operation in guarded(&skep).await {
+        let Some((own, nobodys)) = foreign(&operation.path, record.key.id, &default) else { continue };
+        let ask = async |path: &str| {
+            let answer = operation.right_at(&skep, path).bearer_auth(&key).send().await.unwrap();
+            refused(answer).await
+        };
+        let (foreign, unknown) = (ask(&own).await, ask(&nobodys).await);
+        let named = |path: &str| path.split('/').max_by_key(|part| part.len()).unwrap().to_owned();
+        let same =
+            foreign.message.replace(&named(&own), "X") == unknown.message.replace(&named(&nobodys), "X");
+        assert!(same, "{}: {} / {}", operation.id(), foreign.message, unknown.message);
+        assert_eq!((foreign.status, &foreign.code), (unknown.status, &unknown.code), "{}", operation.id());
+        let expected = match operation.row().answer {
+            // Whose accounts they are only the server's administrator sees.
+            _ if operation.scopes.as_ref().unwrap().contains(&Scope::ServerAdmin) => (403, "scope_missing"),
+            Unknown(status, code) => (status, code),
+            Done(_) => panic!("{} is about one thing, and its row says that it is there", operation.id()),
+        };
+        assert_eq!((foreign.status, foreign.code.as_str()), expected, "{}", operation.id());
+        compared += 1;
+    }
+    assert!(compared >= 10, "{compared} operations are about one thing");
+    // Nothing of the other account was touched.
+    assert_eq!(
+        skep.bare(Method::GET, "/api/whoami").bearer_auth(&victim).send().await.unwrap().status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn what_is_public_needs_no_key_and_looks_at_none() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut public = 0;
+    for operation in operations(&document) {
+        if operation.scopes.is_some() {
+            continue;
+        }
+        let Done(expected) = operation.row().answer else { panic!("{} is public", operation.id()) };
+        let bare = operation.right(&skep).send().await.unwrap();
+        assert_eq!(bare.status(), expected, "{}", operation.id());
+        fits(&operation, &document, expected, bare).await;
+        let wrong = operation.right(&skep).header("authorization", "Bearer nonsense").send().await.unwrap();
+        assert_eq!(wrong.status(), expected, "{}", operation.id());
+        public += 1;
+    }
+    assert!(public >= 5, "{public} operations are public");
+}

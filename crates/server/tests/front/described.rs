@@ -1,0 +1,196 @@
+//! The OpenAPI document is complete: nothing in it is left for a reader to guess.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use skep_api::ErrorCode;
+
+use crate::{
+    harness::Skep,
+    openapi::{Operation, document, operations},
+};
+
+fn is_text(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.trim().is_empty())
+}
+
+/// All examples of a body or an answer.
+fn examples(content: &Value) -> Vec<Value> {
+    let single = content.get("example").cloned();
+    let named = content.get("examples").and_then(Value::as_object);
+    single
+        .into_iter()
+        .chain(named.into_iter().flatten().map(|(_, example)| example["value"].clone()))
+        .collect()
+}
+
+/// The bodies and answers of an operation, each with where it stands.
+fn contents(operation: &Operation) -> Vec<(String, &Value)> {
+    let body = operation.described.get("requestBody").map(|body| ("body".to_owned(), body));
+    let responses = operation.described["responses"].as_object().unwrap();
+    let all = body.into_iter().chain(responses.iter().map(|(status, answer)| (status.clone(), answer)));
+    all.flat_map(|(at, holder)| {
+        let name = format!("{} {} {at}", operation.method, operation.path);
+        let contents = holder["content"].as_object().into_iter().flatten();
+        contents.map(move |(kind, content)| (format!("{name} {kind}"), content))
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn every_operation_says_what_it_is() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let tags: BTreeSet<&str> =
+        document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+    for operation in operations(&document) {
+        let Operation { method, path, scopes, described } = &operation;
+        for field in ["summary", "description", "operationId"] {
+            assert!(is_text(&described[field]), "{method} {path} has no {field}");
+        }
+        let own = described["tags"].as_array().unwrap();
+        assert!(own.len() == 1 && tags.contains(own[0].as_str().unwrap()), "{method} {path}: {own:?}");
+        if scopes.is_none() {
+            assert_eq!(described["security"], json!([{}]), "{method} {path}");
+            assert!(described["description"].as_str().unwrap().starts_with("Public."), "{method} {path}");
+        }
+        for parameter in described["parameters"].as_array().into_iter().flatten() {
+            assert!(is_text(&parameter["description"]), "{method} {path}: {parameter}");
+            assert!(parameter["schema"].is_object(), "{method} {path}: {parameter}");
+            let in_path = parameter["in"] == "path";
+            assert!(!in_path || parameter.get("example").is_some(), "{method} {path}: {parameter}");
+        }
+        let done: Vec<&String> = described["responses"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .filter(|status| status.starts_with('2'))
+            .collect();
+        assert_eq!(done.len(), 1, "{method} {path}: {done:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_body_and_answer_has_examples_that_its_schema_allows() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    for operation in operations(&document) {
+        let all = contents(&operation);
+        let answers = operation.described["responses"].as_object().unwrap().len();
+        assert!(all.len() >= answers, "{}: an answer without a body", operation.path);
+        for (at, content) in all {
+            let examples = examples(content);
+            assert!(!examples.is_empty(), "{at} has no example");
+            for example in examples {
+                if let Err(error) = valid(&document, &content["schema"], &example) {
+                    panic!("{at}: {example}: {error}");
+                }
+            }
+            assert!(
+                valid(&document, &content["schema"], &json!([[7]])).is_err() || at.contains("openapi.json"),
+                "{at} allows anything"
+            );
+        }
+    }
+}
+
+/// Whether a value is as a schema of the document says.
+pub(crate) fn valid(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    let mut whole = schema.clone();
+    whole["components"] = document["components"].clone();
+    let validator = jsonschema::draft202012::options().should_validate_formats(true).build(&whole).unwrap();
+    validator.validate(value).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_codes() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut seen = BTreeSet::new();
+    for operation in operations(&document) {
+        let Operation { method, path, described, .. } = &operation;
+        let mut own = BTreeSet::new();
+        for (status, answer) in described["responses"].as_object().unwrap() {
+            for header in ["X-Request-Id", "Skep-Version"] {
+                assert!(answer["headers"][header].is_object(), "{method} {path} {status}: {header}");
+            }
+            if !status.starts_with(['4', '5']) {
+                continue;
+            }
+            let codes = answer["headers"]["Skep-Error"]["schema"]["enum"].as_array();
+            let codes = codes.unwrap_or_else(|| panic!("{method} {path} {status} has no codes"));
+            assert_eq!(
+                answer["content"]["application/json"]["schema"]["$ref"],
+                "#/components/schemas/ErrorBody"
+            );
+            for code in codes {
+                let code = code.as_str().unwrap();
+                let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code).unwrap();
+                let example = &answer["content"]["application/json"]["examples"][code];
+                assert!(is_text(&example["value"]["message"]), "{method} {path} {status} {code}");
+                assert!(answer["description"].as_str().unwrap().contains(known.meaning()), "{code}");
+                own.insert(code.to_owned());
+            }
+        }
+        for code in needed(&operation) {
+            assert!(own.contains(code), "{method} {path} lacks {code}");
+        }
+        seen.extend(own);
+    }
+    // A code that no operation gives is of a route that does not exist, or of what is no request yet.
+    let all: BTreeSet<String> = ErrorCode::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    let elsewhere: Vec<&String> = all.difference(&seen).collect();
+    assert_eq!(elsewhere, ["method_not_allowed"]);
+}
+
+/// The codes that an operation cannot be without.
+fn needed(operation: &Operation) -> Vec<&'static str> {
+    let Operation { path, scopes, described, .. } = operation;
+    let mut needed = vec!["malformed_request", "unknown_field", "https_required", "rate_limited", "internal"];
+    if scopes.is_some() {
+        needed.extend(["missing_token", "invalid_token", "token_expired", "address_not_allowed"]);
+    }
+    if scopes.as_ref().is_some_and(|scopes| !scopes.is_empty()) {
+        needed.push("scope_missing");
+    }
+    if described.get("requestBody").is_some() {
+        needed.extend(["malformed_body", "invalid_value", "body_too_large", "not_json"]);
+    }
+    for (segment, code) in
+        [("{pid}", "unknown_vm"), ("/keys/{id}", "unknown_key"), ("/accounts/{id}", "unknown_account")]
+    {
+        needed.extend(path.contains(segment).then_some(code));
+    }
+    needed
+}
+
+#[tokio::test]
+async fn every_field_is_described() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut count = 0;
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        assert!(is_text(&schema["description"]), "{name} has no description");
+        count += fields(name, schema);
+    }
+    for operation in operations(&document) {
+        for (at, content) in contents(&operation) {
+            count += fields(&at, &content["schema"]);
+        }
+    }
+    assert!(count > 100, "{count} fields were looked at");
+}
+
+fn fields(at: &str, schema: &Value) -> usize {
+    let mut count = 0;
+    // An alternative narrows fields that are described where they stand whole.
+    let narrows = schema.get("required").is_some() && schema.get("title").is_some();
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        assert!(narrows || is_text(&field["description"]), "{at}.{name} has no description: {field}");
+        count += 1 + fields(&format!("{at}.{name}"), field);
+    }
+    for kind in ["allOf", "oneOf", "anyOf"] {
+        count += schema[kind].as_array().into_iter().flatten().map(|part| fields(at, part)).sum::<usize>();
+    }
+    count + schema.get("items").map_or(0, |items| fields(&format!("{at}[]"), items))
+}

@@ -1,0 +1,207 @@
+"""Supplies what only this very server knows: living VMs, ids of keys and accounts, and what no schema can say.
+
+Valid input is made to mean something (a process id that lives, an end in the future); invalid input stays as it is, but
+for what would cut the branch that the run sits on: its own key, and its own account.
+"""
+
+import atexit
+import collections
+import json
+import os
+import secrets
+import threading
+
+import requests
+import schemathesis
+
+URL = os.environ["SKEP_URL"]
+KEY = os.environ["SKEP_API_KEY"]
+REPORT = os.environ["SKEP_FUZZ_REPORT"]
+
+# VMs that are booted for the run's own needs, and boots that the run itself may make: each takes a second or more.
+MOST_SUPPLIED = 12
+MOST_BOOTED = 8
+FUTURE = "2126-05-01T12:00:00Z"
+
+session = requests.Session()
+session.trust_env = False
+session.headers["Authorization"] = f"Bearer {KEY}"
+lock = threading.RLock()
+statuses = collections.defaultdict(collections.Counter)
+
+
+def call(method, path, **options):
+    answer = session.request(method, URL + path, timeout=120, **options)
+    answer.raise_for_status()
+    return answer.json()
+
+
+OWN = call("GET", "/api/whoami")
+
+
+def fresh(prefix):
+    """A name that nothing has yet, of this run or of another."""
+    return f"{prefix}-{secrets.token_hex(6)}"
+
+
+def new_account():
+    return call("POST", "/api/accounts", json={"name": fresh("spare")})["id"]
+
+
+def new_key():
+    return call("POST", "/api/keys", json={"name": fresh("spare"), "scopes": ["swarm:read"]})["id"]
+
+
+def new_entry():
+    email = f"{fresh('spare')}@example.com"
+    call("POST", "/api/waitlist", json={"email": email})
+    return email
+
+
+class Vms:
+    """One VM for all that only looks at it, and others for what ends them."""
+
+    def __init__(self):
+        self.pid = None
+        self.command = None
+        self.supplied = 0
+        self.booted = 0
+
+    def boot(self):
+        if self.supplied >= MOST_SUPPLIED:
+            return None
+        self.supplied += 1
+        body = {"ttl_ms": 600_000}
+        return str(call("POST", "/api/swarm/boot", json=body)["vms"][0]["pid"])
+
+    def living(self):
+        with lock:
+            if self.pid is not None:
+                known = session.get(f"{URL}/api/swarm/vm/{self.pid}", timeout=120)
+                if known.status_code != 200:
+                    self.pid = self.command = None
+            if self.pid is None:
+                self.pid = self.boot()
+            return self.pid
+
+    def streamed(self):
+        """A command to come back to."""
+        with lock:
+            pid = self.living()
+            if pid is not None and self.command is None:
+                body = {"command": "echo fuzz", "stream": True}
+                answer = session.post(f"{URL}/api/swarm/vm/{pid}/exec", json=body, timeout=120)
+                self.command = answer.headers["skep-exec-id"]
+            return pid, self.command
+
+
+vms = Vms()
+spare_account = new_account()
+spare_key = new_key()
+turns = collections.Counter()
+
+
+def turn(operation):
+    with lock:
+        turns[operation] += 1
+        return turns[operation]
+
+
+def supply(operation, case):
+    """Path parameters that exist, for most of the valid cases."""
+    path = case.path_parameters
+    nth = turn(operation)
+    if not path or nth % 4 == 0:
+        return
+    if operation in ("read_vm", "console", "change_vm", "exec_in_vm"):
+        path["pid"] = vms.living() or path["pid"]
+    elif operation == "exec_again":
+        pid, command = vms.streamed()
+        if command is not None:
+            path.update(pid=pid, exec_id=command)
+    elif operation == "end_vm" and nth <= 3:
+        with lock:
+            path["pid"] = vms.boot() or path["pid"]
+    elif operation == "read_key":
+        path["id"] = spare_key
+    elif operation in ("revoke_key", "rotate_key"):
+        path["id"] = new_key()
+    elif operation in ("read_account", "change_account"):
+        path["id"] = spare_account
+    elif operation == "delete_account":
+        path["id"] = new_account()
+    elif operation == "remove_from_waitlist":
+        path["entry"] = new_entry()
+    elif operation == "docs_file":
+        path["file"] = ["start.js", "swagger-ui.css", "swagger-ui-bundle.js"][nth % 3]
+
+
+def make_sense(operation, body):
+    """What is valid by its schema, and yet refused for a reason that a schema cannot know."""
+    if not isinstance(body, dict):
+        return
+    if operation in ("create_key", "rotate_key") and isinstance(body.get("expires_at"), str):
+        body["expires_at"] = FUTURE
+    if operation in ("create_account", "change_account"):
+        if body.get("roots"):
+            body["roots"] = [f"/srv/{fresh('root')}"]
+        if body.get("allowed_ips"):
+            body["allowed_ips"] = ["127.0.0.0/8", "::1", "192.0.2.7"][: len(body["allowed_ips"])]
+    if operation == "change_vm" and isinstance(body.get("ttl_ms"), int):
+        body["ttl_ms"] = max(body["ttl_ms"], 600_000)
+    if operation == "boot":
+        with lock:
+            vms.booted += 1
+            # What names no template is a real boot; the others are looked up and not found.
+            if vms.booted > MOST_BOOTED:
+                body["template"] = "none"
+        if isinstance(body.get("count"), (int, float)):
+            body["count"] = 1
+        body["ttl_ms"] = 20_000
+    if operation in ("exec", "exec_in_vm"):
+        body["timeout"] = min(body.get("timeout") or 2_000, 2_000)
+    if operation == "exec" and turn("vm of exec") % 4 != 0:
+        body["vm"] = vms.living() or body.get("vm")
+
+
+def spare_own(operation, case):
+    """Keeps the run's own key and account, in every case."""
+    path = case.path_parameters or {}
+    if operation == "revoke_key" and path.get("id") == OWN["key"]["id"]:
+        path["id"] = new_key()
+    if operation == "change_account" and path.get("id") == OWN["account"]["id"]:
+        path["id"] = spare_account
+    if operation == "revoke_all_keys":
+        case.query = dict(case.query or {})
+        case.query["account"] = spare_account
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    operation = case.operation.definition.raw.get("operationId")
+    meta = case.meta
+    valid = meta is not None and meta.generation.mode.is_positive
+    stateful = meta is not None and meta.phase.name.value == "stateful"
+    if valid:
+        if not stateful:
+            supply(operation, case)
+        if isinstance(case.body, dict) or operation == "boot":
+            make_sense(operation, case.body)
+    spare_own(operation, case)
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    operation = case.operation.definition.raw.get("operationId")
+    unexpected = response.request.method.upper() != case.operation.method.upper()
+    with lock:
+        statuses["another method" if unexpected else operation][response.status_code] += 1
+    if operation == "boot" and response.status_code == 201 and case.meta.phase.name.value != "stateful":
+        for vm in response.json()["vms"]:
+            session.delete(f"{URL}/api/swarm/vm/{vm['pid']}", timeout=120)
+
+
+@atexit.register
+def report():
+    with open(REPORT, "w") as out:
+        json.dump({name: dict(counts) for name, counts in statuses.items()}, out, indent=1, sort_keys=True)
