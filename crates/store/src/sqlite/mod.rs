@@ -37,7 +37,7 @@ use tokio::sync::broadcast;
 use self::{
     fault::Fault,
     file::DatabaseFile,
-    known_keys::{Known, KnownKeys},
+    known_keys::{Commits, Known, KnownKeys},
     readers::Readers,
     writer::Writer,
 };
@@ -94,8 +94,14 @@ impl SqliteStore {
         opened.await.map_err(|error| Error::Internal { path, source: Cause::of(&error) })?
     }
 
-    fn of(writer: Writer, file: Arc<DatabaseFile>) -> std::result::Result<Self, Fault> {
-        let (known_keys, path) = (KnownKeys::new(&file)?, file.path().to_owned());
+    fn of(
+        connection: Connection,
+        file: Arc<DatabaseFile>,
+        observer: Arc<dyn CommitObserver>,
+    ) -> std::result::Result<Self, Fault> {
+        let commits = Commits::observed_by(observer);
+        let (known_keys, path) = (KnownKeys::new(&file, commits.clone())?, file.path().to_owned());
+        let writer = Writer::start(connection, Arc::clone(&file), Arc::new(commits))?;
         let revocations = broadcast::channel(REVOCATIONS).0;
         Ok(Self { writer, readers: Readers::new(file), known_keys, path, revocations })
     }
@@ -120,8 +126,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
-    let writer = Writer::start(connection, Arc::clone(&file), Arc::clone(&settings.observer))?;
-    SqliteStore::of(writer, file)
+    SqliteStore::of(connection, file, Arc::clone(&settings.observer))
 }
 
 #[async_trait]

@@ -165,8 +165,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     migrations::migrate(&mut connection).unwrap();
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
-    let writer = Writer::start(connection, Arc::clone(&file), Arc::new(())).unwrap();
-    let store = SqliteStore::of(writer, file).unwrap();
+    let store = SqliteStore::of(connection, file, Arc::new(())).unwrap();
 
     let account = default_account(&store).await.id;
     let mut answered = Vec::new();
@@ -226,6 +225,8 @@ async fn a_key_that_another_process_revokes_is_known_as_revoked_at_once() {
         assert_eq!(found.record.key.revoked_at, None);
     }
     elsewhere.revoke_key(revocation(account, ids[0], 5)).await.unwrap();
+    // What another process takes to end.
+    tokio::time::sleep(2 * known_keys::GLANCE).await;
     let revoked = store.key_by_hash(keys[0].hash).await.unwrap().unwrap();
     assert!(revoked.record.key.revoked_at.is_some(), "{revoked:?}");
     let other = store.key_by_hash(keys[1].hash).await.unwrap().unwrap();
@@ -241,14 +242,16 @@ async fn what_was_read_before_a_commit_is_not_kept_after_it() {
     let new = new_key(account, "old", 7);
     let id = store.create_key(new.clone()).await.unwrap().key.id;
 
-    let known_keys =
-        KnownKeys::new(&DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap()).unwrap();
-    let Known::Nothing(version) = known_keys.look_up(&new.hash) else { panic!("it was never presented") };
+    let file = DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap();
+    let known = KnownKeys::new(&file, Commits::observed_by(Arc::new(()))).unwrap();
+    let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("it was never presented") };
     let old = store.key_by_hash(new.hash).await.unwrap().unwrap();
     store.revoke_key(revocation(account, id, 5)).await.unwrap();
-    assert!(matches!(known_keys.look_up(&new.hash), Known::Nothing(now) if now != version));
-    known_keys.keep(new.hash, old.clone(), version);
-    let Known::Nothing(version) = known_keys.look_up(&new.hash) else { panic!("the old record was kept") };
-    known_keys.keep(new.hash, old, version);
-    assert!(matches!(known_keys.look_up(&new.hash), Known::Key(_)), "what is kept is found");
+    // To these known keys the store is another process.
+    tokio::time::sleep(2 * known_keys::GLANCE).await;
+    assert!(matches!(known.look_up(&new.hash), Known::Nothing(now) if now != version));
+    known.keep(new.hash, old.clone(), version);
+    let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("the old record was kept") };
+    known.keep(new.hash, old, version);
+    assert!(matches!(known.look_up(&new.hash), Known::Key(_)), "what is kept is found");
 }
