@@ -109,9 +109,9 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
-    let gate = Gate::new(store, uses, Arc::clone(&limiter));
+    let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
     let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
-    let guarded = described(guarded).layer(from_fn_with_state(gate.clone(), guard));
+    let guarded = described(guarded).layer(from_fn_with_state(Arc::clone(&gate), guard));
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
@@ -147,7 +147,7 @@ fn described(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
 }
 
 /// Whatever no route matches. Below /api the key comes first: strangers learn nothing, not even what is not there.
-async fn unknown(State(gate): State<Gate>, request: Request) -> Refusal {
+async fn unknown(State(gate): State<Arc<Gate>>, request: Request) -> Refusal {
     let path = request.uri().path();
     if (path == "/api" || path.starts_with("/api/"))
         && let Err(refusal) = gate.admit(request.uri(), request.headers(), request.extensions()).await

@@ -37,7 +37,6 @@ pub(crate) struct Identity {
 }
 
 /// What it takes to know a caller.
-#[derive(Clone)]
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
     uses: KeyUses,
@@ -107,7 +106,7 @@ impl Gate {
 
 /// The layer around all routes that are not public.
 pub(crate) async fn guard(
-    State(gate): State<Gate>,
+    State(gate): State<Arc<Gate>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {

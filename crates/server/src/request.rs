@@ -11,7 +11,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use jiff::Timestamp;
 use skep_accounts::redacted;
 use ulid::Ulid;
@@ -69,10 +69,11 @@ pub(crate) struct Arrival {
 
 /// The outermost layer: id and arrival for those inside, headers and the log's line on the way out.
 pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request, next: Next) -> Response {
-    let mut under_way = metrics.begin(&request);
+    let route = route_of(request.extensions());
+    let mut under_way = metrics.begin(request.method(), Arc::clone(&route));
     let id = RequestId::of(request.headers());
     let arrival = Arrival { at: Instant::now(), wall: Timestamp::now() };
-    let mut line = Line::new(&request, id.clone(), arrival.at);
+    let mut line = Line::new(&request, id.clone(), route, arrival.at);
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(arrival);
     let mut response = error::in_our_shape(next.run(Unread::watch(request)).await);
@@ -87,11 +88,16 @@ pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request
     response
 }
 
+/// The route and not the path: what callers wrote has no place in log and metrics.
+fn route_of(extensions: &Extensions) -> Arc<str> {
+    extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).into()
+}
+
 /// The log's line of one request. Written when dropped, so that a caller who went away leaves one too.
 struct Line {
     id: RequestId,
     method: Method,
-    route: String,
+    route: Arc<str>,
     peer: Option<IpAddr>,
     arrived: Instant,
     status: Option<StatusCode>,
@@ -99,11 +105,8 @@ struct Line {
 }
 
 impl Line {
-    fn new(request: &Request, id: RequestId, arrived: Instant) -> Self {
-        let extensions = request.extensions();
-        // The route and not the path: what callers wrote has no place in the log.
-        let route = extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
-        let peer = Origin::of(extensions).address();
+    fn new(request: &Request, id: RequestId, route: Arc<str>, arrived: Instant) -> Self {
+        let peer = Origin::of(request.extensions()).address();
         Self { id, method: request.method().clone(), route, peer, arrived, status: None, cause: None }
     }
 }
@@ -111,7 +114,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let Self { id, method, route, arrived, .. } = self;
-        let request_id = id.as_str();
+        let (request_id, route) = (id.as_str(), &**route);
         let duration_ms = milliseconds(arrived.elapsed());
         let peer = self.peer.map(|peer| peer.to_string()).unwrap_or_default();
         let Some(status) = self.status.map(|status| status.as_u16()) else {

@@ -68,11 +68,13 @@ fn is_id(text: &str) -> bool {
 struct Noted {
     queue: AuditQueue,
     trail: Trail,
-    action: String,
+    actions: Arc<Actions>,
+    method: Method,
+    route: Option<MatchedPath>,
     is_write: bool,
     address: Option<std::net::IpAddr>,
     at: Timestamp,
-    request_id: String,
+    request_id: Option<RequestId>,
     state: Stage,
 }
 
@@ -90,18 +92,17 @@ impl Noted {
     fn begin(desk: AuditDesk, request: &Request, trail: Trail) -> Self {
         let extensions: &Extensions = request.extensions();
         let method = request.method();
-        let route = extensions.get::<MatchedPath>().map(MatchedPath::as_str);
-        let action = route.and_then(|route| desk.actions.id(route, method)).unwrap_or(UNMATCHED).to_owned();
         let arrival = extensions.get::<Arrival>().map(|arrival| arrival.wall);
-        let request_id = extensions.get::<RequestId>().map(|id| id.as_str().to_owned());
         Self {
             queue: desk.queue,
             trail,
-            action,
+            actions: desk.actions,
+            method: method.clone(),
+            route: extensions.get().cloned(),
             is_write: ![Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(method),
             address: Origin::of(extensions).address(),
             at: arrival.unwrap_or_else(Timestamp::now),
-            request_id: request_id.unwrap_or_default(),
+            request_id: extensions.get().cloned(),
             state: Stage::UnderWay,
         }
     }
@@ -123,14 +124,17 @@ impl Noted {
 
     fn entry(&self, status: Option<StatusCode>, code: Option<ErrorCode>) -> NewAuditEntry {
         let found = self.trail.found();
+        let route = self.route.as_ref().map(MatchedPath::as_str);
+        let action = route.and_then(|route| self.actions.id(route, &self.method)).unwrap_or(UNMATCHED);
+        let request_id = self.request_id.as_ref().map_or("", RequestId::as_str);
         let entry = AuditEntry {
             at: self.at,
             key: found.key,
             address: self.address,
-            action: self.action.clone(),
+            action: action.to_owned(),
             resource: found.resource,
             outcome: Outcome { status: status.map(|status| status.as_u16()), code },
-            request_id: self.request_id.clone(),
+            request_id: request_id.to_owned(),
         };
         NewAuditEntry { id: AuditId::generate(), account: found.account, entry }
     }

@@ -67,13 +67,13 @@ const REASONS: [EndReason; 8] = [
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabels {
     method: &'static str,
-    route: String,
+    route: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AnswerLabels {
     method: &'static str,
-    route: String,
+    route: Arc<str>,
     status: u16,
 }
 

@@ -1,11 +1,8 @@
 //! Requests: counted when they end, however they end.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
-use axum::{
-    extract::{MatchedPath, Request},
-    response::Response,
-};
+use axum::response::Response;
 use http::Method;
 use skep_api::ErrorCode;
 
@@ -14,28 +11,24 @@ use crate::error::SKEP_ERROR;
 
 /// The status of a caller that went away, as proxies write it down.
 const CALLER_GONE: u16 = 499;
-/// The route of a path that no route matches.
-const UNMATCHED: &str = "unmatched";
-
 /// A request under way. It is counted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     metrics: Metrics,
     method: &'static str,
-    route: String,
+    route: Arc<str>,
     began: Instant,
     status: u16,
 }
 
 impl Metrics {
-    /// A request has begun.
-    pub(crate) fn begin(&self, request: &Request) -> UnderWay {
+    /// A request of this route has begun.
+    pub(crate) fn begin(&self, method: &Method, route: Arc<str>) -> UnderWay {
         self.0.in_flight.inc();
-        let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
         UnderWay {
             metrics: self.clone(),
-            method: known_method(request.method()),
-            route: route.to_owned(),
+            method: known_method(method),
+            route,
             began: Instant::now(),
             status: CALLER_GONE,
         }
@@ -56,12 +49,12 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Self { metrics, method, began, status, .. } = self;
-        let (inner, method, status, route) = (&metrics.0, *method, *status, std::mem::take(&mut self.route));
+        let Self { metrics, method, route, began, status } = self;
+        let (inner, method, status) = (&metrics.0, *method, *status);
         inner.in_flight.dec();
-        let labels = RouteLabels { method, route: route.clone() };
+        let labels = RouteLabels { method, route: Arc::clone(route) };
         inner.durations.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
-        inner.requests.get_or_create(&AnswerLabels { method, route, status }).inc();
+        inner.requests.get_or_create(&AnswerLabels { method, route: Arc::clone(route), status }).inc();
     }
 }
 
