@@ -85,6 +85,7 @@ async fn create(
     State(desk): State<AccountDesk>,
     _: Caller<ServerAdmin>,
     _: Query<NoParameters>,
+    call: Call,
     Body(request): Body<CreateAccount>,
 ) -> Created<Account> {
     let granted = account(&request)?;
@@ -99,7 +100,9 @@ async fn create(
         limits: granted.limits,
         at: Timestamp::now(),
     });
-    created(shown(made.await?))
+    let made = made.await?;
+    call.trail.acts_on(made.id);
+    created(shown(made))
 }
 
 /// Read an account

@@ -254,6 +254,7 @@ async fn revoke_all(
         return Err(Refusal::new(ErrorCode::MissingParameter, message));
     }
     let account = desk.account(&caller, query.account).await?;
+    call.trail.acts_on(account.id);
     let spared = (query.own != Some(true)).then_some(caller.key.id);
     let revoked = desk.store.revoke_all_keys(RevokeAllKeys {
         account: account.id,

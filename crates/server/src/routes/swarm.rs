@@ -112,6 +112,7 @@ async fn cleanup(
     call: Call,
     _: NoBody,
 ) -> Answer<CleanupAnswer> {
+    call.trail.acts_on(caller.account.id);
     let terminated = desk.vms.swarm()?.cleanup(&caller.account.id, call.id.as_str()).await?;
     Ok(Json(CleanupAnswer { terminated }))
 }

@@ -47,6 +47,21 @@ async fn a_write_leaves_an_entry_and_a_read_none() {
 }
 
 #[tokio::test]
+async fn what_is_done_to_an_account_names_it() {
+    let skep = Skep::start().await;
+    let request = skep.request(Method::POST, "/api/accounts").json(&json!({"name": "acme"}));
+    let made: Value = request.send().await.unwrap().json().await.unwrap();
+    let id = made["id"].as_str().unwrap();
+    let revoked = skep.request(Method::DELETE, &format!("/api/keys?all=true&account={id}"));
+    assert_eq!(revoked.send().await.unwrap().status(), 200);
+    let found = entries(&skep, "", 2).await;
+    let mut told: Vec<_> =
+        found.iter().map(|entry| (entry["action"].as_str().unwrap(), &entry["resource"])).collect();
+    told.sort_by_key(|(action, _)| *action);
+    assert_eq!(told, [("create_account", &made["id"]), ("revoke_all_keys", &made["id"])]);
+}
+
+#[tokio::test]
 async fn refusals_leave_entries_of_whoever_was_refused() {
     let skep = Skep::start().await;
     let (agent, record) = skep.key(&[Scope::SwarmRead]).await;
