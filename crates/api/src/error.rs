@@ -93,6 +93,8 @@ error_codes! {
     HttpsRequired = "https_required" => Forbidden,
     /// A path that does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
+    /// The workspace's user may not do this to the file.
+    PermissionDenied = "permission_denied" => Forbidden,
     /// No such route.
     UnknownRoute = "unknown_route" => NotFound,
     /// No such VM of this account.
@@ -133,10 +135,14 @@ error_codes! {
     QuotaExceeded = "quota_exceeded" => Conflict,
     /// A file stands where a directory should be, or the other way round.
     NotADirectory = "not_a_directory" => Conflict,
+    /// It is a directory, or has no content: a FIFO, a device, a socket.
+    NotAFile = "not_a_file" => Conflict,
     /// The command could not be started.
     ExecFailed = "exec_failed" => Conflict,
     /// The body is over the limit.
     BodyTooLarge = "body_too_large" => TooLarge,
+    /// The path leads through too many links.
+    TooManyLinks = "too_many_links" => Unprocessable,
     /// The template does not match its checksums.
     TemplateDamaged = "template_damaged" => Unprocessable,
     /// Too many requests.

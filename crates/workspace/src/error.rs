@@ -1,7 +1,11 @@
 //! Why an operation was refused.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
+use rustix::io::Errno;
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
 /// Why an operation was refused. The message is for the caller; the cause is the source.
@@ -52,6 +56,60 @@ pub enum Error {
         /// As the caller named it.
         path: String,
     },
+    /// A root that is none.
+    #[error("the root {} cannot be used: {source}; name a folder that is there", path.display())]
+    Root {
+        /// As it is configured.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// Nothing is there.
+    #[error("`{path}` does not exist; `GET /api/ls` shows what its folder has")]
+    UnknownPath {
+        /// As the caller named it.
+        path: String,
+    },
+    /// It lies, or leads, elsewhere.
+    #[error(
+        "`{path}` lies outside the roots of this workspace, or leads there by a link; `GET /api/whoami` names them"
+    )]
+    OutsideRoots {
+        /// As the caller named it.
+        path: String,
+    },
+    /// A file stands where a folder is needed.
+    #[error("`{path}` leads through a file where a folder should be")]
+    ThroughAFile {
+        /// As the caller named it.
+        path: String,
+    },
+    /// A FIFO, a device, a socket.
+    #[error("`{path}` is no regular file, and nothing else is opened")]
+    NotAFile {
+        /// As the caller named it.
+        path: String,
+    },
+    /// Links without end.
+    #[error("`{path}` leads through more than 40 links; name what they lead to")]
+    TooManyLinks {
+        /// As the caller named it.
+        path: String,
+    },
+    /// The workspace's user may not.
+    #[error("the workspace's user may not do this at `{path}`; change its mode or owner")]
+    Denied {
+        /// As the caller named it.
+        path: String,
+    },
+    /// The kernel refused what should work.
+    #[error("`{path}`: {source}")]
+    Path {
+        /// As the caller named it.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The command could not be started.
     #[error("the command could not be started: {source}")]
     NotStarted {
@@ -82,6 +140,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the kernel said of a path, in words for the caller.
+    pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
+        let named = path.display().to_string();
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT) => Self::UnknownPath { path: named },
+            Some(Errno::XDEV) => Self::OutsideRoots { path: named },
+            Some(Errno::NOTDIR) => Self::ThroughAFile { path: named },
+            Some(Errno::INVAL | Errno::NXIO) => Self::NotAFile { path: named },
+            Some(Errno::LOOP) => Self::TooManyLinks { path: named },
+            Some(Errno::ACCESS | Errno::PERM) => Self::Denied { path: named },
+            Some(Errno::NAMETOOLONG) => {
+                let reason =
+                    format!("is too long: {} bytes, or a name in it over 255", path.as_os_str().len());
+                Self::InvalidValue { field: "path", reason }
+            }
+            _ => Self::Path { path: named, source: io::Error::new(error.kind(), error.to_string()) },
+        }
+    }
+
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -89,9 +166,13 @@ impl Error {
             Self::Malformed { .. } => ErrorCode::MalformedBody,
             Self::Unspeakable(_) => ErrorCode::Internal,
             Self::InvalidValue { .. } => ErrorCode::InvalidValue,
-            Self::UnknownDirectory { .. } => ErrorCode::UnknownPath,
-            Self::NotADirectory { .. } => ErrorCode::NotADirectory,
-            Self::OutsideRoot { .. } => ErrorCode::PathOutsideRoots,
+            Self::UnknownDirectory { .. } | Self::UnknownPath { .. } => ErrorCode::UnknownPath,
+            Self::NotADirectory { .. } | Self::ThroughAFile { .. } => ErrorCode::NotADirectory,
+            Self::OutsideRoot { .. } | Self::OutsideRoots { .. } => ErrorCode::PathOutsideRoots,
+            Self::NotAFile { .. } => ErrorCode::NotAFile,
+            Self::TooManyLinks { .. } => ErrorCode::TooManyLinks,
+            Self::Denied { .. } => ErrorCode::PermissionDenied,
+            Self::Root { .. } | Self::Path { .. } => ErrorCode::Internal,
             Self::NotStarted { .. } | Self::ControlGroup { .. } | Self::IdTaken { .. } => {
                 ErrorCode::ExecFailed
             }

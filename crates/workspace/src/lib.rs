@@ -6,8 +6,10 @@ mod error;
 pub mod exec;
 mod operations;
 mod place;
+mod roots;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
 pub use operations::{Run, run_by_name};
 pub use place::Place;
+pub use roots::Roots;

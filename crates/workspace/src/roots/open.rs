@@ -1,0 +1,77 @@
+//! From a path to a handle.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{fs::fstatfs, io::Errno};
+
+use super::{Found, Last, Links, Roots, Slot, split, walk::walk};
+
+/// File systems whose files are no files: what is read there is the kernel's, and what is written there acts on it
+/// (statfs(2), and `linux/magic.h`).
+const KERNELS_OWN: [u64; 13] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xf97c_ff8c, // selinuxfs
+    0xcafe_4a11, // bpf
+    0xde5e_81e4, // efivarfs
+    0x6265_6570, // configfs
+    0x1cd1,      // devpts
+    0x1980_0202, // mqueue
+];
+
+pub(super) fn find(roots: &Roots, path: &Path, last: Last) -> io::Result<Found> {
+    let (handle, path) = handle(roots, path, last)?;
+    if KERNELS_OWN.contains(&(fstatfs(&handle)?.f_type as u64)) {
+        return Err(outside());
+    }
+    Found::new(handle, path)
+}
+
+pub(super) fn slot(roots: &Roots, path: &Path) -> io::Result<Slot> {
+    let (folder, name) = split(path).ok_or_else(outside)?;
+    let folder = find(roots, folder, Last::Follow)?;
+    if !folder.is_directory() {
+        return Err(Errno::NOTDIR.into());
+    }
+    if roots.is_root(&folder.path().join(&name)) {
+        return Err(outside());
+    }
+    Ok(Slot::new(folder, name))
+}
+
+/// A handle of what a path leads to, and its own path.
+fn handle(roots: &Roots, path: &Path, last: Last) -> io::Result<(OwnedFd, PathBuf)> {
+    if let Some((root, way)) = roots.of(path) {
+        match root.handle(&way, last, Links::Any) {
+            Ok(handle) => return Ok((handle, path.to_owned())),
+            Err(error) if !leads_out(&error) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let path = walk(roots, path, last)?;
+    let (root, way) = roots.of(&path).ok_or_else(outside)?;
+    match root.handle(&way, Last::Keep, Links::None) {
+        Ok(handle) => Ok((handle, path)),
+        // It became a link since the walk saw it.
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => Err(outside()),
+        Err(error) => Err(error),
+    }
+}
+
+fn leads_out(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::XDEV.raw_os_error())
+}
+
+/// What the kernel says of a way that leads out of its root, and we of all that lies nowhere below one.
+pub(super) fn outside() -> io::Error {
+    Errno::XDEV.into()
+}

@@ -1,0 +1,223 @@
+//! Ways out of the roots, each tried at a canary of the test's own.
+
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use proptest::prelude::*;
+use rustix::fs::{CWD, FileType, RenameFlags, mkfifoat, renameat_with};
+use skep_api::ErrorCode;
+use tempfile::TempDir;
+
+use super::*;
+
+const CANARY: &str = "canary";
+const INSIDE: &str = "inside";
+
+/// Two roots, and beside them what nobody may reach.
+struct Ground {
+    folder: TempDir,
+    roots: Roots,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["one/sub", "two", "outside"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        fs::write(at("outside/file"), CANARY).unwrap();
+        for name in ["one/file", "one/sub/file", "two/file"] {
+            fs::write(at(name), INSIDE).unwrap();
+        }
+        let roots = Roots::open([at("one"), at("two")]).unwrap();
+        Self { roots, folder }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn code(&self, name: &str) -> Option<ErrorCode> {
+        self.roots.find(&self.at(name), Last::Follow).err().map(|error| error.code())
+    }
+
+    fn content(&self, name: &str) -> String {
+        content(&self.roots.find(&self.at(name), Last::Follow).unwrap())
+    }
+}
+
+fn content(found: &Found) -> String {
+    let mut text = String::new();
+    found.read().unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn what_lies_below_a_root_is_found() {
+    let ground = Ground::new();
+    for name in ["one/file", "one/sub/../file", "one/./sub//file", "two/file", "one/../two/file"] {
+        assert_eq!(ground.content(name), INSIDE, "{name}");
+    }
+    assert!(ground.roots.find(&ground.at("one"), Last::Follow).unwrap().is_directory());
+    assert_eq!(ground.code("one/nothing"), Some(ErrorCode::UnknownPath));
+    assert_eq!(ground.code("one/file/below"), Some(ErrorCode::NotADirectory));
+}
+
+#[test]
+fn no_name_leads_out() {
+    let ground = Ground::new();
+    for name in [
+        "outside/file",
+        "one/../outside/file",
+        "one/sub/../../outside/file",
+        "one/../../../../etc/hostname",
+        "",
+    ] {
+        assert_eq!(ground.code(name), Some(ErrorCode::PathOutsideRoots), "{name}");
+    }
+}
+
+#[test]
+fn no_link_leads_out() {
+    let ground = Ground::new();
+    let outside = ground.at("outside");
+    for (name, target) in [
+        ("absolute", outside.join("file")),
+        ("relative", PathBuf::from("../outside/file")),
+        ("far", PathBuf::from("../../../../../../../../etc/hostname")),
+        ("folder", outside.clone()),
+        ("root", PathBuf::from("/")),
+        ("self", PathBuf::from("/proc/self/root")),
+    ] {
+        symlink(target, ground.at("one").join(name)).unwrap();
+    }
+    symlink("folder", ground.at("one/twice")).unwrap();
+    for name in
+        ["absolute", "relative", "far", "folder/file", "root/etc", "self/etc", "twice/file", "twice", "root"]
+    {
+        assert_eq!(ground.code(&format!("one/{name}")), Some(ErrorCode::PathOutsideRoots), "{name}");
+    }
+    // The control: without roots these links do lead there.
+    assert_eq!(fs::read_to_string(ground.at("one/twice/file")).unwrap(), CANARY);
+}
+
+#[test]
+fn a_link_that_stays_inside_is_followed_and_one_that_is_meant_is_kept() {
+    let ground = Ground::new();
+    symlink(ground.at("two/file"), ground.at("one/across")).unwrap();
+    symlink("sub", ground.at("one/beside")).unwrap();
+    symlink(ground.at("one/across"), ground.at("two/back")).unwrap();
+    for name in ["one/across", "one/beside/file", "two/back"] {
+        assert_eq!(ground.content(name), INSIDE, "{name}");
+    }
+    let kept = ground.roots.find(&ground.at("one/across"), Last::Keep).unwrap();
+    assert_eq!(kept.kind(), FileType::Symlink);
+    assert!(kept.read().is_err());
+    let followed = ground.roots.find(&ground.at("two/back"), Last::Follow).unwrap();
+    assert_eq!(followed.path(), ground.at("two/file").canonicalize().unwrap());
+}
+
+#[test]
+fn links_that_never_end_are_refused() {
+    let ground = Ground::new();
+    symlink("loop", ground.at("one/loop")).unwrap();
+    symlink(ground.at("two/b"), ground.at("one/a")).unwrap();
+    symlink(ground.at("one/a"), ground.at("two/b")).unwrap();
+    for name in ["one/loop", "one/a", "two/b/deeper"] {
+        assert_eq!(ground.code(name), Some(ErrorCode::TooManyLinks), "{name}");
+    }
+}
+
+#[test]
+fn what_has_no_content_is_never_opened() {
+    let ground = Ground::new();
+    mkfifoat(CWD, ground.at("one/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    let fifo = ground.roots.find(&ground.at("one/fifo"), Last::Follow).unwrap();
+    assert!(fifo.read().is_err() && fifo.append().is_err());
+}
+
+#[test]
+fn the_kernels_own_files_are_out_of_reach_in_a_root_that_holds_them() {
+    let roots = Roots::open([PathBuf::from("/")]).unwrap();
+    for path in ["/proc/self/environ", "/proc", "/sys/kernel"] {
+        let error = roots.find(Path::new(path), Last::Follow).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::PathOutsideRoots, "{path}");
+    }
+    // A link that only the kernel knows where it leads is not followed at all.
+    let error = roots.find(Path::new("/proc/self/root/etc"), Last::Follow).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TooManyLinks);
+    assert!(roots.find(Path::new("/etc"), Last::Follow).unwrap().is_directory());
+}
+
+#[test]
+fn a_slot_is_a_name_in_a_folder_inside() {
+    let ground = Ground::new();
+    symlink(ground.at("outside"), ground.at("one/out")).unwrap();
+    symlink(ground.at("outside/file"), ground.at("one/link")).unwrap();
+    let slot = ground.roots.slot(&ground.at("one/sub/new")).unwrap();
+    assert_eq!(
+        (slot.name().to_str(), slot.folder().path()),
+        (Some("new"), &*ground.at("one/sub").canonicalize().unwrap())
+    );
+    // The link itself stands inside.
+    assert!(ground.roots.slot(&ground.at("one/link")).is_ok());
+    for name in ["one/out/new", "one", "two", "outside/new", "one/..", "one/sub/../../two"] {
+        let error = ground.roots.slot(&ground.at(name)).err();
+        assert_eq!(error.map(|error| error.code()), Some(ErrorCode::PathOutsideRoots), "{name}");
+    }
+}
+
+#[test]
+fn what_is_exchanged_while_it_is_looked_for_leads_nowhere_else() {
+    let ground = Ground::new();
+    let (inside, link) = (ground.at("one/sub"), ground.at("one/exchanged"));
+    symlink(ground.at("outside"), &link).unwrap();
+    let done = AtomicBool::new(false);
+    let mut seen = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                renameat_with(CWD, &inside, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        for _ in 0..20_000 {
+            for name in ["one/sub/file", "one/exchanged/file", "one/sub/../exchanged/../../one/sub/file"] {
+                let Ok(found) = ground.roots.find(&ground.at(name), Last::Follow) else { continue };
+                assert_eq!(content(&found), INSIDE, "{name}");
+                seen += 1;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(seen > 100, "the exchange let almost nothing through: {seen}");
+}
+
+/// Names that mean something to paths, and some that lead out.
+fn name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["..", ".", "sub", "file", "out", "across", "up", "one", "two", "outside", ""])
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_path_nothing_outside_is_found(names in prop::collection::vec(name(), 0..12)) {
+        let ground = Ground::new();
+        symlink(ground.at("outside"), ground.at("one/out")).unwrap();
+        symlink(ground.at("two"), ground.at("one/across")).unwrap();
+        symlink("../..", ground.at("one/sub/up")).unwrap();
+        let path = ground.at("one").join(names.join("/").trim_start_matches('/'));
+        for last in [Last::Follow, Last::Keep] {
+            if let Ok(found) = ground.roots.find(&path, last) {
+                let real = PathBuf::from(fs::read_link(found.own_name()).unwrap());
+                let below = ["one", "two"].map(|root| ground.at(root).canonicalize().unwrap());
+                prop_assert!(below.iter().any(|root| real.starts_with(root)), "{path:?} led to {real:?}");
+            }
+        }
+    }
+}

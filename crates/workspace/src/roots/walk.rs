@@ -1,0 +1,79 @@
+//! Where a path leads, name by name.
+
+use std::{
+    collections::VecDeque,
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::ffi::OsStringExt,
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FileType, readlinkat},
+    io::Errno,
+};
+
+use super::{Last, Links, Roots, kind};
+
+/// Links on one way, as the kernel has it (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// Follows a path from root to root. What it answers holds no link, as far as it saw, and may lie below no root.
+///
+/// Above the roots nothing is looked at: there a path is what its names say.
+pub(super) fn walk(roots: &Roots, path: &Path, last: Last) -> io::Result<PathBuf> {
+    let mut at = PathBuf::from("/");
+    let mut ahead: VecDeque<Step> = steps(path).collect();
+    let mut links = 0;
+    while let Some(step) = ahead.pop_front() {
+        let name = match step {
+            Step::Up => {
+                at.pop();
+                continue;
+            }
+            Step::Down(name) => name,
+        };
+        at.push(&name);
+        if ahead.is_empty() && last == Last::Keep {
+            break;
+        }
+        let Some(target) = link(roots, &at)? else { continue };
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        at.pop();
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        for step in steps(&target).collect::<Vec<_>>().into_iter().rev() {
+            ahead.push_front(step);
+        }
+    }
+    Ok(at)
+}
+
+/// One name of a path.
+enum Step {
+    Up,
+    Down(OsString),
+}
+
+fn steps(path: &Path) -> impl Iterator<Item = Step> {
+    path.components().filter_map(|component| match component {
+        Component::ParentDir => Some(Step::Up),
+        Component::Normal(name) => Some(Step::Down(name.to_owned())),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+/// What a link says, where this is one.
+fn link(roots: &Roots, path: &Path) -> io::Result<Option<PathBuf>> {
+    let Some((root, way)) = roots.of(path) else { return Ok(None) };
+    let handle = root.handle(&way, Last::Keep, Links::None)?;
+    if kind(&handle)? != FileType::Symlink {
+        return Ok(None);
+    }
+    let target = readlinkat(&handle, OsStr::new(""), Vec::new())?;
+    Ok(Some(OsString::from_vec(target.into_bytes()).into()))
+}
