@@ -137,10 +137,18 @@ error_codes! {
     NotADirectory = "not_a_directory" => Conflict,
     /// It is a directory, or has no content: a FIFO, a device, a socket.
     NotAFile = "not_a_file" => Conflict,
+    /// A directory that is not empty.
+    NotEmpty = "not_empty" => Conflict,
+    /// Something stands at the path already.
+    AlreadyExists = "already_exists" => Conflict,
     /// The command could not be started.
     ExecFailed = "exec_failed" => Conflict,
-    /// The body is over the limit.
+    /// The file is not what `If-Match` or `If-None-Match` asks for.
+    PreconditionFailed = "precondition_failed" => PreconditionFailed,
+    /// The body, or the answer, is over the limit.
     BodyTooLarge = "body_too_large" => TooLarge,
+    /// Content that is no text in the encoding that was asked for.
+    NotText = "not_text" => Unprocessable,
     /// The path leads through too many links.
     TooManyLinks = "too_many_links" => Unprocessable,
     /// The template does not match its checksums.

@@ -90,6 +90,76 @@ pub enum Error {
         /// As the caller named it.
         path: String,
     },
+    /// A folder where a file is needed.
+    #[error("`{path}` is a directory, which has no content; `GET /api/ls` lists it")]
+    IsADirectory {
+        /// As the caller named it.
+        path: String,
+    },
+    /// Something else where a folder is needed.
+    #[error("`{path}` is no directory; `GET /api/files/read` reads a file")]
+    NotAFolder {
+        /// As the caller named it.
+        path: String,
+    },
+    /// A folder that is not empty, where nobody said that what is in it shall go too.
+    #[error("`{path}` is a directory that is not empty; remove what is in it, or say `recursive=true`")]
+    NotEmpty {
+        /// As the caller named it.
+        path: String,
+    },
+    /// Another file system.
+    #[error("`{path}` is a mount point, or has one below it; it is removed by whoever mounted it")]
+    MountPoint {
+        /// As the caller named it.
+        path: String,
+    },
+    /// Something has the name.
+    #[error("`{path}` is there already; name another path, or say `overwrite: true` to replace a file")]
+    AlreadyExists {
+        /// As the caller named it.
+        path: String,
+    },
+    /// A folder that would lie in itself.
+    #[error("`{path}` lies within what should be put there; name a path elsewhere")]
+    WithinItself {
+        /// As the caller named it.
+        path: String,
+    },
+    /// What the caller demanded of the file does not hold.
+    #[error("`{path}` is not what `If-Match` or `If-None-Match` asks for; read it again")]
+    Precondition {
+        /// As the caller named it.
+        path: String,
+    },
+    /// More than fits into one answer.
+    #[error(
+        "{bytes} bytes of `{path}` are more than JSON holds (32 MiB); read a window by `offset` and `limit`, or \
+             stream it with `Accept: application/octet-stream`"
+    )]
+    ContentTooLong {
+        /// As the caller named it.
+        path: String,
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// Bytes that are no text.
+    #[error("`{path}` is not valid {encoding} here; read it with `encoding=base64`")]
+    NotText {
+        /// As the caller named it.
+        path: String,
+        /// The encoding that was asked for.
+        encoding: String,
+    },
+    /// Text that the encoding cannot say.
+    #[error("`content` has characters that {encoding} does not; write it as `utf-8`")]
+    NotInEncoding {
+        /// The encoding that was asked for.
+        encoding: String,
+    },
+    /// Work that ended without an answer.
+    #[error("internal error")]
+    Broken,
     /// Links without end.
     #[error("`{path}` leads through more than 40 links; name what they lead to")]
     TooManyLinks {
@@ -169,10 +239,17 @@ impl Error {
             Self::UnknownDirectory { .. } | Self::UnknownPath { .. } => ErrorCode::UnknownPath,
             Self::NotADirectory { .. } | Self::ThroughAFile { .. } => ErrorCode::NotADirectory,
             Self::OutsideRoot { .. } | Self::OutsideRoots { .. } => ErrorCode::PathOutsideRoots,
-            Self::NotAFile { .. } => ErrorCode::NotAFile,
+            Self::NotAFile { .. } | Self::IsADirectory { .. } => ErrorCode::NotAFile,
+            Self::NotAFolder { .. } => ErrorCode::NotADirectory,
+            Self::NotEmpty { .. } => ErrorCode::NotEmpty,
+            Self::AlreadyExists { .. } | Self::WithinItself { .. } => ErrorCode::AlreadyExists,
+            Self::MountPoint { .. } => ErrorCode::PermissionDenied,
+            Self::Precondition { .. } => ErrorCode::PreconditionFailed,
+            Self::ContentTooLong { .. } => ErrorCode::BodyTooLarge,
+            Self::NotText { .. } | Self::NotInEncoding { .. } => ErrorCode::NotText,
             Self::TooManyLinks { .. } => ErrorCode::TooManyLinks,
             Self::Denied { .. } => ErrorCode::PermissionDenied,
-            Self::Root { .. } | Self::Path { .. } => ErrorCode::Internal,
+            Self::Root { .. } | Self::Path { .. } | Self::Broken => ErrorCode::Internal,
             Self::NotStarted { .. } | Self::ControlGroup { .. } | Self::IdTaken { .. } => {
                 ErrorCode::ExecFailed
             }

@@ -4,6 +4,7 @@
 
 mod error;
 pub mod exec;
+mod files;
 mod operations;
 mod place;
 mod roots;

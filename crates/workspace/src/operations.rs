@@ -2,7 +2,11 @@
 
 use std::future::Future;
 
-use skep_api::{Operation, exec::RunCommand};
+use skep_api::{
+    Operation,
+    exec::RunCommand,
+    files::{ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, WriteFile},
+};
 
 use crate::{Error, Place};
 
@@ -19,6 +23,12 @@ pub trait Run: Operation {
 pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8>, Error> {
     match name {
         RunCommand::NAME => run_json::<RunCommand>(request, place).await,
+        ReadFile::NAME => run_json::<ReadFile>(request, place).await,
+        WriteFile::NAME => run_json::<WriteFile>(request, place).await,
+        ListFolder::NAME => run_json::<ListFolder>(request, place).await,
+        MakeFolder::NAME => run_json::<MakeFolder>(request, place).await,
+        RemoveFile::NAME => run_json::<RemoveFile>(request, place).await,
+        Relocate::NAME => run_json::<Relocate>(request, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }
 }

@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
-use crate::Commands;
+use crate::{Commands, Error, Roots};
 
 /// One place below one root. Cheap to clone; clones share the commands that run here.
 #[derive(Debug, Clone)]
@@ -14,6 +14,7 @@ pub struct Place {
     ground: Arc<Ground>,
     commands: Commands,
     call: Option<Arc<str>>,
+    roots: Arc<OnceLock<Arc<Roots>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -33,7 +34,12 @@ impl Place {
         cgroup_parent: impl Into<PathBuf>,
     ) -> Self {
         let ground = Ground { root: root.into(), default_cwd: default_cwd.into(), env };
-        Self { ground: Arc::new(ground), commands: Commands::new(cgroup_parent.into()), call: None }
+        Self {
+            ground: Arc::new(ground),
+            commands: Commands::new(cgroup_parent.into()),
+            call: None,
+            roots: Arc::default(),
+        }
     }
 
     /// The same place, which keeps a shell that is loaded and linked for the next command. Only for a process whose
@@ -61,6 +67,15 @@ impl Place {
     /// The commands that run here.
     pub fn commands(&self) -> &Commands {
         &self.commands
+    }
+
+    /// The folders in which its files lie, opened when they are first needed.
+    pub(crate) fn roots(&self) -> Result<Arc<Roots>, Error> {
+        if let Some(roots) = self.roots.get() {
+            return Ok(Arc::clone(roots));
+        }
+        let opened = Arc::new(Roots::open([self.ground.root.clone()])?);
+        Ok(Arc::clone(self.roots.get_or_init(|| opened)))
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -1,0 +1,280 @@
+//! Files: the operations, and what they answer. Each runs on the server's workspace and inside a VM alike.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    operation::Operation,
+    path::{AbsolutePath, PathEncoding},
+};
+
+/// The longest content that travels as JSON, in bytes. What is longer is streamed.
+pub const LONGEST_CONTENT: u64 = 32 << 20;
+/// The longest page of a listing.
+pub const LONGEST_PAGE: u32 = 1_000;
+
+/// How content is written in JSON: as text in some encoding, or as digits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentEncoding(pub String);
+
+impl Default for ContentEncoding {
+    fn default() -> Self {
+        Self("utf-8".to_owned())
+    }
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, a socket, a device.
+    Other,
+}
+
+/// Reads a window of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadFile {
+    /// The file.
+    pub path: AbsolutePath,
+    /// How its content is answered.
+    pub encoding: ContentEncoding,
+    /// The first byte.
+    pub offset: u64,
+    /// Bytes at the most; all where `None`.
+    pub limit: Option<u64>,
+}
+
+/// A window of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FileContent {
+    /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// The window.
+    pub content: String,
+    /// How `content` is written.
+    #[cfg_attr(feature = "openapi", schema(example = "utf-8"))]
+    pub encoding: String,
+    /// Of the whole file.
+    pub size_bytes: u64,
+    /// When its content last changed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    #[serde(with = "crate::time")]
+    pub modified_at: Timestamp,
+    /// Changes with the file; for `If-Match`.
+    pub etag: String,
+    /// Whether the window is not the whole file.
+    pub truncated: bool,
+}
+
+/// What has to hold for a write.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WriteCondition {
+    /// Nothing.
+    #[default]
+    None,
+    /// The file is there, and has one of these tags.
+    Matches(Vec<String>),
+    /// The file is there.
+    Exists,
+    /// No file is there.
+    Absent,
+}
+
+/// Writes a file, whole or at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteFile {
+    /// The file.
+    pub path: AbsolutePath,
+    /// Its new content, or what is added.
+    pub content: String,
+    /// How `content` is written.
+    pub encoding: ContentEncoding,
+    /// Permission bits of a new file, and of a replaced one where it is given.
+    pub mode: Option<u32>,
+    /// Whether folders that are missing are made.
+    pub create_parents: bool,
+    /// Whether the content is added to what is there.
+    pub append: bool,
+    /// What has to hold.
+    pub condition: WriteCondition,
+}
+
+/// A file that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FileWritten {
+    /// As it was asked for.
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// Of the file now.
+    pub size_bytes: u64,
+    /// Whether there was none before.
+    pub created: bool,
+    /// Changes with the file; for `If-Match`.
+    pub etag: String,
+}
+
+/// Lists a folder, a page at a time, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListFolder {
+    /// The folder.
+    pub path: AbsolutePath,
+    /// Entries at the most; 1 to [`LONGEST_PAGE`].
+    pub limit: u32,
+    /// The last name of the page before, percent-encoded.
+    pub after: Option<String>,
+}
+
+/// One entry of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FolderEntry {
+    /// Its name.
+    pub name: String,
+    /// Its path.
+    pub path: String,
+    /// How `name` and `path` are written, where the name is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_encoding: Option<PathEncoding>,
+    /// What it is.
+    pub r#type: FileType,
+    /// Of its content.
+    pub size_bytes: u64,
+    /// Its permission bits in octal digits.
+    #[cfg_attr(feature = "openapi", schema(example = "0644"))]
+    pub mode: String,
+    /// The user that it belongs to.
+    pub uid: u32,
+    /// The group that it belongs to.
+    pub gid: u32,
+    /// When its content last changed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    #[serde(with = "crate::time")]
+    pub modified_at: Timestamp,
+    /// What a symlink says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// A page of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FolderPage {
+    /// As it was asked for.
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// By name.
+    pub entries: Vec<FolderEntry>,
+    /// What the next page begins with; null on the last.
+    pub next_cursor: Option<String>,
+}
+
+/// Makes a folder, and those above it that are missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeFolder {
+    /// The folder.
+    pub path: AbsolutePath,
+    /// Its permission bits.
+    pub mode: Option<u32>,
+}
+
+/// A folder that is there now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FolderMade {
+    /// As it was asked for.
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// Whether it was not there before.
+    pub created: bool,
+}
+
+/// Removes a file, a link, or a folder with all that is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveFile {
+    /// What is removed.
+    pub path: AbsolutePath,
+    /// Whether a folder may have something in it.
+    pub recursive: bool,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FileRemoved {
+    /// As it was asked for.
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// What it was.
+    pub r#type: FileType,
+    /// How many files, folders and links were removed.
+    pub removed: u64,
+}
+
+/// Moves or copies a file, a link, or a folder with all that is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relocate {
+    /// What is moved or copied.
+    pub from: AbsolutePath,
+    /// Its new path.
+    pub to: AbsolutePath,
+    /// Whether a file that stands there is replaced.
+    pub overwrite: bool,
+    /// Whether it stays at its old path too.
+    pub keep: bool,
+}
+
+/// What stands at its new path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Relocated {
+    /// As it was asked for.
+    pub from: String,
+    /// As it was asked for.
+    pub to: String,
+    /// How both are written, where one is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// What it is.
+    pub r#type: FileType,
+    /// Whether another file was replaced.
+    pub replaced: bool,
+}
+
+macro_rules! operations {
+    ($($operation:ident = $name:literal -> $answer:ident),+ $(,)?) => {
+        $(impl Operation for $operation {
+            const NAME: &'static str = $name;
+            type Answer = $answer;
+        })+
+    };
+}
+
+operations! {
+    ReadFile = "read-file" -> FileContent,
+    WriteFile = "write-file" -> FileWritten,
+    ListFolder = "list-folder" -> FolderPage,
+    MakeFolder = "make-folder" -> FolderMade,
+    RemoveFile = "remove-file" -> FileRemoved,
+    Relocate = "relocate" -> Relocated,
+}

@@ -1,0 +1,165 @@
+//! Paths in a workspace: bytes, as the kernel has them, and how they are written as text.
+
+use std::{
+    ffi::OsStr,
+    fmt,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::{ErrorCode, Failure};
+
+/// The longest path that the kernel takes, in bytes, without the zero at its end (`PATH_MAX`, limits.h).
+pub const LONGEST_PATH: usize = 4_095;
+
+/// How a path or a name is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PathEncoding {
+    /// As it is: UTF-8.
+    #[default]
+    Plain,
+    /// Each byte that is no UTF-8, and each `%`, as `%` and two hexadecimal digits.
+    Percent,
+}
+
+/// A path from the root of all, such as `/srv/workspace/src/main.rs`. Between processes it travels percent-encoded.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AbsolutePath(PathBuf);
+
+impl AbsolutePath {
+    /// Reads a path as a caller wrote it in the parameter `field`.
+    ///
+    /// # Errors
+    /// `invalid_value` for one that is empty, not absolute, too long, or holds a zero byte.
+    pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
+        let refused = |why: &str| Failure::new(ErrorCode::InvalidValue, format!("`{field}` {why}"));
+        let bytes = match encoding {
+            PathEncoding::Plain => text.as_bytes().to_vec(),
+            PathEncoding::Percent => decoded(text).ok_or_else(|| {
+                refused("is not percent-encoded: a `%` is followed by two hexadecimal digits, and stands for itself as `%25`")
+            })?,
+        };
+        if bytes.first() != Some(&b'/') {
+            return Err(refused(&format!("is `{text}`, which is not absolute; begin it with `/`")));
+        }
+        if bytes.contains(&0) {
+            return Err(refused("holds a zero byte, which no path does"));
+        }
+        if bytes.len() > LONGEST_PATH {
+            return Err(refused(&format!("has {} bytes; a path has at most {LONGEST_PATH}", bytes.len())));
+        }
+        Ok(Self(OsStr::from_bytes(&bytes).into()))
+    }
+
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for AbsolutePath {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AbsolutePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for AbsolutePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&encoded(self.0.as_os_str()))
+    }
+}
+
+impl<'de> Deserialize<'de> for AbsolutePath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse("path", &text, PathEncoding::Percent).map_err(|failure| D::Error::custom(failure.message))
+    }
+}
+
+/// A path or a name as it is told: as it is where it is UTF-8, else percent-encoded, which it then says.
+pub fn told(text: &OsStr) -> (String, Option<PathEncoding>) {
+    match text.to_str() {
+        Some(text) => (text.to_owned(), None),
+        None => (encoded(text), Some(PathEncoding::Percent)),
+    }
+}
+
+/// A path, percent-encoded, whether it is UTF-8 or not.
+pub fn encoded(text: &OsStr) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for chunk in text.as_bytes().utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character == '%' { encoded.push_str("%25") } else { encoded.push(character) }
+        }
+        for byte in chunk.invalid() {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    let digit = |byte: Option<u8>| char::from(byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => digit(bytes.next())? << 4 | digit(bytes.next())?,
+            other => other,
+        });
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<AbsolutePath, String> {
+        AbsolutePath::parse("path", text, PathEncoding::Plain).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn what_is_no_absolute_path_is_refused_by_name() {
+        for text in ["", "relative", "./here", "~/home", "C:\\", "/zero\0byte"] {
+            let message = parse(text).unwrap_err();
+            assert!(message.starts_with("`path` "), "{message}");
+        }
+        assert!(parse(&format!("/{}", "a".repeat(LONGEST_PATH))).is_err());
+        assert!(parse(&format!("/{}", "a".repeat(LONGEST_PATH - 1))).is_ok());
+        for text in ["/%", "/%2", "/%zz", "/%c"] {
+            assert!(AbsolutePath::parse("path", text, PathEncoding::Percent).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_percent_sign_stands_for_itself_where_nothing_is_encoded() {
+        assert_eq!(parse("/50%25").unwrap().as_path(), Path::new("/50%25"));
+        let encoded = AbsolutePath::parse("path", "/50%25", PathEncoding::Percent).unwrap();
+        assert_eq!(encoded.as_path(), Path::new("/50%"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_comes_back(bytes in prop::collection::vec(1u8..=255, 0..80)) {
+            let path = AbsolutePath(Path::new("/").join(OsStr::from_bytes(&bytes)));
+            prop_assume!(path.0.is_absolute());
+            let json = serde_json::to_string(&path).unwrap();
+            prop_assert_eq!(&serde_json::from_str::<AbsolutePath>(&json).unwrap(), &path);
+            let (text, encoding) = told(path.0.as_os_str());
+            prop_assert_eq!(AbsolutePath::parse("path", &text, encoding.unwrap_or_default()).unwrap(), path);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Content as text: in any encoding of the web, or as digits.
+
+use std::borrow::Cow;
+
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+
+use crate::Error;
+
+/// How content is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Base64,
+    Hex,
+    /// An encoding by a label of the WHATWG's standard (<https://encoding.spec.whatwg.org/#names-and-labels>).
+    Text(&'static Encoding),
+}
+
+impl Form {
+    /// By its label.
+    pub(super) fn by_label(label: &str) -> Result<Self, Error> {
+        match label {
+            "base64" => Ok(Self::Base64),
+            "hex" => Ok(Self::Hex),
+            _ => Encoding::for_label_no_replacement(label.as_bytes()).map(Self::Text).ok_or_else(|| {
+                let reason = format!(
+                    "is `{label}`, which is no encoding; name `utf-8`, `base64`, `hex`, or a label of the WHATWG's list \
+                     such as `utf-16le` or `iso-8859-1`"
+                );
+                Error::InvalidValue { field: "encoding", reason }
+            }),
+        }
+    }
+
+    /// Its name in an answer.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Base64 => "base64".to_owned(),
+            Self::Hex => "hex".to_owned(),
+            Self::Text(encoding) => encoding.name().to_ascii_lowercase(),
+        }
+    }
+
+    /// Writes bytes down.
+    pub(super) fn write_down(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
+        match self {
+            Self::Base64 => Ok(BASE64.encode(&bytes)),
+            Self::Hex => Ok(HEXLOWER_PERMISSIVE.encode(&bytes)),
+            Self::Text(encoding) if encoding == UTF_8 => {
+                String::from_utf8(bytes).map_err(|_| self.not_text(path))
+            }
+            Self::Text(encoding) => {
+                match encoding.decode_without_bom_handling_and_without_replacement(&bytes) {
+                    Some(text) => Ok(text.into_owned()),
+                    None => Err(self.not_text(path)),
+                }
+            }
+        }
+    }
+
+    /// The bytes that were written down.
+    pub(super) fn read(self, text: &str) -> Result<Cow<'_, [u8]>, Error> {
+        let digits = |name: &str, error: data_encoding::DecodeError| Error::InvalidValue {
+            field: "content",
+            reason: format!("is no {name}: {error}"),
+        };
+        match self {
+            Self::Base64 => {
+                Ok(BASE64.decode(text.as_bytes()).map_err(|error| digits("base64", error))?.into())
+            }
+            Self::Hex => {
+                let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
+                Ok(bytes.map_err(|error| digits("hex", error))?.into())
+            }
+            // The standard's encoders never write UTF-16 (<https://encoding.spec.whatwg.org/#get-an-encoder>).
+            Self::Text(encoding) if encoding == UTF_16LE => {
+                Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>().into())
+            }
+            Self::Text(encoding) if encoding == UTF_16BE => {
+                Ok(text.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<_>>().into())
+            }
+            Self::Text(encoding) => match encoding.encode(text) {
+                (bytes, _, false) => Ok(bytes),
+                (_, _, true) => Err(Error::NotInEncoding { encoding: self.name() }),
+            },
+        }
+    }
+
+    fn not_text(self, path: &str) -> Error {
+        Error::NotText { path: path.to_owned(), encoding: self.name() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn labels_are_those_of_the_web() {
+        for (label, name) in [
+            ("utf-8", "utf-8"),
+            ("UTF8", "utf-8"),
+            ("latin1", "windows-1252"),
+            ("utf-16", "utf-16le"),
+            ("shift_jis", "shift_jis"),
+            ("base64", "base64"),
+            ("hex", "hex"),
+        ] {
+            assert_eq!(Form::by_label(label).unwrap().name(), name, "{label}");
+        }
+        for label in ["", "utf8mb4", "replacement", "binary", "base32"] {
+            assert!(Form::by_label(label).is_err(), "{label}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_in_an_encoding_is_refused() {
+        let utf8 = Form::Text(UTF_8);
+        assert!(utf8.write_down(vec![0xff], "/f").unwrap_err().to_string().contains("encoding=base64"));
+        assert!(Form::Text(UTF_16LE).write_down(vec![0x41], "/f").is_err());
+        assert!(Form::by_label("latin1").unwrap().read("\u{2603}").is_err());
+        assert!(Form::Base64.read("not base64!").is_err() && Form::Hex.read("0").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_come_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for form in [Form::Base64, Form::Hex] {
+                let text = form.write_down(bytes.clone(), "/f").unwrap();
+                prop_assert_eq!(&*form.read(&text).unwrap(), &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn text_comes_back(text in "\\PC{0,60}") {
+            for label in ["utf-8", "utf-16le", "utf-16be", "gb18030"] {
+                let form = Form::by_label(label).unwrap();
+                let bytes = form.read(&text).unwrap().into_owned();
+                prop_assert_eq!(&form.write_down(bytes, "/f").unwrap(), &text, "{}", label);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Listing a folder, a page at a time.
+
+use std::{
+    collections::BinaryHeap,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Stat, readlinkat, statat},
+    io::Errno,
+};
+use skep_api::{
+    files::{FolderEntry, FolderPage, ListFolder},
+    path::told,
+};
+
+use super::{answered, file_type, modified_at, size, temporary::is_temporary};
+use crate::{
+    Error, Roots,
+    roots::{Found, Last},
+};
+
+pub(super) fn list(roots: &Roots, request: &ListFolder) -> Result<FolderPage, Error> {
+    let path = request.path.as_path();
+    let refused = |error: Errno| Error::of_path(path, &error.into());
+    let folder = roots.find(path, Last::Follow)?;
+    if !folder.is_directory() {
+        return Err(Error::NotAFolder { path: path.display().to_string() });
+    }
+    let after = request.after.as_deref().map(name_of).transpose()?;
+    let limit = request.limit as usize;
+    let mut names = first_names(&folder, after.as_deref(), limit + 1).map_err(refused)?;
+    let more = names.len() > limit;
+    names.truncate(limit);
+    let next_cursor = names.last().filter(|_| more).map(|name| cursor(name));
+    let entries = names.into_iter().filter_map(|name| entry(&folder, path, &name).transpose());
+    let entries = entries.collect::<Result<_, Errno>>().map_err(refused)?;
+    let (path, path_encoding) = answered(path);
+    Ok(FolderPage { path, path_encoding, entries, next_cursor })
+}
+
+/// The first names in order behind this one, in memory for no more than there are.
+fn first_names(folder: &Found, after: Option<&OsStr>, count: usize) -> Result<Vec<OsString>, Errno> {
+    let mut first = BinaryHeap::with_capacity(count + 1);
+    for entry in
+        Dir::read_from(folder.read().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?)?
+    {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." || is_temporary(name) || after.is_some_and(|after| name <= after) {
+            continue;
+        }
+        first.push(name.to_owned());
+        if first.len() > count {
+            first.pop();
+        }
+    }
+    Ok(first.into_sorted_vec())
+}
+
+/// One entry; `None` where it is gone since.
+fn entry(folder: &Found, path: &std::path::Path, name: &OsStr) -> Result<Option<FolderEntry>, Errno> {
+    let stat = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let target = match kind {
+        FileType::Symlink => readlinkat(folder, name, Vec::new()).ok(),
+        _ => None,
+    };
+    let (told_name, name_encoding) = told(name);
+    let whole = path.join(name);
+    let whole = match name_encoding {
+        None => whole.to_string_lossy().into_owned(),
+        Some(_) => told(whole.as_os_str()).0,
+    };
+    Ok(Some(FolderEntry {
+        name: told_name,
+        path: whole,
+        name_encoding,
+        r#type: file_type(kind),
+        size_bytes: size(&stat),
+        mode: mode(&stat),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        modified_at: modified_at(&stat),
+        target: target.map(|target| told(&OsString::from_vec(target.into_bytes())).0),
+    }))
+}
+
+/// Permission bits as `chmod` has them.
+fn mode(stat: &Stat) -> String {
+    format!("{:04o}", stat.st_mode & 0o7777)
+}
+
+/// A name as a cursor, in which every name has one spelling.
+fn cursor(name: &OsStr) -> String {
+    data_encoding::BASE64URL_NOPAD.encode(name.as_bytes())
+}
+
+fn name_of(cursor: &str) -> Result<OsString, Error> {
+    let bytes = data_encoding::BASE64URL_NOPAD.decode(cursor.as_bytes());
+    bytes.map(OsString::from_vec).map_err(|_| Error::InvalidValue {
+        field: "cursor",
+        reason: format!("is `{cursor}`, which no page answered; take `next_cursor` of the page before"),
+    })
+}

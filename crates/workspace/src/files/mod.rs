@@ -1,0 +1,77 @@
+//! Files: read, written, listed, made, moved, copied and removed below the roots of a place.
+
+mod content;
+mod etag;
+mod list;
+mod make;
+mod read;
+mod relocate;
+mod remove;
+mod temporary;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use rustix::fs::{FileType as Kind, Stat};
+use skep_api::{
+    files::{FileType, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, WriteFile},
+    path::{PathEncoding, told},
+};
+
+use crate::{Error, Place, Roots, Run};
+
+macro_rules! run_on_disk {
+    ($($operation:ident by $work:path),+ $(,)?) => {
+        $(impl Run for $operation {
+            async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
+                on_disk(place, move |roots| $work(roots, &self)).await
+            }
+        })+
+    };
+}
+
+run_on_disk! {
+    ReadFile by read::read,
+    WriteFile by write::write,
+    ListFolder by list::list,
+    MakeFolder by make::make,
+    RemoveFile by remove::remove,
+    Relocate by relocate::relocate,
+}
+
+/// Does what may wait for a disk on a thread that may wait.
+async fn on_disk<T: Send + 'static>(
+    place: &Place,
+    work: impl FnOnce(&Roots) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let roots = place.roots()?;
+    tokio::task::spawn_blocking(move || work(&roots)).await.map_err(|_| Error::Broken)?
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::RegularFile => FileType::File,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        _ => FileType::Other,
+    }
+}
+
+fn modified_at(stat: &Stat) -> Timestamp {
+    let nanoseconds = i32::try_from(stat.st_mtime_nsec).unwrap_or_default();
+    // Beyond the year 9999 a file system says what no calendar has.
+    Timestamp::new(stat.st_mtime, nanoseconds).unwrap_or(Timestamp::MAX)
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or_default()
+}
+
+/// A path in an answer, and how it is written.
+fn answered(path: impl AsRef<Path>) -> (String, Option<PathEncoding>) {
+    told(path.as_ref().as_os_str())
+}

@@ -1,0 +1,339 @@
+//! Files on a place of its own, and attacks on a canary beside it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+use skep_api::{
+    AbsolutePath, ErrorCode,
+    files::{ContentEncoding, WriteCondition},
+};
+use tempfile::TempDir;
+
+use super::*;
+
+const CANARY: &str = "canary";
+
+struct Ground {
+    folder: TempDir,
+    place: Place,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("root")).unwrap();
+        fs::create_dir(folder.path().join("outside")).unwrap();
+        fs::write(folder.path().join("outside/file"), CANARY).unwrap();
+        let root = folder.path().join("root");
+        let place = Place::new(root.clone(), root, BTreeMap::new(), "/nowhere");
+        Self { folder, place }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join("root").join(name)
+    }
+
+    fn path(&self, name: &str) -> AbsolutePath {
+        AbsolutePath::parse("path", self.at(name).to_str().unwrap(), PathEncoding::Plain).unwrap()
+    }
+
+    async fn run<O: Run>(&self, operation: O) -> Result<O::Answer, ErrorCode> {
+        operation.run(&self.place).await.map_err(|error| error.code())
+    }
+
+    fn reading(&self, name: &str) -> ReadFile {
+        ReadFile { path: self.path(name), encoding: ContentEncoding::default(), offset: 0, limit: None }
+    }
+
+    fn writing(&self, name: &str, content: &str) -> WriteFile {
+        WriteFile {
+            path: self.path(name),
+            content: content.to_owned(),
+            encoding: ContentEncoding::default(),
+            mode: None,
+            create_parents: true,
+            append: false,
+            condition: WriteCondition::None,
+        }
+    }
+
+    fn removing(&self, name: &str) -> RemoveFile {
+        RemoveFile { path: self.path(name), recursive: true }
+    }
+
+    fn relocating(&self, from: &str, to: &str, keep: bool) -> Relocate {
+        Relocate { from: self.path(from), to: self.path(to), overwrite: false, keep }
+    }
+
+    async fn names(&self, folder: &str, limit: u32, after: Option<String>) -> (Vec<String>, Option<String>) {
+        let page = self.run(ListFolder { path: self.path(folder), limit, after }).await.unwrap();
+        (page.entries.into_iter().map(|entry| entry.name).collect(), page.next_cursor)
+    }
+
+    fn canary_is_whole(&self) {
+        let outside = self.folder.path().join("outside");
+        assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), CANARY);
+        assert_eq!(fs::read_dir(outside).unwrap().count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_written_and_read_in_windows() {
+    let ground = Ground::new();
+    let made = ground.run(ground.writing("a/b/file", "0123456789")).await.unwrap();
+    assert_eq!((made.created, made.size_bytes), (true, 10));
+    let whole = ground.run(ground.reading("a/b/file")).await.unwrap();
+    assert_eq!((whole.content.as_str(), whole.truncated, &whole.etag), ("0123456789", false, &made.etag));
+    for (offset, limit, content, truncated) in [
+        (2, Some(3), "234", true),
+        (8, Some(9), "89", true),
+        (10, None, "", true),
+        (99, Some(1), "", true),
+        (0, Some(10), "0123456789", false),
+    ] {
+        let window = ReadFile { offset, limit, ..ground.reading("a/b/file") };
+        let window = ground.run(window).await.unwrap();
+        assert_eq!((window.content.as_str(), window.truncated, window.size_bytes), (content, truncated, 10));
+    }
+    let again = ground.run(ground.writing("a/b/file", "new")).await.unwrap();
+    assert!(!again.created && again.etag != made.etag);
+    assert_eq!(fs::read_to_string(ground.at("a/b/file")).unwrap(), "new");
+}
+
+#[tokio::test]
+async fn a_character_that_a_window_cuts_is_refused_and_not_replaced() {
+    let ground = Ground::new();
+    ground.run(ground.writing("file", "aé")).await.unwrap();
+    let cut = ReadFile { limit: Some(2), ..ground.reading("file") };
+    assert_eq!(ground.run(cut.clone()).await.unwrap_err(), ErrorCode::NotText);
+    let digits = ReadFile { encoding: ContentEncoding("hex".to_owned()), ..cut };
+    assert_eq!(ground.run(digits).await.unwrap().content, "61c3");
+}
+
+#[tokio::test]
+async fn mode_and_owner_of_a_replaced_file_are_kept() {
+    let ground = Ground::new();
+    ground.run(ground.writing("file", "old")).await.unwrap();
+    assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o644);
+    fs::set_permissions(ground.at("file"), fs::Permissions::from_mode(0o750)).unwrap();
+    ground.run(ground.writing("file", "new")).await.unwrap();
+    assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o750);
+    ground.run(WriteFile { mode: Some(0o600), ..ground.writing("file", "newer") }).await.unwrap();
+    assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o600);
+}
+
+#[tokio::test]
+async fn a_write_happens_only_under_its_condition() {
+    let ground = Ground::new();
+    let absent = WriteFile { condition: WriteCondition::Absent, ..ground.writing("file", "one") };
+    let made = ground.run(absent.clone()).await.unwrap();
+    assert_eq!(ground.run(absent).await.unwrap_err(), ErrorCode::PreconditionFailed);
+    let matching = |tag: &str| WriteFile {
+        condition: WriteCondition::Matches(vec![tag.to_owned()]),
+        ..ground.writing("file", "two")
+    };
+    assert_eq!(ground.run(matching("\"other\"")).await.unwrap_err(), ErrorCode::PreconditionFailed);
+    ground.run(matching(&made.etag)).await.unwrap();
+    assert_eq!(ground.run(matching(&made.etag)).await.unwrap_err(), ErrorCode::PreconditionFailed);
+    let there = WriteFile { condition: WriteCondition::Exists, ..ground.writing("nothing", "") };
+    assert_eq!(ground.run(there).await.unwrap_err(), ErrorCode::PreconditionFailed);
+    assert_eq!(ground.names("", 10, None).await.0, ["file"], "what was refused leaves nothing");
+}
+
+#[tokio::test]
+async fn a_reader_sees_the_old_or_the_new_content() {
+    let ground = Ground::new();
+    let contents = ["a".repeat(200_000), "b".repeat(100_000)];
+    ground.run(ground.writing("file", &contents[0])).await.unwrap();
+    let (path, done) = (ground.at("file"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0;
+            while !done.load(Ordering::Relaxed) {
+                let content = fs::read_to_string(&path).unwrap();
+                assert!(contents.contains(&content), "{} bytes are neither", content.len());
+                seen += 1;
+            }
+            seen
+        });
+        let roots = ground.place.roots().unwrap();
+        for turn in 0..100 {
+            write::write(&roots, &ground.writing("file", &contents[turn % 2])).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+    });
+}
+
+#[tokio::test]
+async fn what_is_added_is_added_at_the_end() {
+    let ground = Ground::new();
+    let add = |content| WriteFile { append: true, ..ground.writing("log", content) };
+    assert!(ground.run(add("one ")).await.unwrap().created);
+    let second = ground.run(add("two")).await.unwrap();
+    assert_eq!((second.created, second.size_bytes), (false, 7));
+    assert_eq!(fs::read_to_string(ground.at("log")).unwrap(), "one two");
+}
+
+#[tokio::test]
+async fn a_link_is_written_through_inside_and_never_outside() {
+    let ground = Ground::new();
+    ground.run(ground.writing("file", "old")).await.unwrap();
+    symlink("file", ground.at("inside")).unwrap();
+    symlink(ground.folder.path().join("outside/file"), ground.at("out")).unwrap();
+    symlink("../outside/new", ground.at("dangling")).unwrap();
+    symlink("../outside", ground.at("folder")).unwrap();
+    ground.run(ground.writing("inside", "new")).await.unwrap();
+    assert_eq!(fs::read_to_string(ground.at("file")).unwrap(), "new");
+    assert!(fs::symlink_metadata(ground.at("inside")).unwrap().is_symlink());
+    for name in ["out", "dangling", "folder/new", "folder/file", "../outside/new"] {
+        assert_eq!(
+            ground.run(ground.writing(name, "evil")).await.unwrap_err(),
+            ErrorCode::PathOutsideRoots,
+            "{name}"
+        );
+        let append = WriteFile { append: true, ..ground.writing(name, "evil") };
+        assert_eq!(ground.run(append).await.unwrap_err(), ErrorCode::PathOutsideRoots, "{name}");
+    }
+    ground.canary_is_whole();
+}
+
+#[tokio::test]
+async fn what_has_no_content_is_neither_read_nor_written() {
+    let ground = Ground::new();
+    fs::create_dir(ground.at("folder")).unwrap();
+    mkfifoat(CWD, ground.at("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    for name in ["folder", "fifo"] {
+        assert_eq!(ground.run(ground.reading(name)).await.unwrap_err(), ErrorCode::NotAFile, "{name}");
+        assert_eq!(ground.run(ground.writing(name, "")).await.unwrap_err(), ErrorCode::NotAFile, "{name}");
+    }
+    let list = ListFolder { path: ground.path("fifo"), limit: 1, after: None };
+    assert_eq!(ground.run(list).await.unwrap_err(), ErrorCode::NotADirectory);
+}
+
+#[tokio::test]
+async fn a_folder_is_listed_by_name_page_by_page() {
+    let ground = Ground::new();
+    for name in ["b", "a", "C", "ä", "a b"] {
+        fs::write(ground.at(name), name).unwrap();
+    }
+    let all = ["C", "a", "a b", "b", "ä"];
+    assert_eq!(ground.names("", 10, None).await, (all.map(str::to_owned).to_vec(), None));
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let (names, next) = ground.names("", 2, after).await;
+        seen.extend(names);
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen, all);
+    let wrong = ListFolder { path: ground.path(""), limit: 1, after: Some("!".to_owned()) };
+    assert_eq!(ground.run(wrong).await.unwrap_err(), ErrorCode::InvalidValue);
+}
+
+#[tokio::test]
+async fn a_name_that_is_no_text_is_told_and_taken_back() {
+    use std::os::unix::ffi::OsStrExt;
+    let ground = Ground::new();
+    let name = std::ffi::OsStr::from_bytes(b"50%\xff");
+    fs::write(ground.at("").join(name), "x").unwrap();
+    let page = ground.run(ListFolder { path: ground.path(""), limit: 9, after: None }).await.unwrap();
+    let entry = &page.entries[0];
+    assert_eq!((entry.name.as_str(), entry.name_encoding), ("50%25%FF", Some(PathEncoding::Percent)));
+    let path = AbsolutePath::parse("path", &entry.path, PathEncoding::Percent).unwrap();
+    let found = ground.run(ReadFile { path, ..ground.reading("") }).await.unwrap();
+    assert_eq!((found.content.as_str(), found.path), ("x", entry.path.clone()));
+}
+
+#[tokio::test]
+async fn folders_are_made_once_and_not_through_files() {
+    let ground = Ground::new();
+    let make = |name: &str| MakeFolder { path: ground.path(name), mode: Some(0o700) };
+    assert!(ground.run(make("a/b/c")).await.unwrap().created);
+    assert!(!ground.run(make("a/b/c")).await.unwrap().created);
+    assert_eq!(fs::metadata(ground.at("a/b/c")).unwrap().mode() & 0o7777, 0o700);
+    fs::write(ground.at("file"), "").unwrap();
+    symlink("../outside", ground.at("out")).unwrap();
+    for (name, code) in [
+        ("file", ErrorCode::NotADirectory),
+        ("file/below", ErrorCode::NotADirectory),
+        ("out/new", ErrorCode::PathOutsideRoots),
+        ("../outside/new", ErrorCode::PathOutsideRoots),
+    ] {
+        assert_eq!(ground.run(make(name)).await.unwrap_err(), code, "{name}");
+    }
+    ground.canary_is_whole();
+}
+
+#[tokio::test]
+async fn what_is_removed_is_counted_and_links_are_not_followed() {
+    let ground = Ground::new();
+    for name in ["tree/a/file", "tree/b/c/file"] {
+        ground.run(ground.writing(name, "")).await.unwrap();
+    }
+    symlink("../../outside", ground.at("tree/out")).unwrap();
+    symlink("../outside", ground.at("out")).unwrap();
+    let careful = RemoveFile { recursive: false, ..ground.removing("tree") };
+    assert_eq!(ground.run(careful).await.unwrap_err(), ErrorCode::NotEmpty);
+    let removed = ground.run(ground.removing("tree")).await.unwrap();
+    assert_eq!((removed.removed, removed.r#type), (7, FileType::Directory));
+    assert_eq!(ground.run(ground.removing("out")).await.unwrap().r#type, FileType::Symlink);
+    for (name, code) in [
+        ("", ErrorCode::PathOutsideRoots),
+        ("..", ErrorCode::PathOutsideRoots),
+        ("../outside/file", ErrorCode::PathOutsideRoots),
+        ("nothing", ErrorCode::UnknownPath),
+    ] {
+        assert_eq!(ground.run(ground.removing(name)).await.unwrap_err(), code, "{name}");
+    }
+    ground.canary_is_whole();
+}
+
+#[tokio::test]
+async fn trees_are_moved_and_copied_whole() {
+    let ground = Ground::new();
+    ground.run(ground.writing("tree/sub/file", "content")).await.unwrap();
+    symlink("sub/file", ground.at("tree/link")).unwrap();
+    fs::set_permissions(ground.at("tree/sub"), fs::Permissions::from_mode(0o711)).unwrap();
+    ground.run(ground.relocating("tree", "copy", true)).await.unwrap();
+    ground.run(ground.relocating("tree", "moved", false)).await.unwrap();
+    assert!(!ground.at("tree").exists());
+    for name in ["copy", "moved"] {
+        assert_eq!(fs::read_to_string(ground.at(name).join("link")).unwrap(), "content", "{name}");
+        assert!(fs::symlink_metadata(ground.at(name).join("link")).unwrap().is_symlink());
+        assert_eq!(fs::metadata(ground.at(name).join("sub")).unwrap().mode() & 0o7777, 0o711);
+    }
+    let within = ground.relocating("copy", "copy/sub/copy", true);
+    assert_eq!(ground.run(within).await.unwrap_err(), ErrorCode::AlreadyExists);
+}
+
+#[tokio::test]
+async fn a_file_is_replaced_only_where_somebody_says_so() {
+    let ground = Ground::new();
+    for name in ["one", "two"] {
+        ground.run(ground.writing(name, name)).await.unwrap();
+    }
+    for keep in [true, false] {
+        let refused = ground.relocating("one", "two", keep);
+        assert_eq!(ground.run(refused).await.unwrap_err(), ErrorCode::AlreadyExists);
+    }
+    let forced = Relocate { overwrite: true, ..ground.relocating("one", "two", false) };
+    assert!(ground.run(forced).await.unwrap().replaced);
+    assert_eq!(fs::read_to_string(ground.at("two")).unwrap(), "one");
+    symlink("../outside", ground.at("out")).unwrap();
+    for (from, to) in [("two", "out/new"), ("out/file", "mine"), ("../outside/file", "mine")] {
+        for keep in [true, false] {
+            let refused = Relocate { overwrite: true, ..ground.relocating(from, to, keep) };
+            assert_eq!(ground.run(refused).await.unwrap_err(), ErrorCode::PathOutsideRoots, "{from} {to}");
+        }
+    }
+    ground.canary_is_whole();
+}
