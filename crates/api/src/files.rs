@@ -278,3 +278,122 @@ operations! {
     RemoveFile = "remove-file" -> FileRemoved,
     Relocate = "relocate" -> Relocated,
 }
+
+/// How a pattern is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PatternSyntax {
+    /// By what stands in it: a regex where it holds one of `\ ^ $ ( | +` or begins with `.*`, else a glob.
+    #[default]
+    Auto,
+    /// `*.rs`, `src/**`, `{a,b}?`.
+    Glob,
+    /// A regular expression, over the path below the root of the search.
+    Regex,
+}
+
+/// Searches for files by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SearchFiles {
+    /// The folder below which is searched.
+    pub path: AbsolutePath,
+    /// What matches.
+    pub pattern: String,
+    /// How the pattern is read.
+    pub syntax: PatternSyntax,
+    /// Only these.
+    pub r#type: Option<FileType>,
+    /// Whether names that begin with a dot are looked at.
+    pub hidden: bool,
+    /// Whether what `.gitignore` names is left out.
+    pub gitignore: bool,
+    /// Matches at the most.
+    pub limit: u32,
+}
+
+/// A file that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FoundFile {
+    /// Its path.
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// What it is.
+    pub r#type: FileType,
+    /// Of its content.
+    pub size_bytes: u64,
+    /// When its content last changed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    #[serde(with = "crate::time")]
+    pub modified_at: Timestamp,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FilesFound {
+    /// As it was asked for.
+    pub path: String,
+    /// As it was asked for.
+    pub pattern: String,
+    /// How the pattern was read: never `auto`.
+    pub syntax: PatternSyntax,
+    /// By path.
+    pub matches: Vec<FoundFile>,
+    /// Whether there may be more: the limit, or the time, was reached.
+    pub truncated: bool,
+}
+
+/// Searches for lines in files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrepFiles {
+    /// The folder below which is searched, or one file.
+    pub path: AbsolutePath,
+    /// A regular expression.
+    pub pattern: String,
+    /// Only files whose path below the root of the search matches this glob.
+    pub glob: Option<String>,
+    /// Lines before and after each match.
+    pub context: u32,
+    /// Matches at the most.
+    pub limit: u32,
+}
+
+/// A line that matched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MatchedLine {
+    /// The file.
+    pub path: String,
+    /// How `path` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// From 1.
+    pub line: u64,
+    /// The first byte of the match, from 1.
+    pub column: u64,
+    /// The line, without its end. What is not UTF-8 is replaced.
+    pub text: String,
+    /// The lines before it.
+    pub before: Vec<String>,
+    /// The lines after it.
+    pub after: Vec<String>,
+}
+
+/// The lines that matched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LinesFound {
+    /// By path and line.
+    pub matches: Vec<MatchedLine>,
+    /// Whether there may be more: the limit, or the time, was reached.
+    pub truncated: bool,
+}
+
+operations! {
+    SearchFiles = "search-files" -> FilesFound,
+    GrepFiles = "grep-files" -> LinesFound,
+}

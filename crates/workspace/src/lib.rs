@@ -8,6 +8,7 @@ mod files;
 mod operations;
 mod place;
 mod roots;
+mod search;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};

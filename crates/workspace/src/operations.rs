@@ -5,7 +5,7 @@ use std::future::Future;
 use skep_api::{
     Operation,
     exec::RunCommand,
-    files::{ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, WriteFile},
+    files::{GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile},
 };
 
 use crate::{Error, Place};
@@ -28,6 +28,8 @@ pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Ve
         ListFolder::NAME => run_json::<ListFolder>(request, place).await,
         MakeFolder::NAME => run_json::<MakeFolder>(request, place).await,
         RemoveFile::NAME => run_json::<RemoveFile>(request, place).await,
+        SearchFiles::NAME => run_json::<SearchFiles>(request, place).await,
+        GrepFiles::NAME => run_json::<GrepFiles>(request, place).await,
         Relocate::NAME => run_json::<Relocate>(request, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }

@@ -22,6 +22,8 @@ use skep_api::{
     path::{PathEncoding, told},
 };
 
+pub(crate) use read::require_file;
+
 use crate::{Error, Place, Roots, Run};
 
 macro_rules! run_on_disk {
@@ -52,7 +54,7 @@ async fn on_disk<T: Send + 'static>(
     tokio::task::spawn_blocking(move || work(&roots)).await.map_err(|_| Error::Broken)?
 }
 
-fn file_type(kind: Kind) -> FileType {
+pub(crate) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::RegularFile => FileType::File,
         Kind::Directory => FileType::Directory,
@@ -61,13 +63,13 @@ fn file_type(kind: Kind) -> FileType {
     }
 }
 
-fn modified_at(stat: &Stat) -> Timestamp {
+pub(crate) fn modified_at(stat: &Stat) -> Timestamp {
     let nanoseconds = i32::try_from(stat.st_mtime_nsec).unwrap_or_default();
     // Beyond the year 9999 a file system says what no calendar has.
     Timestamp::new(stat.st_mtime, nanoseconds).unwrap_or(Timestamp::MAX)
 }
 
-fn size(stat: &Stat) -> u64 {
+pub(crate) fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or_default()
 }
 

@@ -45,7 +45,7 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
 }
 
 /// Refuses what has no content.
-pub(super) fn require_file(found: &Found, path: &Path) -> Result<(), Error> {
+pub(crate) fn require_file(found: &Found, path: &Path) -> Result<(), Error> {
     match found.kind() {
         rustix::fs::FileType::RegularFile => Ok(()),
         rustix::fs::FileType::Directory => Err(Error::IsADirectory { path: path.display().to_string() }),

@@ -77,7 +77,7 @@ impl<'a> Temporary<'a> {
         self.placed = true;
         // The name too: it stands in the folder, which is a file of its own.
         folder.read()?.sync_all()?;
-        Ok(self.file.try_clone()?)
+        self.file.try_clone()
     }
 }
 

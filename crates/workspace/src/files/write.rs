@@ -21,13 +21,11 @@ use super::{
 };
 use crate::{
     Error, Roots,
-    roots::{Last, Slot},
+    roots::{Last, MOST_LINKS, Slot},
 };
 
 /// The mode of a new file.
 const NEW_MODE: u32 = 0o644;
-/// Links on one way, as the kernel has it (path_resolution(7)).
-const MOST_LINKS: usize = 40;
 
 pub(super) fn write(roots: &Roots, request: &WriteFile) -> Result<FileWritten, Error> {
     let content = Form::by_label(&request.encoding.0)?.read(&request.content)?;

@@ -78,7 +78,7 @@ impl Found {
     }
 
     /// A name of this very thing, for this process: every other name could lead elsewhere by now.
-    pub(super) fn own_name(&self) -> String {
+    pub(crate) fn own_name(&self) -> String {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd())
     }
 }

@@ -28,6 +28,7 @@ use rustix::{
 };
 
 pub(crate) use found::{Found, Slot};
+pub(crate) use walk::MOST_LINKS;
 
 use crate::Error;
 

@@ -16,7 +16,7 @@ use rustix::{
 use super::{Last, Links, Roots, kind};
 
 /// Links on one way, as the kernel has it (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+pub(crate) const MOST_LINKS: usize = 40;
 
 /// Follows a path from root to root. What it answers holds no link, as far as it saw, and may lie below no root.
 ///

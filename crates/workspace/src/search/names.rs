@@ -1,0 +1,63 @@
+//! Searching for files by name.
+
+use std::sync::{Mutex, PoisonError};
+
+use ignore::WalkState;
+use rustix::fs::{AtFlags, CWD, FileType as Kind, statat};
+use skep_api::{
+    files::{FilesFound, FoundFile, SearchFiles},
+    path::told,
+};
+
+use super::{
+    Leash,
+    pattern::Pattern,
+    walk::{Scope, each_below},
+};
+use crate::{
+    Error, Roots,
+    files::{file_type, modified_at, size},
+    roots::Last,
+};
+
+pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Result<FilesFound, Error> {
+    let (pattern, syntax) = Pattern::read(&request.pattern, request.syntax)?;
+    let path = request.path.as_path();
+    let folder = roots.find(path, Last::Follow)?;
+    if !folder.is_directory() {
+        return Err(Error::NotAFolder { path: path.display().to_string() });
+    }
+    let limit = request.limit as usize;
+    let found = Mutex::new(Vec::new());
+    let scope = Scope { hidden: request.hidden, gitignore: request.gitignore };
+    let whole = each_below(&folder, scope, leash, |entry, below| {
+        if !pattern.matches(below) {
+            return WalkState::Continue;
+        }
+        let Ok(stat) = statat(CWD, entry.path(), AtFlags::SYMLINK_NOFOLLOW) else {
+            return WalkState::Continue;
+        };
+        let kind = file_type(Kind::from_raw_mode(stat.st_mode));
+        if request.r#type.is_some_and(|wanted| wanted != kind) {
+            return WalkState::Continue;
+        }
+        let (path, path_encoding) = told(path.join(below).as_os_str());
+        let file = FoundFile {
+            path,
+            path_encoding,
+            r#type: kind,
+            size_bytes: size(&stat),
+            modified_at: modified_at(&stat),
+        };
+        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.push(file);
+        // One more than is answered shows that there are more.
+        if found.len() > limit { WalkState::Quit } else { WalkState::Continue }
+    })?;
+    let mut matches = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let truncated = !whole || matches.len() > limit;
+    matches.sort_by(|one, other| one.path.cmp(&other.path));
+    matches.truncate(limit);
+    let (path, _) = told(path.as_os_str());
+    Ok(FilesFound { path, pattern: request.pattern.clone(), syntax, matches, truncated })
+}

@@ -1,0 +1,54 @@
+//! All that lies below a folder, looked at by several threads.
+
+use std::path::{Path, PathBuf};
+
+use ignore::{DirEntry, WalkBuilder, WalkState};
+
+use super::Leash;
+use crate::{Error, roots::Found};
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope {
+    pub(super) hidden: bool,
+    pub(super) gitignore: bool,
+}
+
+/// Shows each entry below a folder, with its path below it, until somebody has enough. Whether all were shown.
+///
+/// No link is followed, and no other file system entered.
+pub(super) fn each_below(
+    folder: &Found,
+    scope: Scope,
+    leash: &Leash,
+    look: impl Fn(&DirEntry, &Path) -> WalkState + Sync,
+) -> Result<bool, Error> {
+    // By the handle: the folder's name could lead elsewhere by now. The last `/` makes it be entered.
+    let start = PathBuf::from(format!("{}/", folder.own_name()));
+    let mut walk = WalkBuilder::new(&start);
+    walk.standard_filters(false)
+        .hidden(!scope.hidden)
+        .follow_links(false)
+        .same_file_system(true)
+        .git_ignore(scope.gitignore)
+        .git_exclude(scope.gitignore)
+        .ignore(scope.gitignore)
+        .require_git(false)
+        .threads(std::thread::available_parallelism().map_or(1, usize::from));
+    let whole = std::sync::atomic::AtomicBool::new(true);
+    walk.build_parallel().run(|| {
+        Box::new(|entry| {
+            if leash.is_cut() {
+                whole.store(false, std::sync::atomic::Ordering::Relaxed);
+                return WalkState::Quit;
+            }
+            // What cannot be read, or is gone since, is not there for who searches.
+            let Ok(entry) = entry else { return WalkState::Continue };
+            match entry.path().strip_prefix(&start) {
+                Ok(below) if !below.as_os_str().is_empty() => look(&entry, below),
+                _ => WalkState::Continue,
+            }
+        })
+    });
+    Ok(whole.into_inner())
+}
