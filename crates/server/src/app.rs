@@ -31,6 +31,7 @@ use crate::{
     metrics::{Metrics, Readings},
     openapi,
     origin::TrustedProxies,
+    places::Places,
     request::observe,
     routes::{
         Routes,
@@ -39,6 +40,7 @@ use crate::{
         boot::BootDefaults,
         docs,
         exec::{self, ExecDesk},
+        files,
         health::{self, Vitals},
         keys::{self, KeyDesk},
         metrics, openapi as document,
@@ -107,6 +109,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
+        files::routes(Places::new(vms.clone())),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));

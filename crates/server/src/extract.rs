@@ -33,6 +33,10 @@ demands! {
     AnyKey = [],
     /// `admin`.
     Admin = [Admin],
+    /// `files:read`.
+    FilesRead = [FilesRead],
+    /// `files:write`.
+    FilesWrite = [FilesWrite],
     /// `metrics:read`.
     MetricsRead = [MetricsRead],
     /// `server:admin`.
@@ -70,7 +74,7 @@ impl<D> Caller<D> {
     }
 }
 
-fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refusal> {
+pub(crate) fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refusal> {
     if identity.key.scopes.contains(&scope) {
         return Ok(());
     }

@@ -22,6 +22,7 @@ mod metrics;
 mod openapi;
 mod origin;
 mod pieces;
+mod places;
 mod random;
 mod request;
 mod retention;

@@ -5,8 +5,8 @@ use std::{sync::Arc, thread::available_parallelism};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use skep_api::{
-    AccountId, ErrorCode, Failure, VmRef,
-    exec::{ExecOutcome, RunCommand},
+    AccountId, ErrorCode, Failure, Operation, VmRef,
+    exec::RunCommand,
     keys::Limits,
     swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm},
 };
@@ -165,24 +165,24 @@ impl Swarm {
         Ok(handle.record())
     }
 
-    /// Runs a command in a VM. Dropping the future ends the command.
+    /// Does an operation in a VM. Dropping the future ends it there.
     ///
     /// # Errors
     /// Unknown VM, one that ended meanwhile, a guest that does not answer, or what the guest refused.
-    pub async fn exec(
+    pub async fn call<O: Operation>(
         &self,
         account: &AccountId,
         vm: VmRef,
-        command: RunCommand,
-    ) -> Result<ExecOutcome, Error> {
+        operation: &O,
+    ) -> Result<O::Answer, Error> {
         let handle = self.registry().find(*account, vm)?;
-        Ok(handle.guest.call(&command).await?)
+        Ok(handle.guest.call(operation).await?)
     }
 
     /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command.
     ///
     /// # Errors
-    /// As [`Swarm::exec`].
+    /// As [`Swarm::call`].
     pub async fn exec_stream(
         &self,
         account: &AccountId,
@@ -196,7 +196,7 @@ impl Swarm {
     /// Comes back to a command that is streamed, at these offsets. Dropping the stream ends the command.
     ///
     /// # Errors
-    /// As [`Swarm::exec`]; unknown command.
+    /// As [`Swarm::call`]; unknown command.
     pub async fn exec_attach(
         &self,
         account: &AccountId,

@@ -14,6 +14,7 @@ pub struct Place {
     ground: Arc<Ground>,
     commands: Commands,
     call: Option<Arc<str>>,
+    folders: Arc<[PathBuf]>,
     roots: Arc<OnceLock<Arc<Roots>>>,
 }
 
@@ -34,10 +35,12 @@ impl Place {
         cgroup_parent: impl Into<PathBuf>,
     ) -> Self {
         let ground = Ground { root: root.into(), default_cwd: default_cwd.into(), env };
+        let folders = Arc::from([ground.root.clone()]);
         Self {
             ground: Arc::new(ground),
             commands: Commands::new(cgroup_parent.into()),
             call: None,
+            folders,
             roots: Arc::default(),
         }
     }
@@ -58,6 +61,12 @@ impl Place {
         Self { ground: Arc::new(ground), ..self.clone() }
     }
 
+    /// The same place, whose files lie in these folders and nowhere else.
+    #[must_use]
+    pub fn with_roots(self, roots: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { folders: roots.into_iter().collect(), roots: Arc::default(), ..self }
+    }
+
     /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
@@ -74,7 +83,7 @@ impl Place {
         if let Some(roots) = self.roots.get() {
             return Ok(Arc::clone(roots));
         }
-        let opened = Arc::new(Roots::open([self.ground.root.clone()])?);
+        let opened = Arc::new(Roots::open(self.folders.iter().cloned())?);
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
     }
 

@@ -40,6 +40,16 @@ refusals! {
     CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
     /// Of what is done with one VM from outside.
     VmRefused = [UnknownVm, SwarmUnavailable, ShuttingDown],
+    /// Of what is read of files, here or in a VM.
+    FilesRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
+        BodyTooLarge, NotText, TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
+    ],
+    /// Of what is done to files, here or in a VM.
+    FilesWriteRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, NotEmpty, AlreadyExists, PathOutsideRoots,
+        PermissionDenied, PreconditionFailed, NotText, TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
+    ],
     /// Of a command in a VM.
     ExecRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,

@@ -167,7 +167,7 @@ async fn run(
         let events = swarm.exec_stream(&caller.account.id, vm, command).await?;
         return Ok(exec_stream::answer(events, desk, caller.key.clone()));
     }
-    Ok(Json(swarm.exec(&caller.account.id, vm, command).await?).into_response())
+    Ok(Json(swarm.call(&caller.account.id, vm, &command).await?).into_response())
 }
 
 /// The body, and its timeout in milliseconds.

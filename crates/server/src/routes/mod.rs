@@ -10,6 +10,7 @@ pub(crate) mod boot;
 pub(crate) mod docs;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;
+pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod metrics;

@@ -148,7 +148,7 @@ async fn whoami_tells_the_key_and_its_account() {
     let me = client.whoami().await.unwrap().value;
     assert_eq!((me.key.id, me.account.id), (record.key.id, skep.account.id));
     assert_eq!((me.account.name.as_str(), me.scopes.as_slice()), ("default", &[Scope::SwarmRead][..]));
-    assert_eq!(me.roots, ["/srv/workspace"]);
+    assert_eq!(me.roots, skep.account.roots);
     assert_eq!(me.vm, None);
 }
 

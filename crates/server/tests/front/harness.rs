@@ -68,7 +68,9 @@ impl Skep {
         };
         let store = SqliteStore::open(settings).await.unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
-        let command = EnsureDefaultAccount { roots: vec!["/srv/workspace".to_owned()], at: Timestamp::now() };
+        let root = data.path().join("workspaces/default");
+        std::fs::create_dir_all(&root).unwrap();
+        let command = EnsureDefaultAccount { roots: vec![root.display().to_string()], at: Timestamp::now() };
         let account = store.ensure_default_account(command).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -102,6 +104,11 @@ impl Skep {
         };
         skep.admin = skep.key(&scopes_of(Role::Admin, "default")).await.0;
         skep
+    }
+
+    /// A path in the workspace.
+    pub(crate) fn at(&self, name: &str) -> String {
+        format!("{}/{name}", self.account.roots[0])
     }
 
     /// A new key with these scopes, and its record.

@@ -11,6 +11,7 @@ mod described;
 mod docs;
 mod errors;
 mod faults;
+mod files;
 mod harness;
 mod keys;
 mod metrics;

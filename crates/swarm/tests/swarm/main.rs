@@ -117,11 +117,11 @@ async fn a_guest_that_hangs_up_is_ended() {
     let ground = Ground::new().await;
     let vm = ground.boot(1).await.unwrap().vms[0].id;
     ground.hang_up(vm);
-    let during = ground.swarm.exec(&ground.account, VmRef::Id(vm), command()).await.unwrap_err();
+    let during = ground.swarm.call(&ground.account, VmRef::Id(vm), &command()).await.unwrap_err();
     assert_eq!(during.code(), ErrorCode::VmEnded);
     eventually("its end", async || ground.count().await == 0).await;
     assert_eq!(ground.store.ends(), vec![(vm, EndReason::Failed)]);
-    let after = ground.swarm.exec(&ground.account, VmRef::Id(vm), command()).await.unwrap_err();
+    let after = ground.swarm.call(&ground.account, VmRef::Id(vm), &command()).await.unwrap_err();
     assert_eq!(after.code(), ErrorCode::UnknownVm);
     ground.holds_nothing().await;
 }

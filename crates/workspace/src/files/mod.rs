@@ -50,8 +50,9 @@ async fn on_disk<T: Send + 'static>(
     place: &Place,
     work: impl FnOnce(&Roots) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let roots = place.roots()?;
-    tokio::task::spawn_blocking(move || work(&roots)).await.map_err(|_| Error::Broken)?
+    let place = place.clone();
+    let done = tokio::task::spawn_blocking(move || work(&*place.roots()?));
+    done.await.map_err(|_| Error::Broken)?
 }
 
 pub(crate) fn file_type(kind: Kind) -> FileType {

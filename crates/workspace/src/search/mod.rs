@@ -61,10 +61,10 @@ async fn while_awaited<T: Send + 'static>(
     place: &Place,
     work: impl FnOnce(&Roots, &Leash) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let roots = place.roots()?;
+    let place = place.clone();
     let cut = CutOnDrop(Arc::default());
     let leash = Leash { cut: Arc::clone(&cut.0), deadline: Instant::now() + TIME_LIMIT };
-    let searched = tokio::task::spawn_blocking(move || work(&roots, &leash)).await;
+    let searched = tokio::task::spawn_blocking(move || work(&*place.roots()?, &leash)).await;
     drop(cut);
     searched.map_err(|_| Error::Broken)?
 }

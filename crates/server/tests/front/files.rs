@@ -1,0 +1,129 @@
+//! Files of the workspace, over HTTP. What they mean is tested where it is done; here is how it is asked and told.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use skep_api::Scope;
+
+use crate::harness::Skep;
+
+/// The message of a refusal with this status and code.
+async fn refused(response: reqwest::Response, status: u16, code: &str) -> String {
+    let refused = crate::harness::refused(response).await;
+    assert_eq!((refused.status, refused.code.as_str()), (status, code), "{}", refused.message);
+    refused.message
+}
+
+async fn write(skep: &Skep, name: &str, content: &str) -> reqwest::Response {
+    let body = json!({"path": skep.at(name), "content": content});
+    skep.request(Method::POST, "/api/files/write").json(&body).send().await.unwrap()
+}
+
+async fn read(skep: &Skep, name: &str) -> reqwest::Response {
+    skep.get(&format!("/api/files/read?path={}", skep.at(name))).await
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_listed_found_and_removed() {
+    let skep = Skep::start().await;
+    assert_eq!(write(&skep, "src/main.rs", "fn main() {}\n").await.status(), StatusCode::CREATED);
+    assert_eq!(write(&skep, "src/main.rs", "fn main() { todo!() }\n").await.status(), StatusCode::OK);
+    let content: Value = read(&skep, "src/main.rs").await.json().await.unwrap();
+    assert_eq!(content["content"], "fn main() { todo!() }\n");
+    assert_eq!(
+        (&content["encoding"], &content["size_bytes"], &content["truncated"]),
+        (&json!("utf-8"), &json!(22), &json!(false))
+    );
+    let page: Value = skep.get(&format!("/api/ls?path={}", skep.at("src"))).await.json().await.unwrap();
+    let entry = &page["entries"][0];
+    assert_eq!(
+        (&entry["name"], &entry["type"], &entry["mode"]),
+        (&json!("main.rs"), &json!("file"), &json!("0644"))
+    );
+    let found: Value =
+        skep.get(&format!("/api/files/search?path={}&pattern=*.rs", skep.at(""))).await.json().await.unwrap();
+    assert_eq!((found["matches"].as_array().unwrap().len(), &found["syntax"]), (1, &json!("glob")));
+    let lines: Value =
+        skep.get(&format!("/api/files/grep?path={}&pattern=todo", skep.at(""))).await.json().await.unwrap();
+    assert_eq!((&lines["matches"][0]["line"], &lines["matches"][0]["column"]), (&json!(1), &json!(13)));
+    let removed =
+        skep.request(Method::DELETE, &format!("/api/files?path={}", skep.at("src"))).send().await.unwrap();
+    assert_eq!(removed.json::<Value>().await.unwrap()["removed"], 2);
+    refused(read(&skep, "src/main.rs").await, 404, "unknown_path").await;
+}
+
+#[tokio::test]
+async fn folders_are_made_and_files_moved_and_copied() {
+    let skep = Skep::start().await;
+    for status in [StatusCode::CREATED, StatusCode::OK] {
+        let made = skep.request(Method::POST, "/api/mkdir").json(&json!({"path": skep.at("a/b")}));
+        assert_eq!(made.send().await.unwrap().status(), status);
+    }
+    write(&skep, "a/b/file", "content").await;
+    for (verb, from, to) in [("copy", "a/b/file", "copy"), ("move", "a", "moved")] {
+        let body = json!({"from": skep.at(from), "to": skep.at(to)});
+        let done =
+            skep.request(Method::POST, &format!("/api/files/{verb}")).json(&body).send().await.unwrap();
+        assert_eq!(done.status(), StatusCode::OK, "{verb}");
+    }
+    for name in ["copy", "moved/b/file"] {
+        assert_eq!(read(&skep, name).await.json::<Value>().await.unwrap()["content"], "content");
+    }
+}
+
+#[tokio::test]
+async fn a_tag_holds_for_one_content() {
+    let skep = Skep::start().await;
+    let tag = write(&skep, "file", "one").await.json::<Value>().await.unwrap()["etag"].clone();
+    let conditional = async |name: &'static str, value: &str| {
+        let body = json!({"path": skep.at("file"), "content": "two"});
+        let request = skep.request(Method::POST, "/api/files/write").header(name, value).json(&body);
+        request.send().await.unwrap()
+    };
+    refused(conditional("if-none-match", "*").await, 412, "precondition_failed").await;
+    assert_eq!(conditional("if-match", tag.as_str().unwrap()).await.status(), StatusCode::OK);
+    refused(conditional("if-match", tag.as_str().unwrap()).await, 412, "precondition_failed").await;
+    refused(conditional("if-none-match", "\"tag\"").await, 400, "invalid_value").await;
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused_by_name() {
+    let skep = Skep::start().await;
+    write(&skep, "binary", "x").await;
+    std::fs::write(skep.at("binary"), [0xff]).unwrap();
+    for (query, status, code, name) in [
+        ("path=relative".to_owned(), 400, "invalid_value", "`path`"),
+        ("limit=1".to_owned(), 400, "missing_parameter", "`path`"),
+        (format!("path={}&limit=0", skep.at("binary")), 400, "invalid_value", "`limit`"),
+        (format!("path={}&encoding=klingon", skep.at("binary")), 400, "invalid_value", "klingon"),
+        (format!("path={}", skep.at("binary")), 422, "not_text", "encoding=base64"),
+        (format!("path={}", skep.at("")), 409, "not_a_file", "directory"),
+        ("path=/etc/hostname".to_owned(), 403, "path_outside_roots", "/etc/hostname"),
+        (format!("path={}", skep.at("../../skep.db")), 403, "path_outside_roots", "skep.db"),
+        (format!("path={}&vm=nothing", skep.at("binary")), 404, "unknown_vm", "nothing"),
+    ] {
+        let message = refused(skep.get(&format!("/api/files/read?{query}")).await, status, code).await;
+        assert!(message.contains(name), "{query}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn each_call_has_its_scope_and_its_account() {
+    let skep = Skep::start().await;
+    write(&skep, "file", "mine").await;
+    let (reader, _) = skep.key(&[Scope::FilesRead]).await;
+    let path = format!("/api/files/read?path={}", skep.at("file"));
+    assert_eq!(
+        skep.bare(Method::GET, &path).bearer_auth(&reader).send().await.unwrap().status(),
+        StatusCode::OK
+    );
+    let removal =
+        skep.bare(Method::DELETE, &format!("/api/files?path={}", skep.at("file"))).bearer_auth(&reader);
+    refused(removal.send().await.unwrap(), 403, "scope_missing").await;
+    let made = skep.request(Method::POST, "/api/accounts").json(&json!({"name": "acme"}));
+    let acme: Value = made.send().await.unwrap().json().await.unwrap();
+    let body = json!({"name": "theirs", "role": "agent", "account": acme["id"]});
+    let key: Value =
+        skep.request(Method::POST, "/api/keys").json(&body).send().await.unwrap().json().await.unwrap();
+    let foreign = skep.bare(Method::GET, &path).bearer_auth(key["key"].as_str().unwrap());
+    refused(foreign.send().await.unwrap(), 403, "path_outside_roots").await;
+}
