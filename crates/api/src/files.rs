@@ -62,17 +62,20 @@ pub struct FileContent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
     /// The window.
+    #[cfg_attr(feature = "openapi", schema(example = "# Notes\n"))]
     pub content: String,
     /// How `content` is written.
     #[cfg_attr(feature = "openapi", schema(example = "utf-8"))]
     pub encoding: String,
     /// Of the whole file.
+    #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
     /// When its content last changed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub modified_at: Timestamp,
     /// Changes with the file; for `If-Match`.
+    #[cfg_attr(feature = "openapi", schema(example = "\"2a-d-18ab-18ab\""))]
     pub etag: String,
     /// Whether the window is not the whole file.
     pub truncated: bool,
@@ -116,15 +119,18 @@ pub struct WriteFile {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileWritten {
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
     /// Of the file now.
+    #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
     /// Whether there was none before.
     pub created: bool,
     /// Changes with the file; for `If-Match`.
+    #[cfg_attr(feature = "openapi", schema(example = "\"2a-d-18ab-18ab\""))]
     pub etag: String,
 }
 
@@ -144,8 +150,10 @@ pub struct ListFolder {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FolderEntry {
     /// Its name.
+    #[cfg_attr(feature = "openapi", schema(example = "notes.md"))]
     pub name: String,
     /// Its path.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `name` and `path` are written, where the name is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,13 +161,16 @@ pub struct FolderEntry {
     /// What it is.
     pub r#type: FileType,
     /// Of its content.
+    #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
     /// Its permission bits in octal digits.
     #[cfg_attr(feature = "openapi", schema(example = "0644"))]
     pub mode: String,
     /// The user that it belongs to.
+    #[cfg_attr(feature = "openapi", schema(example = 1000))]
     pub uid: u32,
     /// The group that it belongs to.
+    #[cfg_attr(feature = "openapi", schema(example = 1000))]
     pub gid: u32,
     /// When its content last changed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -175,6 +186,7 @@ pub struct FolderEntry {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FolderPage {
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -199,6 +211,7 @@ pub struct MakeFolder {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FolderMade {
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,6 +234,7 @@ pub struct RemoveFile {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileRemoved {
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,6 +242,7 @@ pub struct FileRemoved {
     /// What it was.
     pub r#type: FileType,
     /// How many files, folders and links were removed.
+    #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub removed: u64,
 }
 
@@ -249,8 +264,10 @@ pub struct Relocate {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Relocated {
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/draft.md"))]
     pub from: String,
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub to: String,
     /// How both are written, where one is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -317,6 +334,7 @@ pub struct SearchFiles {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FoundFile {
     /// Its path.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -324,6 +342,7 @@ pub struct FoundFile {
     /// What it is.
     pub r#type: FileType,
     /// Of its content.
+    #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
     /// When its content last changed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
@@ -336,8 +355,10 @@ pub struct FoundFile {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilesFound {
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "*.md"))]
     pub pattern: String,
     /// How the pattern was read: never `auto`.
     pub syntax: PatternSyntax,
@@ -367,19 +388,25 @@ pub struct GrepFiles {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MatchedLine {
     /// The file.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
     /// From 1.
+    #[cfg_attr(feature = "openapi", schema(example = 7))]
     pub line: u64,
     /// The first byte of the match, from 1.
+    #[cfg_attr(feature = "openapi", schema(example = 5))]
     pub column: u64,
     /// The line, without its end. What is not UTF-8 is replaced.
+    #[cfg_attr(feature = "openapi", schema(example = "    todo!()"))]
     pub text: String,
     /// The lines before it.
+    #[cfg_attr(feature = "openapi", schema(example = json!(["fn main() {"])))]
     pub before: Vec<String>,
     /// The lines after it.
+    #[cfg_attr(feature = "openapi", schema(example = json!(["fn main() {"])))]
     pub after: Vec<String>,
 }
 

@@ -41,6 +41,11 @@ const fn sends(id: &'static str, body: &'static str, answer: Answer) -> Row {
     Row { id, query: "", body: Some(body), answer }
 }
 
+const fn asks(id: &'static str, query: &'static str, answer: Answer) -> Row {
+    Row { id, query, body: None, answer }
+}
+
+const OUTSIDE: Answer = Unknown(403, "path_outside_roots");
 const NO_VM: Answer = Unknown(503, "swarm_unavailable");
 const NO_KEY: Answer = Unknown(404, "unknown_key");
 const NO_ACCOUNT: Answer = Unknown(404, "unknown_account");
@@ -77,6 +82,15 @@ const ROWS: &[Row] = &[
     sends("exec", r#"{"command": "id", "vm": 4242}"#, NO_VM),
     sends("exec_in_vm", r#"{"command": "id"}"#, NO_VM),
     row("exec_again", NO_VM),
+    asks("read_file", "?path=/nowhere/file", OUTSIDE),
+    asks("list_folder", "?path=/nowhere", OUTSIDE),
+    asks("search_files", "?path=/nowhere&pattern=*", OUTSIDE),
+    asks("grep_files", "?path=/nowhere&pattern=x", OUTSIDE),
+    asks("remove_file", "?path=/nowhere/file", OUTSIDE),
+    sends("write_file", r#"{"path": "/nowhere/file", "content": ""}"#, OUTSIDE),
+    sends("make_folder", r#"{"path": "/nowhere/folder"}"#, OUTSIDE),
+    sends("move_file", r#"{"from": "/nowhere/one", "to": "/nowhere/two"}"#, OUTSIDE),
+    sends("copy_file", r#"{"from": "/nowhere/one", "to": "/nowhere/two"}"#, OUTSIDE),
     row("list_audit", Done(200)),
     row("metrics", Done(200)),
     row("list_waitlist", Done(200)),

@@ -66,7 +66,8 @@ async fn every_operation_says_what_it_is() {
             .keys()
             .filter(|status| status.starts_with('2'))
             .collect();
-        assert_eq!(done.len(), 1, "{method} {path}: {done:?}");
+        // Two where it matters whether something was made.
+        assert!(done.len() == 1 || done == ["200", "201"], "{method} {path}: {done:?}");
     }
 }
 
