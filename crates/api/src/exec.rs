@@ -83,6 +83,7 @@ pub struct RunCommand {
 
 impl Operation for RunCommand {
     const NAME: &'static str = "run-command";
+    const STARTS_PROGRAMS: bool = true;
     type Answer = ExecOutcome;
 
     fn time_limit(&self) -> Duration {

@@ -8,6 +8,8 @@ use serde::{Serialize, de::DeserializeOwned};
 pub trait Operation: Serialize + DeserializeOwned + Send + Sync {
     /// The name on the channel, unique among operations.
     const NAME: &'static str;
+    /// Whether it starts programs. On the server such an operation is never done by the server's own process.
+    const STARTS_PROGRAMS: bool = false;
     /// What it answers.
     type Answer: Serialize + DeserializeOwned + Send;
 

@@ -255,7 +255,7 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
         | ErrorKind::TooLarge
         | ErrorKind::Unprocessable
         | ErrorKind::Internal => true,
-        _ => code == ErrorCode::PathOutsideRoots,
+        _ => matches!(code, ErrorCode::PathOutsideRoots | ErrorCode::PermissionDenied),
     };
     let elsewhere = [
         ErrorCode::UnknownVm,
