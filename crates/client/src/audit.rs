@@ -2,7 +2,7 @@
 
 use skep_api::{KeyId, audit::AuditList};
 
-use crate::{Answered, Client, Result, client::segment};
+use crate::{Answered, Client, Result, client::with_query};
 
 /// Which entries of the audit, and which page of them; what is `None` holds nothing back.
 #[derive(Debug, Clone, Default)]
@@ -38,8 +38,6 @@ impl Client {
             ("since", query.since.clone()),
             ("until", query.until.clone()),
         ];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(&value))).collect();
-        self.get(&format!("api/audit?{}", pairs.join("&"))).await
+        self.get(&with_query("api/audit", &given)).await
     }
 }

@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answered<T>> {
+    pub(crate) async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answered<T>> {
         let response = self.send(request).await?;
         let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
         let value = serde_json::from_slice(&text).map_err(|error| self.strange(error.to_string()))?;
@@ -177,6 +177,13 @@ pub(crate) fn segment(text: &str) -> String {
             _ => format!("%{b:02X}"),
         })
         .collect()
+}
+
+/// A path with these parameters; what is `None` is left out.
+pub(crate) fn with_query(path: &str, given: &[(&str, Option<String>)]) -> String {
+    let given = given.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(value))).collect();
+    format!("{path}?{}", pairs.join("&"))
 }
 
 /// The certificates to trust; `None`: those of the machine, which a client without TLS has no need to read.

@@ -74,7 +74,7 @@ impl Stream for ExecEvents {
 }
 
 impl Client {
-    /// `POST /api/exec`: the VM is named in the request.
+    /// `POST /api/exec`: in the VM that the request names, or on the server.
     ///
     /// # Errors
     /// `unknown_vm`, `vm_ended`, `vm_paused`, `exec_failed`, `guest_timeout`, and those of every call.
@@ -91,13 +91,13 @@ impl Client {
         self.post(&path_of(vm), &request).await
     }
 
-    /// `POST /api/swarm/vm/{pid}/exec` with `stream`: the output as it comes.
+    /// `POST /api/exec` with `stream`: the output as it comes.
     ///
     /// # Errors
     /// As [`Client::exec`], now or as an item of the stream.
-    pub async fn exec_stream(&self, vm: &str, request: &ExecRequest) -> Result<ExecEvents> {
-        let request = ExecRequest { stream: Some(true), vm: None, ..request.clone() };
-        let request = self.request(Method::POST, &path_of(vm))?.json(&request);
+    pub async fn exec_stream(&self, request: &ExecRequest) -> Result<ExecEvents> {
+        let request = ExecRequest { stream: Some(true), ..request.clone() };
+        let request = self.request(Method::POST, "api/exec")?.json(&request);
         self.events(request, (0, 0)).await
     }
 

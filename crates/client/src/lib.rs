@@ -6,6 +6,7 @@ mod audit;
 mod client;
 mod error;
 mod exec;
+mod files;
 mod keys;
 mod swarm;
 
@@ -14,3 +15,4 @@ pub use audit::AuditQuery;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use exec::{ExecEvent, ExecEvents};
+pub use files::{FileStream, Files};

@@ -5,12 +5,12 @@ use clap::{Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm,
-        serve, status,
+        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, grep, keys,
+        ls, ps, restore, rm, serve, status, write,
     },
 };
 
-/// Boots microVMs for AI agents from a snapshot, and runs commands in them.
+/// A workspace for AI agents: files, and microVMs booted from a snapshot, with commands in them.
 #[derive(Debug, Parser)]
 #[command(name = "skep", version, propagate_version = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -28,6 +28,18 @@ pub(crate) enum Verb {
     Ps(ps::Ps),
     /// Run a command in a VM; its output, input and exit code pass through.
     Exec(exec::Exec),
+    /// List a folder of the server's workspace, or of a VM.
+    Ls(ls::Ls),
+    /// Print files.
+    Cat(cat::Cat),
+    /// Write standard input to a file.
+    Write(write::Write),
+    /// Copy files and folders between this machine, the server's workspace and VMs.
+    Cp(cp::Cp),
+    /// Find files by name.
+    Find(find::Find),
+    /// Find lines in files.
+    Grep(grep::Grep),
     /// End VMs.
     Rm(rm::Rm),
     /// End all VMs.

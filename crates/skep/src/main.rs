@@ -7,6 +7,7 @@ mod connection;
 mod engine;
 mod logging;
 mod output;
+mod place;
 mod privileges;
 mod random;
 mod service;
@@ -14,6 +15,7 @@ mod settings;
 mod signals;
 mod templates;
 mod tls;
+mod transfer;
 mod verbs;
 
 use std::{env, ffi::OsString, process::ExitCode};
@@ -21,14 +23,22 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve,
-    server_process, status,
+    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, grep, keys, ls,
+    ps, restore, rm, serve, server_process, status, write,
 };
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
-    let outcome = settings::parse::<Cli>(&arguments).map_err(FileError::into).and_then(run);
+    let outcome = parse(&arguments).map_err(FileError::into).and_then(run);
     outcome.unwrap_or_else(|error| output::failed(&error))
+}
+
+fn parse(arguments: &[OsString]) -> Result<Cli, FileError> {
+    let cli: Cli = settings::parse(arguments)?;
+    match &cli.verb {
+        Verb::Exec(verb) => verb.with_vm_named(arguments).map_or(Ok(cli), |named| settings::parse(&named)),
+        _ => Ok(cli),
+    }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -37,6 +47,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Boot(verb) => connection::block_on(boot::run(verb)),
         Verb::Ps(verb) => connection::block_on(ps::run(verb)),
         Verb::Exec(verb) => connection::block_on(exec::run(verb)),
+        Verb::Ls(verb) => connection::block_on(ls::run(verb)),
+        Verb::Cat(verb) => connection::block_on(cat::run(verb)),
+        Verb::Write(verb) => connection::block_on(write::run(verb)),
+        Verb::Cp(verb) => connection::block_on(cp::run(verb)),
+        Verb::Find(verb) => connection::block_on(find::run(verb)),
+        Verb::Grep(verb) => connection::block_on(grep::run(verb)),
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),

@@ -70,6 +70,16 @@ pub(crate) fn spinner() -> ProgressBar {
     bar
 }
 
+/// How many bytes have come, and how many there are; nothing where there is no terminal.
+pub(crate) fn bytes_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let style = "{bytes} of {total_bytes} ({bytes_per_sec}, {eta} left) {wide_msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// Prints an answer of the API as it came.
 pub(crate) fn json(text: &[u8]) -> io::Result<()> {
     bytes(text)?;
@@ -93,6 +103,16 @@ pub(crate) fn table<const N: usize>(
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
     line(&lines.join("\n"))
+}
+
+/// Text out of a file or a VM, which must not steer the terminal that shows it.
+pub(crate) fn visible(text: &str) -> String {
+    if !io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let shown =
+        |c: char| if c.is_control() && c != '\t' { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }
 
 /// A time as people like it: `3 m 20 s`.

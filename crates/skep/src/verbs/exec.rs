@@ -1,6 +1,7 @@
 //! `skep exec`.
 
 use std::{
+    ffi::{OsStr, OsString},
     io::{self, IsTerminal, Read},
     process::ExitCode,
 };
@@ -8,7 +9,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use futures_util::StreamExt;
-use skep_api::exec::{ExecExit, ExecRequest};
+use skep_api::exec::{ExecExit, ExecRequest, VmField};
 use skep_client::{Client, ExecEvent};
 use tokio::io::AsyncWriteExt;
 
@@ -17,31 +18,35 @@ use crate::{
     connection::Connection,
     output,
     signals::{SIGNALLED, Signals},
+    transfer::is_vm,
 };
 
 /// The exit code for a command that its timeout ended, as `timeout` has it.
 const TIMED_OUT: u8 = 124;
 /// The exit code where the command's end is not known, as `env` and `timeout` have it.
 const FAILED: u8 = 125;
-const AFTER_HELP: &str = "A single word is taken as a line for the shell, as -c does: skep exec 4242 'ls | wc -l'
+const AFTER_HELP: &str = "The VM may stand before the command instead: skep exec 4242 uname -n. After `--` every word is the command's.
+
+A single word is taken as a line for the shell, as -c does: skep exec 4242 'ls | wc -l'
 
 Exit codes: the command's own; 128+n where signal n ended it, or ended this verb: SIGINT, SIGTERM and SIGHUP end the
 command in the VM too; 124 where its timeout did; 125 where it did not run, or its end is not known; 2 where the command
 line is wrong.";
 
-/// Run a command in a VM.
+/// Run a command in a VM, or on the server.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Exec {
-    /// The VM, by process id or id.
-    vm: String,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "line")]
     command: Vec<String>,
+    /// The VM, by process id or id [default: the server].
+    #[arg(long, value_name = "VM")]
+    vm: Option<String>,
     /// A line for the shell.
-    #[arg(short = 'c', long = "line", value_name = "LINE", conflicts_with = "command")]
+    #[arg(short = 'c', long = "line", value_name = "LINE")]
     line: Option<String>,
-    /// The working directory.
+    /// The working directory [default: the workspace; in a VM /root].
     #[arg(short = 'w', long, value_name = "DIR")]
     cwd: Option<String>,
     /// A variable that the command sees; may be given several times.
@@ -64,7 +69,30 @@ pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
     }))
 }
 
+impl Exec {
+    /// The words of the command line, with `--vm VM` in the place of a VM that stands before the command. `None` where none
+    /// does.
+    pub(crate) fn with_vm_named(&self, arguments: &[OsString]) -> Option<Vec<OsString>> {
+        let vm = self.command.first().filter(|word| self.vm.is_none() && is_vm(word))?;
+        // The command is what the command line ends with; within it `--` may be missing.
+        let starts = [self.command.len(), self.command.len() + 1];
+        let mut starts = starts.into_iter().filter_map(|length| arguments.len().checked_sub(length));
+        let at = starts.find(|at| arguments[*at] == OsStr::new(vm))?;
+        let (before, after) = (&arguments[..at], &arguments[at + 1..]);
+        if before.last().is_some_and(|word| word == "--") {
+            return None;
+        }
+        let named = [OsString::from("--vm"), OsString::from(vm)];
+        Some([before, &named, after].concat())
+    }
+}
+
 async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        verb.line.is_none() || verb.command.is_empty(),
+        "both -c and a command are given: `{}`; give one of them",
+        shell_line(&verb.command)
+    );
     let client = verb.connection.client()?;
     let request = ExecRequest {
         command: verb.line.unwrap_or_else(|| shell_line(&verb.command)),
@@ -72,16 +100,12 @@ async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
         timeout: verb.timeout.as_deref().map(milliseconds).transpose()?,
         env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
         stdin: if verb.no_stdin { None } else { stdin()? },
-        vm: None,
+        vm: verb.vm.map(VmField::Text),
         stream: None,
     };
     let mut signals = Signals::listen()?;
     let command = async {
-        if verb.connection.json {
-            whole(&client, &verb.vm, &request).await
-        } else {
-            streamed(&client, &verb.vm, &request).await
-        }
+        if verb.connection.json { whole(&client, &request).await } else { streamed(&client, &request).await }
     };
     tokio::select! {
         outcome = command => outcome,
@@ -90,16 +114,16 @@ async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn whole(client: &Client, vm: &str, request: &ExecRequest) -> anyhow::Result<ExitCode> {
-    let outcome = client.exec_in(vm, request).await?;
+async fn whole(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCode> {
+    let outcome = client.exec(request).await?;
     output::json(&outcome.text)?;
     Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out))
 }
 
-async fn streamed(client: &Client, vm: &str, request: &ExecRequest) -> anyhow::Result<ExitCode> {
+async fn streamed(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCode> {
     // Not the blocking ones: a reader that takes nothing would keep signals waiting too.
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
-    let mut events = client.exec_stream(vm, request).await?;
+    let mut events = client.exec_stream(request).await?;
     while let Some(event) = events.next().await {
         match event? {
             ExecEvent::Stdout(text) => {
@@ -181,7 +205,38 @@ fn stdin() -> anyhow::Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[test]
+    fn a_vm_may_stand_before_the_command() {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            exec: Exec,
+        }
+        let named = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let parse = |words: &[OsString]| Line::try_parse_from(words).map(|line| line.exec).unwrap();
+            let exec = parse(&words);
+            let exec = exec.with_vm_named(&words).map_or(exec, |words| parse(&words));
+            (exec.vm, exec.command.join(" "), exec.line)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        for line in [
+            "exec 42 echo -n x",
+            "exec 42 -- echo -n x",
+            "exec --vm 42 echo -n x",
+            "exec --vm 42 -- echo -n x",
+        ] {
+            assert_eq!(named(line), (text("42"), "echo -n x".to_owned(), None), "{line}");
+        }
+        assert_eq!(named("exec vm_01h -w /tmp -c ls"), (text("vm_01h"), String::new(), text("ls")));
+        assert_eq!(named("exec -n 42 42 42"), (text("42"), "42 42".to_owned(), None));
+        assert_eq!(named("exec uname -n"), (None, "uname -n".to_owned(), None));
+        assert_eq!(named("exec -- 42 x"), (None, "42 x".to_owned(), None));
+    }
 
     #[test]
     fn words_reach_the_program_as_they_are() {

@@ -1,0 +1,169 @@
+//! From one end to the other.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Context;
+use bytes::Bytes;
+use futures_util::{TryStreamExt, future, stream};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use skep_client::Client;
+
+use super::{
+    Spot, here,
+    plan::{Item, Kind, Plan},
+    there,
+};
+use crate::place::Place;
+
+/// Files on their way at the same time: enough to hide the way of each.
+const AT_ONCE: usize = 4;
+
+/// What a copy came to.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Copied {
+    pub files: u64,
+    pub size_bytes: u64,
+    /// Links and devices, which are not copied.
+    pub left_out: Vec<PathBuf>,
+}
+
+/// One end of a copy, with a path that is whole.
+struct End {
+    place: Option<Place>,
+    path: PathBuf,
+}
+
+/// Copies files and folders to `target`, or into it where it is a folder.
+pub(crate) async fn copy(
+    client: &Client,
+    sources: &[Spot],
+    target: &Spot,
+    bar: &ProgressBar,
+) -> anyhow::Result<Copied> {
+    let target = End::open(client, target).await?;
+    let into = target.is_folder().await?;
+    anyhow::ensure!(
+        sources.len() == 1 || into == Some(true),
+        "{} is no folder; several sources need one",
+        target.path.display()
+    );
+    let mut copied = Copied::default();
+    for source in sources {
+        let source = End::open(client, source).await?;
+        let to = match (into, source.path.file_name()) {
+            (Some(true), Some(name)) => target.path.join(name),
+            _ => target.path.clone(),
+        };
+        copy_one(&source, &End { place: target.place.clone(), path: to }, bar, &mut copied).await?;
+    }
+    Ok(copied)
+}
+
+async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        from.place.is_some() || to.place.is_some(),
+        "both {} and {} lie on this machine; name the other one as server:PATH or VM:PATH",
+        from.path.display(),
+        to.path.display()
+    );
+    let Plan { items, left_out } = from.plan(bar).await?;
+    copied.left_out.extend(left_out);
+    for folder in items.iter().filter(|item| item.kind == Kind::Folder) {
+        to.make_folder(folder).await?;
+    }
+    let files = items.iter().filter(|item| item.kind != Kind::Folder).map(anyhow::Ok);
+    let sizes =
+        stream::iter(files).map_ok(|file| copy_file(from, to, file, bar)).try_buffer_unordered(AT_ONCE);
+    let (files, size_bytes) =
+        sizes.try_fold((0, 0), |(count, sum), size| future::ok((count + 1, sum + size))).await?;
+    copied.files += files;
+    copied.size_bytes += size_bytes;
+    Ok(())
+}
+
+/// Copies one file, and tells how long it was.
+async fn copy_file(from: &End, to: &End, file: &Item, bar: &ProgressBar) -> anyhow::Result<u64> {
+    let (source, target) = (joined(&from.path, &file.below), joined(&to.path, &file.below));
+    bar.set_message(source.display().to_string());
+    let (bar, count) = (bar.clone(), Arc::new(AtomicU64::new(0)));
+    let counted = count.clone();
+    let on_the_way = move |piece: &Bytes| {
+        bar.inc(piece.len() as u64);
+        counted.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    };
+    match (&from.place, &to.place) {
+        (Some(from), Some(to)) => {
+            let pieces = from.files.read(&there::absolute(&source)?).await?.into_pieces();
+            to.files
+                .write(&there::absolute(&target)?, Some(file.mode), pieces.inspect_ok(on_the_way))
+                .await?;
+        }
+        (Some(from), None) => {
+            let pieces = from.files.read(&there::absolute(&source)?).await?.into_pieces();
+            here::write(&target, file.mode, pieces.inspect_ok(on_the_way)).await?;
+        }
+        (None, Some(to)) => {
+            let pieces = here::read(&source).await?.inspect_ok(on_the_way);
+            to.files.write(&there::absolute(&target)?, Some(file.mode), pieces).await?;
+        }
+        (None, None) => {}
+    }
+    Ok(count.load(Ordering::Relaxed))
+}
+
+impl End {
+    async fn open(client: &Client, spot: &Spot) -> anyhow::Result<Self> {
+        Ok(match spot {
+            Spot::Here(path) => Self { place: None, path: path.clone() },
+            Spot::There { vm, path } => {
+                let place = Place::open(client, vm.as_deref()).await?;
+                let path = place.path(path)?.as_path().to_owned();
+                Self { place: Some(place), path }
+            }
+        })
+    }
+
+    async fn is_folder(&self) -> anyhow::Result<Option<bool>> {
+        match &self.place {
+            None => Ok(here::is_folder(&self.path)),
+            Some(place) => there::is_folder(&place.files, &self.path).await,
+        }
+    }
+
+    async fn plan(&self, bar: &ProgressBar) -> anyhow::Result<Plan> {
+        let plan = match &self.place {
+            None => {
+                let path = self.path.clone();
+                tokio::task::spawn_blocking(move || here::plan(&path))
+                    .await
+                    .context("the walk broke off")??
+            }
+            Some(place) => there::plan(&place.files, &self.path).await?,
+        };
+        bar.inc_length(plan.size_bytes());
+        Ok(plan)
+    }
+
+    async fn make_folder(&self, folder: &Item) -> anyhow::Result<()> {
+        let path = joined(&self.path, &folder.below);
+        match &self.place {
+            None => here::make_folder(&path, folder.mode),
+            Some(place) => {
+                place.files.make_folder(&there::absolute(&path)?, Some(folder.mode)).await?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A path below another, without a slash at its end where there is nothing below.
+pub(super) fn joined(path: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() { path.to_owned() } else { path.join(below) }
+}

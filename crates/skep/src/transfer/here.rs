@@ -1,0 +1,87 @@
+//! This machine's end of a copy.
+
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    pin::pin,
+};
+
+use anyhow::Context;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use tempfile::NamedTempFile;
+use tokio::{fs::File, io::AsyncWriteExt};
+use tokio_util::io::ReaderStream;
+
+use super::plan::Plan;
+
+/// Read at once, in bytes.
+const PIECE: usize = 256 << 10;
+
+/// All that lies below a path, links and devices left out.
+pub(super) fn plan(source: &Path) -> anyhow::Result<Plan> {
+    let mut plan = Plan::default();
+    let mut found = vec![PathBuf::new()];
+    while let Some(below) = found.pop() {
+        let path = super::copy::joined(source, &below);
+        // What was named is meant, also where it is a link; what was found is not followed.
+        let about =
+            if below.as_os_str().is_empty() { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+        let about = about.with_context(|| format!("{} cannot be read", path.display()))?;
+        let mode = about.permissions().mode();
+        if about.is_file() {
+            plan.add_file(&below, mode, about.len());
+        } else if about.is_dir() {
+            plan.add_folder(&below, mode);
+            let entries = fs::read_dir(&path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+            let entries = entries.with_context(|| format!("{} cannot be listed", path.display()))?;
+            found.extend(entries.iter().map(|entry| below.join(entry.file_name())));
+        } else {
+            plan.left_out.push(path);
+        }
+    }
+    Ok(plan)
+}
+
+/// Whether a folder stands there; `None` where nothing does.
+pub(super) fn is_folder(path: &Path) -> Option<bool> {
+    fs::metadata(path).ok().map(|about| about.is_dir())
+}
+
+pub(super) fn make_folder(path: &Path, mode: u32) -> anyhow::Result<()> {
+    if is_folder(path) == Some(true) {
+        return Ok(());
+    }
+    let made =
+        fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
+    made.with_context(|| format!("{} cannot be made", path.display()))
+}
+
+pub(super) async fn read(
+    path: &Path,
+) -> anyhow::Result<impl Stream<Item = io::Result<Bytes>> + Send + 'static> {
+    let file = File::open(path).await.with_context(|| format!("{} cannot be read", path.display()))?;
+    Ok(ReaderStream::with_capacity(file, PIECE))
+}
+
+/// The file is what the pieces hold, or what it was.
+pub(super) async fn write<E: Into<anyhow::Error>>(
+    path: &Path,
+    mode: u32,
+    pieces: impl Stream<Item = Result<Bytes, E>>,
+) -> anyhow::Result<()> {
+    let cannot = || format!("{} cannot be written", path.display());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let temporary = NamedTempFile::new_in(folder).with_context(cannot)?;
+    let mut file = File::from_std(temporary.as_file().try_clone().with_context(cannot)?);
+    let mut pieces = pin!(pieces);
+    while let Some(piece) = pieces.next().await {
+        file.write_all(&piece.map_err(Into::into)?).await.with_context(cannot)?;
+    }
+    file.flush().await.with_context(cannot)?;
+    file.set_permissions(Permissions::from_mode(mode)).await.with_context(cannot)?;
+    temporary.persist(path).map_err(|error| error.error).with_context(cannot)?;
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! Files and folders on their way between this machine, the server's workspace and VMs.
+
+mod copy;
+mod here;
+mod plan;
+mod spot;
+mod there;
+
+pub(crate) use copy::{Copied, copy};
+pub(crate) use spot::{Spot, is_vm};

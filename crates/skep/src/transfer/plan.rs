@@ -1,0 +1,78 @@
+//! What there is to copy.
+
+use std::path::{Component, Path, PathBuf};
+
+/// A file or a folder to copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Item {
+    /// Below the source; empty for the source itself.
+    pub below: PathBuf,
+    /// Permission bits, without those that lend an owner's rights.
+    pub mode: u32,
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Folder,
+    File { size_bytes: u64 },
+}
+
+/// All of it, folders before what lies in them.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub items: Vec<Item>,
+    /// What is neither file nor folder stays where it is.
+    pub left_out: Vec<PathBuf>,
+}
+
+impl Plan {
+    pub(super) fn add_file(&mut self, below: &Path, mode: u32, size_bytes: u64) {
+        // A file out of a VM must not become a program that runs as whoever copied it.
+        self.items.push(Item { below: below.into(), mode: mode & 0o777, kind: Kind::File { size_bytes } });
+    }
+
+    pub(super) fn add_folder(&mut self, below: &Path, mode: u32) {
+        // Whoever copies has to be able to put something into it.
+        self.items.push(Item { below: below.into(), mode: mode & 0o777 | 0o700, kind: Kind::Folder });
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        let sizes = self.items.iter().map(|item| match item.kind {
+            Kind::Folder => 0,
+            Kind::File { size_bytes } => size_bytes,
+        });
+        sizes.sum()
+    }
+}
+
+/// Whether it is the name of something in a folder, and no way out of it.
+pub(super) fn is_name(name: &Path) -> bool {
+    let mut components = name.components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name.as_os_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        for name in ["notes.md", "...", " ", "-rf"] {
+            assert!(is_name(Path::new(name)), "{name}");
+        }
+        for name in ["", ".", "..", "/", "/etc", "a/b", "../a", "a/", "a/..", "./a"] {
+            assert!(!is_name(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_arrives_with_its_owners_rights() {
+        let mut plan = Plan::default();
+        plan.add_file(Path::new("ping"), 0o4755, 7);
+        plan.add_folder(Path::new("tmp"), 0o1555);
+        assert_eq!(plan.items[0].mode, 0o755);
+        assert_eq!(plan.items[1].mode, 0o755);
+        assert_eq!(plan.size_bytes(), 7);
+    }
+}

@@ -1,0 +1,153 @@
+//! The other end of a copy: the server's workspace, or a VM.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use skep_api::{
+    ErrorCode,
+    files::{FileType, FolderEntry},
+    path::{AbsolutePath, PathEncoding, encoded},
+};
+use skep_client::Files;
+
+use super::{
+    copy::joined,
+    plan::{Plan, is_name},
+};
+
+/// All that lies below a path, links and devices left out.
+pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
+    let mut plan = Plan::default();
+    let mut folders = vec![PathBuf::new()];
+    match about(files, source).await? {
+        Some(About { is_folder: true, mode, .. }) => plan.add_folder(Path::new(""), mode),
+        Some(About { mode, size_bytes, .. }) => {
+            plan.add_file(Path::new(""), mode, size_bytes);
+            return Ok(plan);
+        }
+        None => anyhow::bail!("{} does not exist there", source.display()),
+    }
+    while let Some(folder) = folders.pop() {
+        let path = joined(source, &folder);
+        for entry in list(files, &path).await? {
+            let below = folder.join(name_of(&entry)?);
+            match entry.r#type {
+                FileType::File => plan.add_file(&below, mode_of(&entry), entry.size_bytes),
+                FileType::Directory => {
+                    plan.add_folder(&below, mode_of(&entry));
+                    folders.push(below);
+                }
+                FileType::Symlink | FileType::Other => plan.left_out.push(source.join(below)),
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// Whether a folder stands there; `None` where nothing does.
+pub(super) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Option<bool>> {
+    match files.list(&absolute(path)?, None).await {
+        Ok(_) => Ok(Some(true)),
+        Err(error) if error.is(ErrorCode::NotADirectory) => Ok(Some(false)),
+        Err(error) if error.is(ErrorCode::UnknownPath) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A path as the API takes it.
+pub(super) fn absolute(path: &Path) -> anyhow::Result<AbsolutePath> {
+    Ok(AbsolutePath::parse("PATH", &encoded(path.as_os_str()), PathEncoding::Percent)?)
+}
+
+struct About {
+    is_folder: bool,
+    mode: u32,
+    size_bytes: u64,
+}
+
+/// What the folder around it says of a path. A folder whose surroundings are out of reach has the mode of a new one.
+async fn about(files: &Files, path: &Path) -> anyhow::Result<Option<About>> {
+    if is_folder(files, path).await? == Some(true) {
+        return Ok(Some(About { is_folder: true, mode: 0o755, size_bytes: 0 }));
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    for entry in list(files, folder).await? {
+        if name_of(&entry)?.as_os_str() == name {
+            let (mode, size_bytes) = match entry.r#type {
+                FileType::File => (mode_of(&entry), entry.size_bytes),
+                // What was named is meant; how long it is, the reading tells.
+                _ => (0o644, 0),
+            };
+            return Ok(Some(About { is_folder: false, mode, size_bytes }));
+        }
+    }
+    Ok(None)
+}
+
+async fn list(files: &Files, folder: &Path) -> anyhow::Result<Vec<FolderEntry>> {
+    let (folder, mut cursor, mut entries) = (absolute(folder)?, None::<String>, Vec::new());
+    loop {
+        let page = files.list(&folder, cursor.as_deref()).await?.value;
+        entries.extend(page.entries);
+        match page.next_cursor {
+            Some(next) => cursor = Some(next),
+            None => return Ok(entries),
+        }
+    }
+}
+
+/// A name as it came out of a VM, which may be anything.
+fn name_of(entry: &FolderEntry) -> anyhow::Result<PathBuf> {
+    let encoding = entry.name_encoding.unwrap_or_default();
+    let path = AbsolutePath::parse("name", &format!("/{}", entry.name), encoding)?;
+    let name = PathBuf::from(OsStr::from_bytes(&path.as_path().as_os_str().as_bytes()[1..]));
+    anyhow::ensure!(
+        is_name(&name),
+        "a folder there holds `{}`, which is no name; nothing was copied",
+        entry.name
+    );
+    Ok(name)
+}
+
+fn mode_of(entry: &FolderEntry) -> u32 {
+    u32::from_str_radix(&entry.mode, 8).unwrap_or(0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_name_out_of_a_vm_never_leads_out_of_the_folder() {
+        let entry = |name: &str, name_encoding| FolderEntry {
+            name: name.to_owned(),
+            path: String::new(),
+            name_encoding,
+            r#type: FileType::File,
+            size_bytes: 0,
+            mode: "0644".to_owned(),
+            uid: 0,
+            gid: 0,
+            modified_at: Timestamp::UNIX_EPOCH,
+            target: None,
+        };
+        let percent = Some(PathEncoding::Percent);
+        assert_eq!(name_of(&entry("a%2Fb", None)).unwrap(), Path::new("a%2Fb"));
+        assert_eq!(name_of(&entry("%FF", percent)).unwrap(), Path::new(OsStr::from_bytes(b"\xff")));
+        for (name, encoding) in [
+            ("..", None),
+            ("../x", None),
+            ("/etc/passwd", None),
+            ("", None),
+            ("a%2F..%2Fb", percent),
+            ("%2e%2e", percent),
+        ] {
+            assert!(name_of(&entry(name, encoding)).is_err(), "{name}");
+        }
+    }
+}

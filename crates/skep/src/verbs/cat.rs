@@ -1,0 +1,40 @@
+//! `skep cat`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use futures_util::StreamExt;
+use tokio::io::AsyncWriteExt;
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    place::PlaceOption,
+};
+
+/// Print files, byte by byte as they are.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Cat {
+    /// The files; what does not begin with `/` lies below the workspace, in a VM below /root.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Cat) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let place = verb.place.open(&client).await?;
+    let mut out = tokio::io::stdout();
+    for path in &verb.paths {
+        let mut pieces = place.files.read(&place.path(path)?).await?.into_pieces();
+        while let Some(piece) = pieces.next().await {
+            out.write_all(&piece?).await.context("the output has no reader")?;
+        }
+        out.flush().await.context("the output has no reader")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,58 @@
+//! `skep cp`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::{
+    connection::Connection,
+    output,
+    signals::Signals,
+    transfer::{Copied, Spot, copy},
+};
+
+const AFTER_HELP: &str = "A path is one of this machine, server:PATH in the server's workspace, or VM:PATH in a VM, by process id or id. What does
+not begin with `/` lies below the workspace, in a VM below /root.
+
+  skep cp src 4242:            the folder src, to /root/src in that VM
+  skep cp 4242:out/ report     /root/out of that VM, as the folder report
+  skep cp server:a.csv 4242:   a file of the workspace into the VM
+
+Exit codes: 0 done; 1 refused, failed, no server, or something was left out: links and devices are not copied; 128+n where
+signal n ended it, and a file on its way is then what it was before; 2 the command line is wrong.";
+
+/// Copy files and folders between this machine, the server's workspace and VMs.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Cp {
+    /// What is copied, folders with all that is in them.
+    #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
+    sources: Vec<Spot>,
+    /// Its new path, or a folder that it is copied into.
+    target: Spot,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Cp) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut signals = Signals::listen()?;
+    let bar = output::bytes_bar();
+    let copied = tokio::select! {
+        copied = copy(&client, &verb.sources, &verb.target, &bar) => copied?,
+        code = signals.next() => return Ok(code),
+    };
+    bar.finish_and_clear();
+    tell(&verb, &copied)?;
+    Ok(if copied.left_out.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tell(verb: &Cp, copied: &Copied) -> anyhow::Result<()> {
+    if verb.connection.json {
+        return output::value(copied);
+    }
+    for path in &copied.left_out {
+        output::say(&format!("skep: {} is neither file nor folder; it was left out", path.display()));
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! `skep find`.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use skep_api::files::{FileType, PatternSyntax, SearchFiles};
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+    place::PlaceOption,
+};
+
+/// Find files by name.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Find {
+    /// A glob such as '*.rs' or 'src/**', or a regular expression such as '_test\.py$'.
+    pattern: String,
+    /// The folder to look below; what does not begin with `/` lies below the workspace, in a VM below /root.
+    #[arg(default_value = "")]
+    path: String,
+    /// How the pattern is read [default: by what stands in it].
+    #[arg(long, value_enum)]
+    syntax: Option<Syntax>,
+    /// Only these.
+    #[arg(short, long = "type", value_enum, value_name = "TYPE")]
+    kind: Option<Kind>,
+    /// Leave out names that begin with a dot.
+    #[arg(long)]
+    no_hidden: bool,
+    /// Leave out what .gitignore names.
+    #[arg(long)]
+    gitignore: bool,
+    /// Matches at the most.
+    #[arg(short = 'n', long, default_value_t = 1_000)]
+    limit: u32,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Syntax {
+    Glob,
+    Regex,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    File,
+    Directory,
+    Symlink,
+}
+
+pub(crate) async fn run(verb: Find) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let place = verb.place.open(&client).await?;
+    let search = SearchFiles {
+        path: place.path(&verb.path)?,
+        pattern: verb.pattern,
+        syntax: match verb.syntax {
+            None => PatternSyntax::Auto,
+            Some(Syntax::Glob) => PatternSyntax::Glob,
+            Some(Syntax::Regex) => PatternSyntax::Regex,
+        },
+        r#type: verb.kind.map(|kind| match kind {
+            Kind::File => FileType::File,
+            Kind::Directory => FileType::Directory,
+            Kind::Symlink => FileType::Symlink,
+        }),
+        hidden: !verb.no_hidden,
+        gitignore: verb.gitignore,
+        limit: verb.limit,
+    };
+    let found = place.files.search(&search).await?;
+    if verb.connection.json {
+        output::json(&found.text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for file in &found.matches {
+        output::line(&output::visible(&file.path))?;
+    }
+    if found.truncated {
+        output::say("skep: there may be more; narrow the search, or raise --limit");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,74 @@
+//! `skep grep`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_api::files::{GrepFiles, MatchedLine};
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+    place::PlaceOption,
+};
+
+/// Find lines in files.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Grep {
+    /// A regular expression.
+    pattern: String,
+    /// The folder to look below, or a file; what does not begin with `/` lies below the workspace, in a VM below /root.
+    #[arg(default_value = "")]
+    path: String,
+    /// Only files whose path below the folder matches this glob.
+    #[arg(short, long)]
+    glob: Option<String>,
+    /// Lines before and after each match.
+    #[arg(short = 'C', long, default_value_t = 0)]
+    context: u32,
+    /// Matches at the most.
+    #[arg(short = 'n', long, default_value_t = 1_000)]
+    limit: u32,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Grep) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let place = verb.place.open(&client).await?;
+    let grep = GrepFiles {
+        path: place.path(&verb.path)?,
+        pattern: verb.pattern,
+        glob: verb.glob,
+        context: verb.context,
+        limit: verb.limit,
+    };
+    let found = place.files.grep(&grep).await?;
+    if verb.connection.json {
+        output::json(&found.text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for matched in &found.matches {
+        show(matched)?;
+    }
+    if found.truncated {
+        output::say("skep: there may be more; narrow the search, or raise --limit");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As grep shows it: `:` after the number of a line that matched, `-` after that of its neighbours.
+fn show(matched: &MatchedLine) -> std::io::Result<()> {
+    let path = output::visible(&matched.path);
+    let first = matched.line.saturating_sub(matched.before.len() as u64);
+    for (number, text) in (first..).zip(&matched.before) {
+        output::line(&format!("{path}-{number}-{}", output::visible(text)))?;
+    }
+    output::line(&format!("{path}:{}:{}", matched.line, output::visible(&matched.text)))?;
+    for (number, text) in (matched.line + 1..).zip(&matched.after) {
+        output::line(&format!("{path}-{number}-{}", output::visible(text)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! `skep ls`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_api::files::{FileType, FolderEntry};
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+    place::PlaceOption,
+};
+
+/// List a folder.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Ls {
+    /// The folder; what does not begin with `/` lies below the workspace, in a VM below /root.
+    #[arg(default_value = "")]
+    path: String,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Ls) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let place = verb.place.open(&client).await?;
+    let path = place.path(&verb.path)?;
+    let mut cursor = None;
+    let mut entries = Vec::new();
+    loop {
+        let page = place.files.list(&path, cursor.as_deref()).await?;
+        cursor = page.next_cursor.clone();
+        if verb.connection.json {
+            output::json(&page.text)?;
+        } else {
+            entries.extend(page.value.entries);
+        }
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if !verb.connection.json && !entries.is_empty() {
+        output::table(["MODE", "UID", "GID", "BYTES", "MODIFIED", "NAME"], entries.iter().map(row))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(entry: &FolderEntry) -> [String; 6] {
+    let (sign, mark) = match entry.r#type {
+        FileType::File => ('-', String::new()),
+        FileType::Directory => ('d', "/".to_owned()),
+        FileType::Symlink => ('l', entry.target.as_ref().map(|to| format!(" -> {to}")).unwrap_or_default()),
+        FileType::Other => ('?', String::new()),
+    };
+    [
+        format!("{sign}{}", entry.mode),
+        entry.uid.to_string(),
+        entry.gid.to_string(),
+        entry.size_bytes.to_string(),
+        output::time(Some(entry.modified_at)),
+        output::visible(&format!("{}{mark}", entry.name)),
+    ]
+}

@@ -1,0 +1,64 @@
+//! `skep write`.
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::Args;
+use tokio::io::AsyncReadExt;
+use tokio_util::io::ReaderStream;
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+    place::PlaceOption,
+};
+
+/// Read at once from standard input, in bytes.
+const PIECE: usize = 256 << 10;
+
+/// Write what is on standard input to a file; a reader sees the old or the new content, whole.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Write {
+    /// The file; what does not begin with `/` lies below the workspace, in a VM below /root.
+    path: String,
+    /// Permission bits in octal digits [default: 0644, or those of the file that is replaced].
+    #[arg(short, long, value_name = "MODE", value_parser = mode)]
+    mode: Option<u32>,
+    /// Add the text at the end of what is there.
+    #[arg(short, long, conflicts_with = "mode")]
+    append: bool,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let place = verb.place.open(&client).await?;
+    let path = place.path(&verb.path)?;
+    if io::stdin().is_terminal() {
+        output::say("skep: what you type is written; end it with Ctrl-D");
+    }
+    let written = if verb.append {
+        let mut text = String::new();
+        let read = tokio::io::stdin().read_to_string(&mut text).await;
+        read.context("the input cannot be read as UTF-8 text, which is all that can be added to a file")?;
+        place.files.append(&path, &text).await?
+    } else {
+        place.files.write(&path, verb.mode, ReaderStream::with_capacity(tokio::io::stdin(), PIECE)).await?
+    };
+    if verb.connection.json {
+        output::json(&written.text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
+    octal.ok_or_else(|| format!("`{text}` is no mode; give octal digits such as 0644"))
+}
