@@ -1,0 +1,104 @@
+"""Measures the Git API of a running server beside the command `git`, in turns, on a large repository and a small one.
+
+    git.py URL KEY_FILE
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+import urllib.parse
+
+FILES = int(os.environ.get("REPOSITORY_FILES", "50000"))
+COMMITS = int(os.environ.get("REPOSITORY_COMMITS", "5000"))
+ROUNDS = int(os.environ.get("ROUNDS", "9"))
+
+
+def took_ms(work):
+    begun = time.perf_counter()
+    work()
+    return (time.perf_counter() - begun) * 1000
+
+
+def make_repository(path, files, commits):
+    """All files with the first commit; each later one changes ten of them. Made by fast-import, in seconds."""
+    subprocess.run(["git", "init", "-q", "-b", "main", path], check=True)
+    stream = subprocess.Popen(["git", "-C", path, "fast-import", "--quiet"], stdin=subprocess.PIPE)
+
+    def say(text):
+        stream.stdin.write(text.encode())
+
+    def commit(number, changed):
+        message = f"Change {number}\n\nThe reason of change {number}.\n"
+        say(f"commit refs/heads/main\ncommitter A Person <person@example.org> {1_600_000_000 + number} +0000\n")
+        say(f"data {len(message)}\n{message}\n")
+        for file in changed:
+            text = f"file {file}\nchange {number}\n" + "line\n" * (file % 40)
+            say(f"M 100644 inline d{file % 250}/f{file}.txt\ndata {len(text)}\n{text}\n")
+
+    commit(0, range(files))
+    for number in range(1, commits):
+        commit(number, [(number * 10 + step) % files for step in range(10)])
+    stream.stdin.close()
+    if stream.wait() != 0:
+        sys.exit("git: the repository could not be made")
+    subprocess.run(["git", "-C", path, "checkout", "-q", "-f", "main"], check=True)
+    for number in range(20):
+        (path / f"d{number % min(250, files)}" / f"f{number}.txt").write_text("changed in the work tree\n")
+    (path / "untracked.txt").write_text("new\n")
+    subprocess.run(["git", "-C", path, "branch", "other"], check=True)
+
+
+def give_to_owner(path, root):
+    owner = os.stat(root)
+    for folder, _, names in os.walk(path):
+        for name in [folder, *(os.path.join(folder, name) for name in names)]:
+            os.chown(name, owner.st_uid, owner.st_gid)
+
+
+def main():
+    address = urllib.parse.urlsplit(sys.argv[1])
+    key = pathlib.Path(sys.argv[2]).read_text().strip()
+    connection = http.client.HTTPConnection(address.hostname, address.port)
+
+    def ask(path, **query):
+        target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
+        connection.request("GET", target, headers={"Authorization": f"Bearer {key}"})
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        if answer.status != 200:
+            sys.exit(f"git: {target}: {answer.status} {body}")
+        return body
+
+    root = pathlib.Path(ask("/api/whoami")["roots"][0])
+
+    def git(path, *words):
+        words = ["git", "-c", "safe.directory=*", "-C", path, *words]
+        subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
+
+    for name, files, commits in [("large", FILES, COMMITS), ("small", 20, 20)]:
+        path = root / name
+        make_repository(path, files, commits)
+        give_to_owner(path, root)
+        git(path, "status")
+        print(f"\n==> {files} files, {commits} commits", flush=True)
+        for title, ours, theirs in [
+            ("log, 50", ("log", {"limit": 50}), ("log", "-50", "--format=fuller")),
+            ("branch", ("branch", {}), ("branch", "-vv")),
+            ("diff", ("diff", {}), ("diff",)),
+            ("status", ("status", {}), ("status", "--porcelain=v2", "--branch", "--untracked-files=all")),
+        ]:
+            call = lambda: ask(f"/api/git/{ours[0]}", path=path, **ours[1])
+            command = lambda: git(path, *theirs)
+            call(), command()
+            pairs = [(took_ms(call), took_ms(command)) for _ in range(ROUNDS)]
+            our, their = (statistics.median(column) for column in zip(*pairs))
+            ratio = statistics.median(a / b for a, b in pairs)
+            print(f"{title:<10} {our:8.2f} ms   beside git {their:8.2f} ms   x {ratio:.2f}", flush=True)
+
+
+main()
