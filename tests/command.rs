@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, binary, ended, eventually};
 
+mod files;
+
 fn command(server: &Skep, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command
