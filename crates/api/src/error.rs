@@ -93,6 +93,8 @@ error_codes! {
     HttpsRequired = "https_required" => Forbidden,
     /// A path that does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
+    /// The remote's address is private, or of a kind that git may not use here.
+    RemoteForbidden = "remote_forbidden" => Forbidden,
     /// The workspace's user may not do this to the file.
     PermissionDenied = "permission_denied" => Forbidden,
     /// No such route.
@@ -111,6 +113,14 @@ error_codes! {
     UnknownExec = "unknown_exec" => NotFound,
     /// A path that does not exist.
     UnknownPath = "unknown_path" => NotFound,
+    /// No repository is at this path.
+    UnknownRepository = "unknown_repository" => NotFound,
+    /// No such commit, branch or other revision.
+    UnknownRevision = "unknown_revision" => NotFound,
+    /// No such remote, or it is not there.
+    UnknownRemote = "unknown_remote" => NotFound,
+    /// No credential for this host.
+    UnknownCredential = "unknown_credential" => NotFound,
     /// The route exists, but not with this method.
     MethodNotAllowed = "method_not_allowed" => MethodNotAllowed,
     /// Nothing that the caller accepts can be answered.
@@ -141,6 +151,24 @@ error_codes! {
     NotEmpty = "not_empty" => Conflict,
     /// Something stands at the path already.
     AlreadyExists = "already_exists" => Conflict,
+    /// There is nothing to commit, or to put away.
+    NothingToCommit = "nothing_to_commit" => Conflict,
+    /// Another git process works in the repository, or one ended and left its lock.
+    RepositoryLocked = "repository_locked" => Conflict,
+    /// The repository is bare: it has no work tree.
+    BareRepository = "bare_repository" => Conflict,
+    /// The repository's own settings would start programs or lead elsewhere; the message names which.
+    HostileRepository = "hostile_repository" => Conflict,
+    /// Two changes meet in a file.
+    MergeConflict = "merge_conflict" => Conflict,
+    /// The remote did not take what was pushed; the message has its words.
+    PushRejected = "push_rejected" => Conflict,
+    /// The remote did not answer as a git remote does, or wants a credential; the message has git's words.
+    RemoteFailed = "remote_failed" => Conflict,
+    /// Git refused; the message has its words.
+    GitRefused = "git_refused" => Conflict,
+    /// Git did not end in time.
+    GitTimeout = "git_timeout" => Conflict,
     /// The command could not be started.
     ExecFailed = "exec_failed" => Conflict,
     /// The file is not what `If-Match` or `If-None-Match` asks for.

@@ -7,6 +7,7 @@ pub mod audit;
 pub mod error;
 pub mod exec;
 pub mod files;
+pub mod git;
 pub mod health;
 pub mod ids;
 pub mod keys;

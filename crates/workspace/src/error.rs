@@ -201,6 +201,9 @@ pub enum Error {
         /// The id that was asked for.
         id: String,
     },
+    /// A git operation.
+    #[error(transparent)]
+    Git(#[from] crate::git::Refused),
     /// Two commands under one id.
     #[error("a command `{id}` was started already; give each command an id of its own")]
     IdTaken {
@@ -254,6 +257,7 @@ impl Error {
                 ErrorCode::ExecFailed
             }
             Self::UnknownCommand { .. } => ErrorCode::UnknownExec,
+            Self::Git(refused) => refused.code(),
         }
     }
 

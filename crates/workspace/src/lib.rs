@@ -5,6 +5,7 @@
 mod error;
 pub mod exec;
 mod files;
+pub mod git;
 mod operations;
 mod place;
 mod roots;

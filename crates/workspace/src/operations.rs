@@ -6,6 +6,10 @@ use skep_api::{
     Operation,
     exec::RunCommand,
     files::{GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile},
+    git::{
+        GitAdd, GitBranches, GitChangeBranch, GitChangeWorktree, GitCheckout, GitClone, GitCommit, GitDiff,
+        GitInit, GitLog, GitPull, GitPush, GitReset, GitStash, GitStatus, GitWorktrees,
+    },
 };
 
 use crate::{Error, Place};
@@ -31,6 +35,28 @@ pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Ve
         SearchFiles::NAME => run_json::<SearchFiles>(request, place).await,
         GrepFiles::NAME => run_json::<GrepFiles>(request, place).await,
         Relocate::NAME => run_json::<Relocate>(request, place).await,
+        name => git_by_name(name, request, place).await,
+    }
+}
+
+async fn git_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8>, Error> {
+    match name {
+        GitStatus::NAME => run_json::<GitStatus>(request, place).await,
+        GitDiff::NAME => run_json::<GitDiff>(request, place).await,
+        GitLog::NAME => run_json::<GitLog>(request, place).await,
+        GitBranches::NAME => run_json::<GitBranches>(request, place).await,
+        GitWorktrees::NAME => run_json::<GitWorktrees>(request, place).await,
+        GitAdd::NAME => run_json::<GitAdd>(request, place).await,
+        GitCommit::NAME => run_json::<GitCommit>(request, place).await,
+        GitPush::NAME => run_json::<GitPush>(request, place).await,
+        GitPull::NAME => run_json::<GitPull>(request, place).await,
+        GitInit::NAME => run_json::<GitInit>(request, place).await,
+        GitClone::NAME => run_json::<GitClone>(request, place).await,
+        GitCheckout::NAME => run_json::<GitCheckout>(request, place).await,
+        GitChangeBranch::NAME => run_json::<GitChangeBranch>(request, place).await,
+        GitChangeWorktree::NAME => run_json::<GitChangeWorktree>(request, place).await,
+        GitReset::NAME => run_json::<GitReset>(request, place).await,
+        GitStash::NAME => run_json::<GitStash>(request, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }
 }

@@ -12,7 +12,7 @@ mod cgroup;
 mod commands;
 mod output;
 mod running;
-mod shell;
+pub(crate) mod shell;
 mod signals;
 mod spawn;
 mod supervise;

@@ -7,14 +7,14 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// A child of ours, until it is awaited.
 #[derive(Debug)]
-pub(super) struct Shell {
+pub(crate) struct Shell {
     pid: Pid,
     pidfd: AsyncFd<OwnedFd>,
 }
 
 impl Shell {
     /// Takes on a child that nobody else awaits.
-    pub(super) fn adopt(pid: Pid) -> io::Result<Self> {
+    pub(crate) fn adopt(pid: Pid) -> io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
         // SAFETY: an `OwnedFd` keeps its one descriptor open for as long as the `AsyncFd` owns it.
         let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
@@ -22,22 +22,22 @@ impl Shell {
     }
 
     /// Its process id as it is listed.
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// Waits for its end, which is not yet taken note of: see [`Self::status`].
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         let _ = self.pidfd.readable().await;
     }
 
     /// Ends it. That it has ended is no error.
-    pub(super) fn kill(&self) {
+    pub(crate) fn kill(&self) {
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
     /// How it ended. Waits for that, so it is asked once it has.
-    pub(super) fn status(&self) -> io::Result<ExitStatus> {
+    pub(crate) fn status(&self) -> io::Result<ExitStatus> {
         let ended = waitpid(Some(self.pid), WaitOptions::empty())?;
         let missing = || io::Error::other("the shell has no status");
         ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())).ok_or_else(missing)

@@ -95,6 +95,11 @@ impl Roots {
         })
     }
 
+    /// The folders themselves.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|root| root.path.as_path())
+    }
+
     fn is_root(&self, path: &Path) -> bool {
         self.0.iter().any(|root| root.path == path)
     }

@@ -1,0 +1,129 @@
+//! Branches.
+
+use skep_api::git::{Branch, BranchChanged, Branches, GitBranches, GitChangeBranch};
+
+use super::{
+    Refused,
+    changes::number,
+    lock::turn,
+    repository::{Repository, check_revision},
+};
+use crate::{Error, Place, Run};
+
+const FORMAT: &str =
+    "--format=%(refname)%00%(objectname)%00%(upstream:short)%00%(upstream:track,nobracket)%00%(symref)";
+
+impl Run for GitBranches {
+    async fn run(self, place: &Place) -> Result<Branches, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let git = repository.reading().args(["for-each-ref", FORMAT, "refs/heads/"]);
+        let git = if self.remote { git.args(["refs/remotes/"]) } else { git };
+        let (said, current) = tokio::try_join!(repository.done(git), repository.branch())?;
+        if said.cut {
+            return Err(Refused::TooMuch { command: "branch" }.into());
+        }
+        let branches = read(&said.out).ok_or(Refused::Unreadable { command: "branch" })?;
+        Ok(Branches { detached: current.is_none(), current, branches })
+    }
+}
+
+/// Names of branches hold neither zero bytes nor newlines.
+fn read(text: &[u8]) -> Option<Vec<Branch>> {
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let read: Option<Vec<_>> = lines.map(branch).collect();
+    Some(read?.into_iter().flatten().collect())
+}
+
+fn branch(line: &[u8]) -> Option<Option<Branch>> {
+    let fields: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let [name, commit, upstream, track, symbolic] = fields.as_slice() else { return None };
+    // `origin/HEAD` is another name of a branch that is listed.
+    if !symbolic.is_empty() {
+        return Some(None);
+    }
+    let (name, remote) = match name.strip_prefix("refs/heads/") {
+        Some(name) => (name, false),
+        None => (name.strip_prefix("refs/remotes/")?, true),
+    };
+    let follows = !upstream.is_empty() && track != "gone";
+    let count = |word: &str| {
+        let counted = track.split(", ").find_map(|part| part.strip_prefix(word)?.strip_prefix(' '));
+        follows.then(|| counted.and_then(|digits| number(digits.as_bytes())).unwrap_or(0))
+    };
+    Some(Some(Branch {
+        name: name.to_owned(),
+        commit: commit.to_string(),
+        upstream: Some(upstream.to_string()).filter(|upstream| !upstream.is_empty()),
+        ahead: count("ahead"),
+        behind: count("behind"),
+        remote,
+    }))
+}
+
+impl Run for GitChangeBranch {
+    async fn run(self, place: &Place) -> Result<BranchChanged, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?;
+        check_name(&repository, "name", &self.name).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        let whole = format!("refs/heads/{}", self.name);
+        if self.delete {
+            let commit = repository.resolve("name", &whole, "commit").await;
+            let commit = commit.map_err(|_| Refused::UnknownRevision { revision: self.name.clone() })?;
+            let how = if self.force { "-D" } else { "-d" };
+            repository.done(repository.git().args(["branch", "--quiet", how, "--", &self.name])).await?;
+            return Ok(BranchChanged { name: self.name, commit, deleted: true });
+        }
+        let from = self.from.as_deref().unwrap_or("HEAD");
+        let commit = repository.resolve("from", from, "commit").await?;
+        let git = repository.git().args(["branch", "--quiet", "--no-track", "--", &self.name, &commit]);
+        repository.done(git).await?;
+        Ok(BranchChanged { name: self.name, commit, deleted: false })
+    }
+}
+
+/// Refuses what no branch can be called.
+pub(super) async fn check_name(
+    repository: &Repository,
+    field: &'static str,
+    name: &str,
+) -> Result<(), Error> {
+    check_revision(field, name)?;
+    let whole = format!("refs/heads/{name}");
+    if name != "HEAD" && repository.reading().args(["check-ref-format", &whole]).run().await?.done() {
+        return Ok(());
+    }
+    let reason = format!("is `{name}`, which no branch can be called (git-check-ref-format(1))");
+    Err(Error::InvalidValue { field, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn counts_are_read_and_other_names_passed_over() {
+        let text = b"refs/heads/a\0c1\0origin/a\0ahead 1, behind 2\0\nrefs/remotes/origin/HEAD\0c1\0\0\0refs/remotes/origin/a\n\
+            refs/heads/b\0c1\0origin/b\0gone\0\nrefs/heads/c\0c1\0origin/c\0\0\nrefs/remotes/origin/a\0c2\0\0\0\n";
+        let branches = read(text).unwrap();
+        let counts: Vec<_> =
+            branches.iter().map(|one| (one.name.as_str(), one.ahead, one.behind, one.remote)).collect();
+        assert_eq!(
+            counts,
+            [
+                ("a", Some(1), Some(2), false),
+                ("b", None, None, false),
+                ("c", Some(0), Some(0), false),
+                ("origin/a", None, None, true)
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&text);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Committing.
+
+use skep_api::git::{Committed, GitCommit, Person};
+
+use super::{Refused, changes::read, diff::diff, lock::turn, program::Git, repository::Repository};
+use crate::{Error, Place, Run};
+
+impl Run for GitCommit {
+    async fn run(self, place: &Place) -> Result<Committed, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
+        repository.work_tree()?;
+        if self.message.trim().is_empty() || self.message.contains('\0') {
+            let reason = "is empty, or holds a zero byte; say what the commit is for".to_owned();
+            return Err(Error::InvalidValue { field: "message", reason });
+        }
+        let _turn = turn(&repository.common_dir).await?;
+        let author = self.author.as_ref().unwrap_or(&self.committer);
+        check_person("author", author)?;
+        let git = as_person(repository.git(), &self.committer, author);
+        let git = git.args(["commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--no-status"]);
+        let switches = [(self.all, "--all"), (self.amend, "--amend"), (self.allow_empty, "--allow-empty")];
+        let git = git.args(switches.into_iter().filter_map(|(set, name)| set.then_some(name)));
+        let git = if self.amend && self.author.is_some() { git.args(["--reset-author"]) } else { git };
+        let said = git.args(["--file=-"]).stdin(self.message.clone()).run().await?;
+        if !said.done() {
+            return Err(refused(&self, said.words()).into());
+        }
+        committed(&repository).await
+    }
+}
+
+fn refused(request: &GitCommit, words: String) -> Refused {
+    let nothing = [
+        "nothing to commit",
+        "nothing added to commit",
+        "no changes added to commit",
+        "would make\nit empty",
+    ];
+    if nothing.iter().any(|text| words.contains(text)) {
+        return Refused::NothingToCommit { path: request.path.as_path().display().to_string() };
+    }
+    if words.contains("unmerged files") {
+        return Refused::Conflict { words };
+    }
+    Refused::by_words(words)
+}
+
+async fn committed(repository: &Repository) -> Result<Committed, Error> {
+    let unreadable = || Refused::Unreadable { command: "commit" };
+    let head = repository.head().await?.ok_or_else(unreadable)?;
+    let subject = ["log", "-n1", "--no-mailmap", "--no-show-signature", "--format=%s", &head];
+    let parent = format!("{head}^");
+    let has_parent = repository.resolve("commit", &parent, "tree").await.ok();
+    let empty_tree = if head.len() == 64 {
+        "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
+    } else {
+        "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+    };
+    let before = has_parent.as_deref().unwrap_or(empty_tree);
+    let changes = diff(repository.reading()).args(["--raw", "--numstat", "-z", before, &head]);
+    let (subject, changes, branch) = tokio::try_join!(
+        repository.done(repository.reading().args(subject)),
+        repository.done(changes),
+        repository.branch()
+    )?;
+    let files = read(&changes.out).ok_or_else(unreadable)?;
+    Ok(Committed {
+        subject: subject.line(),
+        commit: head,
+        branch,
+        files_changed: files.len() as u64,
+        additions: files.iter().map(|file| file.additions).sum(),
+        deletions: files.iter().map(|file| file.deletions).sum(),
+    })
+}
+
+/// A git that commits as somebody.
+pub(super) fn as_person(git: Git, committer: &Person, author: &Person) -> Git {
+    git.env("GIT_COMMITTER_NAME", &committer.name)
+        .env("GIT_COMMITTER_EMAIL", &committer.email)
+        .env("GIT_AUTHOR_NAME", &author.name)
+        .env("GIT_AUTHOR_EMAIL", &author.email)
+}
+
+/// Refuses what git would cut to nothing.
+fn check_person(field: &'static str, person: &Person) -> Result<(), Error> {
+    let crud = |character: char| character <= ' ' || ".,:;<>\"\\'".contains(character);
+    let wrong =
+        |text: &str| text.contains(['\0', '\n', '<', '>']) || text.chars().all(crud) || text.len() > 1_000;
+    if wrong(&person.name) || wrong(&person.email) {
+        let reason =
+            "has a name or an email that no commit can hold: letters, and neither `<` nor `>`".to_owned();
+        return Err(Error::InvalidValue { field, reason });
+    }
+    Ok(())
+}

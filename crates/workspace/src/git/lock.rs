@@ -1,0 +1,42 @@
+//! One request at a time writes to a repository.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::sync::OwnedMutexGuard;
+
+use super::Refused;
+use crate::Error;
+
+/// How long a request waits for another one.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Turn = tokio::sync::Mutex<()>;
+
+static TURNS: Mutex<Option<HashMap<PathBuf, Weak<Turn>>>> = Mutex::new(None);
+
+/// Waits until no other request of this process writes to what belongs to this folder.
+///
+/// # Errors
+/// [`Refused::Busy`] where that takes too long.
+pub(super) async fn turn(folder: &Path) -> Result<OwnedMutexGuard<()>, Error> {
+    let turn = of(folder);
+    let waiting = tokio::time::timeout(PATIENCE, turn.lock_owned()).await;
+    waiting.map_err(|_| Refused::Busy.into())
+}
+
+fn of(folder: &Path) -> Arc<Turn> {
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let turns = turns.get_or_insert_default();
+    if let Some(turn) = turns.get(folder).and_then(Weak::upgrade) {
+        return turn;
+    }
+    turns.retain(|_, turn| turn.strong_count() > 0);
+    let turn = Arc::new(Turn::default());
+    turns.insert(folder.to_owned(), Arc::downgrade(&turn));
+    turn
+}

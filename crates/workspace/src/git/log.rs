@@ -1,0 +1,154 @@
+//! Commits, newest first.
+
+use jiff::Timestamp;
+use skep_api::git::{Commit, GitLog, Log, Signature};
+
+use super::{
+    Refused,
+    repository::{Repository, is_hash},
+};
+use crate::{Error, Place, Run};
+
+/// Hash, parents, author, committer, message; each ends with a zero byte.
+const FORMAT: &str = "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%s%x00%b";
+const FIELDS: usize = 10;
+/// The longest page that is answered, in bytes.
+const LONGEST: usize = 32 << 20;
+
+impl Run for GitLog {
+    async fn run(self, place: &Place) -> Result<Log, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let Some(Start { commit, seen }) = start(&self, &repository).await? else {
+            return Ok(Log { commits: Vec::new(), next_cursor: None });
+        };
+        let (most, skip) = (format!("-n{}", self.limit + 1), format!("--skip={seen}"));
+        let git = repository.reading().at_most(LONGEST).args([
+            "log",
+            "-z",
+            "--no-color",
+            "--no-show-signature",
+            "--no-mailmap",
+            "--no-notes",
+            "--no-decorate",
+            "--no-ext-diff",
+            "--no-textconv",
+            FORMAT,
+            &most,
+            &skip,
+            "--end-of-options",
+            &commit,
+            "--",
+        ]);
+        let said = repository.done(git.args(&self.file)).await?;
+        if said.cut {
+            return Err(Refused::TooMuch { command: "log" }.into());
+        }
+        let mut commits = read(&said.out).ok_or(Refused::Unreadable { command: "log" })?;
+        let more = commits.len() > self.limit as usize;
+        commits.truncate(self.limit as usize);
+        let next = Start { commit, seen: seen + u64::from(self.limit) };
+        Ok(Log { commits, next_cursor: more.then(|| next.cursor()) })
+    }
+}
+
+/// Where the page begins; `None` in a repository without commits.
+async fn start(request: &GitLog, repository: &Repository) -> Result<Option<Start>, Error> {
+    if let Some(cursor) = &request.cursor {
+        let start = Start::parse(cursor)?;
+        let commit = repository.resolve("cursor", &start.commit, "commit").await?;
+        return Ok(Some(Start { commit, ..start }));
+    }
+    let commit = match &request.revision {
+        Some(revision) => Some(repository.resolve("ref", revision, "commit").await?),
+        None => repository.head().await?,
+    };
+    Ok(commit.map(|commit| Start { commit, seen: 0 }))
+}
+
+/// A commit whose history never changes, and how much of it was shown.
+#[derive(Debug, PartialEq, Eq)]
+struct Start {
+    commit: String,
+    seen: u64,
+}
+
+impl Start {
+    fn cursor(&self) -> String {
+        data_encoding::BASE64URL_NOPAD.encode(format!("{}.{}", self.commit, self.seen).as_bytes())
+    }
+
+    fn parse(cursor: &str) -> Result<Self, Error> {
+        let read = || {
+            let bytes = data_encoding::BASE64URL_NOPAD.decode(cursor.as_bytes()).ok()?;
+            let text = String::from_utf8(bytes).ok()?;
+            let (commit, seen) = text.split_once('.')?;
+            let seen = seen.parse().ok().filter(|seen| *seen < u64::from(u32::MAX))?;
+            is_hash(commit).then(|| Self { commit: commit.to_owned(), seen })
+        };
+        read().ok_or_else(|| Error::InvalidValue {
+            field: "cursor",
+            reason: format!("is `{cursor}`, which no page answered; take `next_cursor` of the page before"),
+        })
+    }
+}
+
+fn read(text: &[u8]) -> Option<Vec<Commit>> {
+    let text = text.strip_suffix(b"\0").unwrap_or(text);
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let fields: Vec<&[u8]> = text.split(|byte| *byte == 0).collect();
+    if fields.len() % FIELDS != 0 {
+        return None;
+    }
+    fields.chunks_exact(FIELDS).map(commit).collect()
+}
+
+fn commit(fields: &[&[u8]]) -> Option<Commit> {
+    let text = |at: usize| String::from_utf8_lossy(fields[at]).into_owned();
+    let signature = |at: usize| Signature { name: text(at), email: text(at + 1), date: date(&text(at + 2)) };
+    let id = text(0);
+    is_hash(&id).then(|| Commit {
+        id,
+        parents: text(1).split_ascii_whitespace().map(str::to_owned).collect(),
+        author: signature(2),
+        committer: signature(5),
+        subject: text(8),
+        body: text(9).trim_end().to_owned(),
+    })
+}
+
+/// A commit may say any number, and no time at all.
+fn date(seconds: &str) -> Timestamp {
+    let seconds = seconds.parse().unwrap_or(0);
+    Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_and_nothing_else_is_one() {
+        let start = Start { commit: "a".repeat(40), seen: 50 };
+        assert_eq!(Start::parse(&start.cursor()).unwrap(), start);
+        for wrong in ["", "x", "LS1vdXRwdXQueA", "YS4x"] {
+            assert!(Start::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = read(&text);
+            let _ = Start::parse(&String::from_utf8_lossy(&text));
+        }
+
+        #[test]
+        fn any_date_is_a_date(seconds in any::<i64>()) {
+            date(&seconds.to_string());
+        }
+    }
+}

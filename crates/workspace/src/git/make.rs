@@ -1,0 +1,100 @@
+//! Making repositories.
+
+use skep_api::{
+    git::{Cloned, GitClone, GitInit, Initialized},
+    path::told,
+};
+
+use super::{
+    Refused,
+    lock::turn,
+    program::Git,
+    remote::{Neighbour, Remote},
+    repository::{Repository, check_revision},
+    settings::Settings,
+    worktree::new_folder,
+};
+use crate::{Error, Place, Run, roots::Last};
+
+/// The branch of a new repository.
+const FIRST_BRANCH: &str = "main";
+
+impl Run for GitInit {
+    async fn run(self, place: &Place) -> Result<Initialized, Error> {
+        let (inner, path) = (place.clone(), self.path.clone());
+        // A folder with files becomes a repository too; one that is a repository stays as it is.
+        let looked = tokio::task::spawn_blocking(move || {
+            let roots = inner.roots()?;
+            let path = path.as_path();
+            let taken = [".git", "HEAD"].iter().any(|name| roots.find(&path.join(name), Last::Keep).is_ok());
+            if taken {
+                return Err(Error::AlreadyExists { path: path.join(".git").display().to_string() });
+            }
+            match roots.find(path, Last::Follow) {
+                Ok(found) if found.is_directory() => std::fs::read_link(found.own_name())
+                    .map(Some)
+                    .map_err(|error| Error::of_path(path, &error)),
+                Ok(_) => Err(Error::NotAFolder { path: path.display().to_string() }),
+                Err(Error::UnknownPath { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let folder = match looked.await.map_err(|_| Error::Broken)?? {
+            Some(folder) => folder,
+            None => new_folder(place, self.path.as_path()).await?,
+        };
+        let _turn = turn(&folder).await?;
+        let branch = format!("--initial-branch={FIRST_BRANCH}");
+        let git = Git::new(std::path::Path::new("/"), &Settings::default());
+        let said = git.args(["init", "--quiet", "--template=", &branch, "--"]).args([&folder]).run().await?;
+        if !said.done() {
+            return Err(Refused::by_words(said.words()).into());
+        }
+        let (path, path_encoding) = told(self.path.as_path().as_os_str());
+        Ok(Initialized { path, path_encoding, branch: FIRST_BRANCH.to_owned() })
+    }
+}
+
+impl Run for GitClone {
+    async fn run(self, place: &Place) -> Result<Cloned, Error> {
+        if let Some(branch) = &self.branch {
+            check_revision("branch", branch)?;
+        }
+        let remote = Remote::parse(&self.url)?;
+        let neighbour = match &remote {
+            Remote::Local(path) if path.is_absolute() => Some(Neighbour::find(place, path).await?),
+            Remote::Local(_) => {
+                let reason = format!("is `{}`, which is neither a URL nor an absolute path", self.url);
+                return Err(Error::InvalidValue { field: "url", reason });
+            }
+            _ => None,
+        };
+        let folder = new_folder(place, self.path.as_path()).await?;
+        let _turn = turn(&folder).await?;
+        let way = remote.open(&self.url, &self.reach, &Settings::default()).await?;
+        let git = way.git(|settings| Git::new(std::path::Path::new("/"), settings));
+        let git = git.args(["clone", "--quiet", "--template=", "--no-local", "--no-recurse-submodules"]);
+        let git = git.args(self.branch.as_ref().map(|branch| format!("--branch={branch}")));
+        let git = git.args(self.depth.map(|depth| format!("--depth={depth}")));
+        let git = match &neighbour {
+            Some(neighbour) => {
+                let mut option = std::ffi::OsString::from("--upload-pack=");
+                option.push(neighbour.service("upload-pack"));
+                git.args([option, "--".into(), neighbour.path.clone().into(), folder.into()])
+            }
+            None => git.args(["--", &self.url]).args([&folder]),
+        };
+        let said = git.run().await?;
+        if !said.done() {
+            if said.complaints.contains("Remote branch") && said.complaints.contains("not found") {
+                let revision = self.branch.unwrap_or_default();
+                return Err(Refused::UnknownRevision { revision }.into());
+            }
+            return Err(way.failed(&said).into());
+        }
+        let repository = Repository::find(place, Some(&self.path)).await?;
+        let (branch, head) = tokio::try_join!(repository.branch(), repository.head())?;
+        let (path, path_encoding) = told(self.path.as_path().as_os_str());
+        Ok(Cloned { path, path_encoding, branch, head })
+    }
+}

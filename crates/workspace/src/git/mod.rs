@@ -1,0 +1,34 @@
+//! Git: repositories below the roots of a place, by `git` itself.
+//!
+//! ```text
+//! path ── roots ──► where the repository lies, whole ── its settings ──► ours over them ──► program: git
+//! ```
+//! A repository may be hostile. [`repository`] finds it and looks at all that it consists of; [`settings`] overrules or
+//! refuses what would start programs; [`remote`] says which remotes there are, and [`proxy`] at which addresses;
+//! [`program`] is the one place that starts a process.
+
+mod address;
+mod branch;
+mod changes;
+mod checkout;
+mod commit;
+mod credentials;
+mod diff;
+mod lock;
+mod log;
+mod make;
+mod program;
+mod proxy;
+mod pull;
+mod push;
+mod refused;
+mod remote;
+mod repository;
+mod settings;
+mod stage;
+mod stash;
+mod status;
+mod upstream;
+mod worktree;
+
+pub use refused::Refused;

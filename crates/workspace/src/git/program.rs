@@ -1,0 +1,304 @@
+//! The one place that starts `git`.
+//!
+//! Each process gets a clean environment, settings that win over those of every repository ([`super::settings`]), a
+//! process group of its own, a time and a bound for what it says. When nobody awaits it any more it is told to end, so
+//! that it removes its locks, and is killed where it does not.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use skep_api::git::LOCAL_LIMIT;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::unix::pipe,
+};
+
+use super::{Refused, settings::Settings};
+use crate::{Error, exec::shell::Shell};
+
+/// The most that one git says, in bytes, where nobody names less.
+const MOST_OUTPUT: usize = 64 << 20;
+/// What is kept of its complaints: the last part.
+const MOST_COMPLAINTS: usize = 16 << 10;
+/// How long it may take to end once it was told to.
+const GRACE: Duration = Duration::from_secs(2);
+/// Where programs are looked for.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A git that is about to be started.
+#[derive(Debug)]
+pub(super) struct Git {
+    arguments: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    folder: PathBuf,
+    stdin: Option<Vec<u8>>,
+    most: usize,
+    limit: Duration,
+    passed: Option<Arc<OwnedFd>>,
+}
+
+/// What a git said.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// Its exit code; `None` where a signal ended it.
+    pub(super) code: Option<i32>,
+    /// What it said.
+    pub(super) out: Vec<u8>,
+    /// Whether it would have said more.
+    pub(super) cut: bool,
+    /// What it complained of.
+    pub(super) complaints: String,
+}
+
+impl Said {
+    pub(super) fn done(&self) -> bool {
+        self.code == Some(0) || self.cut
+    }
+
+    /// What it said, where it is one line of text.
+    pub(super) fn line(&self) -> String {
+        String::from_utf8_lossy(&self.out).trim_end_matches(['\n', '\0']).to_owned()
+    }
+
+    /// All that it said in words.
+    pub(super) fn words(&self) -> String {
+        let out = String::from_utf8_lossy(&self.out);
+        let words = format!("{}\n{}", self.complaints.trim(), out.trim());
+        let words = words.trim();
+        words.chars().take(4_000).collect()
+    }
+}
+
+impl Git {
+    /// A git in this folder, with these settings over all others.
+    pub(super) fn new(folder: &Path, settings: &Settings) -> Self {
+        let fixed = [
+            ("PATH", PATH),
+            ("HOME", "/nonexistent"),
+            ("LC_ALL", "C.UTF-8"),
+            ("TZ", "UTC"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_CONFIG_SYSTEM", "/dev/null"),
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_ATTR_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            // Empty, and not absent: an absent one is looked for in the repository's settings.
+            ("GIT_ASKPASS", ""),
+            ("GIT_EDITOR", ":"),
+            ("GIT_SEQUENCE_EDITOR", ":"),
+            ("GIT_PAGER", "cat"),
+            ("GIT_MERGE_AUTOEDIT", "no"),
+            ("GIT_SSH_VARIANT", "ssh"),
+            ("GIT_SSH_COMMAND", "false"),
+            ("GIT_LITERAL_PATHSPECS", "1"),
+            ("GIT_NO_LAZY_FETCH", "1"),
+            // No protocol; what needs one names it.
+            ("GIT_ALLOW_PROTOCOL", ""),
+        ];
+        let mut env: Vec<_> = fixed.map(|(name, value)| (name.into(), value.into())).into();
+        env.push(("GIT_CONFIG_PARAMETERS".into(), settings.as_parameters()));
+        Self {
+            arguments: vec!["--no-pager".into()],
+            env,
+            folder: folder.to_owned(),
+            stdin: None,
+            most: MOST_OUTPUT,
+            limit: LOCAL_LIMIT,
+            passed: None,
+        }
+    }
+
+    pub(super) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.env.retain(|(other, _)| other != name);
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    pub(super) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    pub(super) fn stdin(self, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { stdin: Some(bytes.into()), ..self }
+    }
+
+    /// Only so many bytes of what it says: what says more is ended.
+    pub(super) fn at_most(self, most: usize) -> Self {
+        Self { most, ..self }
+    }
+
+    pub(super) fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// It and what it starts get this descriptor, under its number here.
+    pub(super) fn passing(self, descriptor: Option<Arc<OwnedFd>>) -> Self {
+        Self { passed: descriptor, ..self }
+    }
+
+    /// Runs it, and tells what it said, whatever its exit code is.
+    ///
+    /// # Errors
+    /// It cannot be started, or takes too long.
+    pub(super) async fn run(self) -> Result<Said, Error> {
+        let limit = self.limit;
+        let command = self.arguments.get(1).map(|verb| verb.to_string_lossy().into_owned());
+        let command = command.unwrap_or_default();
+        match tokio::time::timeout(limit, self.say()).await {
+            Ok(said) => said,
+            Err(_) => Err(Refused::Timeout { command, seconds: limit.as_secs() }.into()),
+        }
+    }
+
+    async fn say(self) -> Result<Said, Error> {
+        let input = self.stdin.clone();
+        let most = self.most;
+        let (group, mut pipes) = self.spawn().map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::from(Refused::NoGit),
+            _ => Error::NotStarted { source },
+        })?;
+        let feed = async {
+            if let (Some(mut pipe), Some(input)) = (pipes.stdin.take(), input) {
+                // One that does not read all of it says why.
+                let _ = pipe.write_all(&input).await;
+            }
+        };
+        let (mut out, mut complaints) = (Vec::new(), Vec::new());
+        let ((), cut, ()) = tokio::join!(
+            feed,
+            async {
+                let cut = read_at_most(&mut pipes.stdout, &mut out, most).await;
+                if cut {
+                    group.tell(Signal::TERM);
+                }
+                cut
+            },
+            read_last(&mut pipes.stderr, &mut complaints),
+        );
+        let status = group.ended().await;
+        let complaints = String::from_utf8_lossy(&complaints).into_owned();
+        tracing::debug!(complaints = %complaints.trim(), "git said");
+        Ok(Said { code: status.and_then(|status| status.code()), out, cut, complaints })
+    }
+
+    fn spawn(&self) -> io::Result<(Group, Pipes)> {
+        let mut command = Command::new("git");
+        command.args(&self.arguments).current_dir(&self.folder);
+        command.env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let passed = self.passed.as_ref().map(AsRawFd::as_raw_fd);
+        let prepare = move || {
+            rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
+            if let Some(passed) = passed {
+                super::credentials::pass(passed)?;
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
+        unsafe { command.pre_exec(prepare) };
+        let mut child = command.spawn()?;
+        let group = Group::of(Pid::from_child(&child)).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
+        let missing = || io::Error::other("a pipe of git is missing");
+        let pipes = Pipes {
+            stdin: child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?,
+            stdout: pipe::Receiver::from_owned_fd(child.stdout.take().ok_or_else(missing)?.into())?,
+            stderr: pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?,
+        };
+        Ok((group, pipes))
+    }
+}
+
+/// Our ends of its pipes.
+struct Pipes {
+    stdin: Option<pipe::Sender>,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+/// A git and all that it started. It ends when this is dropped.
+struct Group {
+    leader: Option<(Shell, Pid)>,
+}
+
+impl Group {
+    fn of(pid: Pid) -> io::Result<Self> {
+        Ok(Self { leader: Some((Shell::adopt(pid)?, pid)) })
+    }
+
+    fn tell(&self, signal: Signal) {
+        if let Some((_, pid)) = &self.leader {
+            let _ = kill_process_group(*pid, signal);
+        }
+    }
+
+    async fn ended(mut self) -> Option<ExitStatus> {
+        if let Some((leader, pid)) = &self.leader {
+            leader.ended().await;
+            // Before its number is free: what it left behind holds no lock of ours.
+            let _ = kill_process_group(*pid, Signal::KILL);
+        }
+        let (leader, _) = self.leader.take()?;
+        leader.status().ok()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.tell(Signal::TERM);
+        let Some((leader, pid)) = self.leader.take() else { return };
+        let end = async move {
+            let _ = tokio::time::timeout(GRACE, leader.ended()).await;
+            let _ = kill_process_group(pid, Signal::KILL);
+            leader.ended().await;
+            let _ = leader.status();
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(end)),
+            Err(_) => {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Reads to the end, or so far; whether there would be more.
+async fn read_at_most(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, most: usize) -> bool {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match pipe.read(&mut buffer).await {
+            Ok(0) | Err(_) => return false,
+            Ok(count) if into.len() + count > most => {
+                into.extend_from_slice(&buffer[..most - into.len()]);
+                return true;
+            }
+            Ok(count) => into.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+/// Reads to the end, and keeps the last part.
+async fn read_last(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>) {
+    let mut buffer = vec![0; 4 << 10];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        into.extend_from_slice(&buffer[..count]);
+        if into.len() > 2 * MOST_COMPLAINTS {
+            into.drain(..into.len() - MOST_COMPLAINTS);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Fetching a branch from a remote, and joining it with the current one.
+
+use skep_api::git::{GitPull, PullStrategy, Pulled};
+
+use super::{
+    Refused,
+    branch::check_name,
+    changes::read_changed,
+    commit::as_person,
+    diff::diff,
+    lock::turn,
+    program::Said,
+    push::no_branch,
+    repository::{Repository, is_hash},
+    settings::value,
+    upstream::Upstream,
+};
+use crate::{Error, Place, Run};
+
+impl Run for GitPull {
+    async fn run(self, place: &Place) -> Result<Pulled, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?.with_submodules(place).await?;
+        repository.work_tree()?;
+        let current = repository.branch().await?;
+        let branch = match &self.branch {
+            Some(branch) => branch.clone(),
+            None => followed(&repository, current.as_deref())?,
+        };
+        check_name(&repository, "branch", &branch).await?;
+        let remote = self.remote.as_deref();
+        let upstream =
+            Upstream::find(place, &repository, remote, current.as_deref(), &self.reach, false).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        let there = fetch(&repository, &upstream, &branch).await?;
+        let from = repository.head().await?;
+        join(&self, &repository, &there).await?;
+        let to = repository.head().await?.ok_or(Refused::Unreadable { command: "pull" })?;
+        let (commits, files_changed) = news(&repository, from.as_deref(), &to).await?;
+        Ok(Pulled { from, to, commits, files_changed })
+    }
+}
+
+/// The remote's branch that the current one follows.
+fn followed(repository: &Repository, current: Option<&str>) -> Result<String, Error> {
+    let current = current.ok_or_else(no_branch)?;
+    let merge = value(&repository.own, format!("branch.{current}.merge").as_bytes());
+    let merge = merge.map(|merge| String::from_utf8_lossy(merge).into_owned());
+    let branch = merge.as_deref().and_then(|merge| merge.strip_prefix("refs/heads/"));
+    Ok(branch.unwrap_or(current).to_owned())
+}
+
+/// The commit that is there.
+async fn fetch(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<String, Error> {
+    let git = upstream.git(repository, "fetch", "upload-pack");
+    let git =
+        git.args(["--quiet", "--no-auto-maintenance", "--recurse-submodules=no", "--no-write-commit-graph"]);
+    let git = git.args(["--", &upstream.name, &format!("refs/heads/{branch}")]);
+    let said = git.run().await?;
+    if !said.done() {
+        if said.complaints.contains("couldn't find remote ref") {
+            let revision = format!("{}/{branch}", upstream.name);
+            return Err(Refused::UnknownRevision { revision }.into());
+        }
+        return Err(upstream.failed(&said).into());
+    }
+    let git = repository.reading().args(["rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]);
+    let said = git.run().await?;
+    Some(said.line()).filter(|hash| is_hash(hash)).ok_or(Refused::Unreadable { command: "fetch" }.into())
+}
+
+async fn join(request: &GitPull, repository: &Repository, there: &str) -> Result<(), Error> {
+    let git = as_person(repository.git(), &request.committer, &request.committer);
+    let (git, abort) = match request.strategy {
+        PullStrategy::FfOnly => (git.args(["merge", "--ff-only"]), None),
+        PullStrategy::Merge => (git.args(["merge", "--no-edit", "--no-gpg-sign"]), Some("merge")),
+        PullStrategy::Rebase => {
+            // The authors stay those of the commits.
+            let git = repository.git().env("GIT_COMMITTER_NAME", &request.committer.name);
+            let git = git.env("GIT_COMMITTER_EMAIL", &request.committer.email);
+            (git.args(["rebase", "--no-autostash", "--no-fork-point", "--no-gpg-sign"]), Some("rebase"))
+        }
+    };
+    let git = if request.strategy == PullStrategy::Rebase {
+        git
+    } else {
+        git.args(["--quiet", "--no-verify-signatures", "--no-stat", "--no-autostash"])
+    };
+    let said = git.args([there]).run().await?;
+    if said.done() {
+        return Ok(());
+    }
+    if let Some(verb) = abort {
+        // Where it never began, this says so, and changes nothing.
+        repository.git().args([verb, "--abort"]).run().await?;
+    }
+    Err(refused(&said).into())
+}
+
+fn refused(said: &Said) -> Refused {
+    let words = said.words();
+    if words.contains("Not possible to fast-forward") || words.contains("not possible to fast-forward") {
+        let words =
+            "both sides have commits of their own; say `strategy: merge` or `strategy: rebase`".to_owned();
+        return Refused::Conflict { words };
+    }
+    if ["CONFLICT", "would be overwritten", "could not apply"].iter().any(|text| words.contains(text)) {
+        return Refused::Conflict { words };
+    }
+    Refused::by_words(words)
+}
+
+/// How many commits and files are new.
+async fn news(repository: &Repository, from: Option<&str>, to: &str) -> Result<(u64, u64), Error> {
+    let range = from.map_or_else(|| to.to_owned(), |from| format!("{from}..{to}"));
+    let counted = repository.done(repository.reading().args(["rev-list", "--count", &range, "--"])).await?;
+    let commits = counted.line().parse().unwrap_or(0);
+    let files = match from {
+        Some(from) => {
+            let said = repository.done(diff(repository.reading()).args(["--raw", "-z", from, to])).await?;
+            read_changed(&said.out).map_or(0, |files| files.len())
+        }
+        None => {
+            let said = repository
+                .done(repository.reading().args(["ls-tree", "-r", "-z", "--name-only", to]))
+                .await?;
+            said.out.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count()
+        }
+    };
+    Ok((commits, files as u64))
+}

@@ -1,0 +1,106 @@
+//! Sending a branch to a remote.
+
+use skep_api::git::{GitPush, Pushed};
+
+use super::{Refused, branch::check_name, lock::turn, repository::Repository, upstream::Upstream};
+use crate::{Error, Place, Run};
+
+impl Run for GitPush {
+    async fn run(self, place: &Place) -> Result<Pushed, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let branch = match &self.branch {
+            Some(branch) => branch.clone(),
+            None => repository.branch().await?.ok_or_else(no_branch)?,
+        };
+        check_name(&repository, "branch", &branch).await?;
+        let whole = format!("refs/heads/{branch}");
+        let to = repository.resolve("branch", &whole, "commit").await;
+        let to = to.map_err(|_| Refused::UnknownRevision { revision: branch.clone() })?;
+        let remote = self.remote.as_deref();
+        let upstream = Upstream::find(place, &repository, remote, Some(&branch), &self.reach, true).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        let git = upstream.git(&repository, "push", "receive-pack");
+        let git = git.args([
+            "--porcelain",
+            "--no-verify",
+            "--no-signed",
+            "--recurse-submodules=no",
+            "--no-follow-tags",
+        ]);
+        let lease = format!("--force-with-lease={whole}");
+        let git = if self.force_with_lease { git.args([&lease]) } else { git };
+        let git = if self.set_upstream { git.args(["--set-upstream"]) } else { git };
+        let said = git.args(["--", &upstream.name, &format!("{whole}:{whole}")]).run().await?;
+        let Some(line) = read(&said.out, &whole) else { return Err(upstream.failed(&said).into()) };
+        if line.flag == '!' {
+            return Err(Refused::PushRejected { words: rejected(&line.summary, &said.complaints) }.into());
+        }
+        if !said.done() {
+            return Err(upstream.failed(&said).into());
+        }
+        let created = line.flag == '*';
+        let from = match line.summary.split("..").next() {
+            _ if created => None,
+            _ if line.flag == '=' => Some(to.clone()),
+            Some(short) => repository.resolve("branch", short, "commit").await.ok(),
+            None => None,
+        };
+        Ok(Pushed { remote: upstream.name, branch, from, to, created })
+    }
+}
+
+pub(super) fn no_branch() -> Error {
+    let reason = "is missing, and no branch is checked out; name one".to_owned();
+    Error::InvalidValue { field: "branch", reason }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    flag: char,
+    summary: String,
+}
+
+/// The line of this branch (git-push(1), `--porcelain`): flag, refs, summary, separated by tabs.
+fn read(text: &[u8], whole: &str) -> Option<Line> {
+    let text = String::from_utf8_lossy(text);
+    text.lines().find_map(|line| {
+        let mut columns = line.splitn(3, '\t');
+        let (flag, refs, summary) = (columns.next()?, columns.next()?, columns.next()?);
+        let named = refs.split_once(':').is_some_and(|(_, there)| there == whole);
+        let flag = flag.chars().next().unwrap_or(' ');
+        named.then(|| Line { flag, summary: summary.to_owned() })
+    })
+}
+
+/// What the remote said, then why git says that it failed.
+fn rejected(summary: &str, complaints: &str) -> String {
+    let words = complaints.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
+    let words: Vec<&str> = words.filter(|line| !line.is_empty()).collect();
+    let text = if words.is_empty() { summary.to_owned() } else { format!("{summary}: {}", words.join("; ")) };
+    text.chars().take(4_000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_line_of_the_branch_is_read() {
+        let text = b"To /srv/x\n*\trefs/heads/a:refs/heads/a\t[new branch]\n!\trefs/heads/b:refs/heads/b\t[rejected] (fetch first)\nDone\n";
+        assert_eq!(read(text, "refs/heads/a"), Some(Line { flag: '*', summary: "[new branch]".to_owned() }));
+        assert_eq!(read(text, "refs/heads/b").unwrap().flag, '!');
+        assert_eq!(read(text, "refs/heads/c"), None);
+        let said =
+            rejected("[remote rejected] (no)", "remote: not on\nremote: \nremote: a Friday\nerror: failed");
+        assert_eq!(said, "[remote rejected] (no): not on; a Friday");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_read(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&text, "refs/heads/a");
+        }
+    }
+}

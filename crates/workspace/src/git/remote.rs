@@ -1,0 +1,353 @@
+//! Where a remote is, and how git gets there.
+
+use std::{
+    ffi::{OsStr, OsString},
+    net::IpAddr,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use skep_api::{
+    AbsolutePath,
+    git::{GitReach, NETWORK_LIMIT},
+    path::PathEncoding,
+};
+
+use super::{
+    Refused,
+    address::Allowed,
+    credentials::hand_over,
+    program::{Git, Said},
+    proxy::{Proxy, pinned},
+    repository::Repository,
+    settings::Settings,
+};
+use crate::{Error, Place};
+
+/// Where a remote is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Remote {
+    /// `https://host[:port]/...`, or `http://` to a host that the operator named.
+    Web { secure: bool, host: String, port: Option<u16> },
+    /// `ssh://[user@]host[:port]/...` or `[user@]host:path`.
+    Ssh { host: String, port: Option<u16> },
+    /// A path.
+    Local(PathBuf),
+}
+
+/// The way there, open as long as this is held.
+pub(super) struct Way {
+    protocol: &'static str,
+    settings: Settings,
+    ssh: Option<String>,
+    proxy: Option<Proxy>,
+    token: Option<Arc<OwnedFd>>,
+    url: String,
+}
+
+impl Remote {
+    /// Reads a remote as git would, and refuses all but https, ssh and paths.
+    ///
+    /// # Errors
+    /// [`Refused::RemoteForbidden`].
+    pub(super) fn parse(url: &str) -> Result<Self, Refused> {
+        let refused = |why: &str| Err(Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() });
+        let kinds = "is none that git may use here: take `https://`, `ssh://`, or a path below the roots";
+        if url.is_empty() || url.starts_with('-') || url.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+            return refused("is no URL: it is empty, begins with `-`, or holds control characters");
+        }
+        if let Some((scheme, rest)) = url.split_once("://") {
+            return match scheme {
+                "https" | "http" => web(url, scheme == "https", rest),
+                "ssh" => {
+                    let (user, host, port) = authority(url, rest)?;
+                    if user.is_some_and(|user| user.contains(':')) {
+                        return refused("holds a password, which ssh does not take; use a key");
+                    }
+                    Ok(Self::Ssh { host, port })
+                }
+                _ => refused(kinds),
+            };
+        }
+        let colon = url.find(':');
+        let slash = url.find('/');
+        match (colon, slash) {
+            // `ext::`, `fd::` and every other program that git would look for.
+            (Some(colon), _) if url[colon..].starts_with("::") => refused(kinds),
+            (Some(colon), slash) if slash.is_none_or(|slash| colon < slash) => {
+                let host = url[..colon].rsplit('@').next().unwrap_or_default();
+                check_host(url, host)?;
+                if url.starts_with('@') || url[..colon].contains([' ', '[']) {
+                    return refused(kinds);
+                }
+                Ok(Self::Ssh { host: host.to_owned(), port: None })
+            }
+            _ => Ok(Self::Local(PathBuf::from(url))),
+        }
+    }
+
+    /// Opens the way there.
+    ///
+    /// # Errors
+    /// [`Refused::RemoteForbidden`] where it is not allowed.
+    pub(super) async fn open(&self, url: &str, reach: &GitReach, settings: &Settings) -> Result<Way, Error> {
+        let allowed = Allowed::of(&reach.allow);
+        let refused = |why: &str| Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() };
+        let mut way = Way {
+            protocol: "file",
+            settings: settings.clone(),
+            ssh: None,
+            proxy: None,
+            token: None,
+            url: shown(url),
+        };
+        match self {
+            Self::Local(_) => {}
+            Self::Web { secure, host, port } => {
+                way.protocol = if *secure { "https" } else { "http" };
+                way.settings = way.settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60");
+                if !secure && !reach.anywhere {
+                    let address: Option<IpAddr> = host.parse().ok();
+                    if !allowed.names(host) && !address.is_some_and(|address| allowed.holds(address)) {
+                        return Err(refused("is not encrypted; take `https://`").into());
+                    }
+                    way.settings = way.settings.with("http.followredirects", "false");
+                }
+                if *secure && !reach.anywhere {
+                    let proxy = Proxy::start(allowed).await.map_err(|_| Error::Broken)?;
+                    way.settings =
+                        way.settings.with("http.proxy", proxy.url()).with("http.proxyauthmethod", "basic");
+                    way.proxy = Some(proxy);
+                }
+                let named = port.map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
+                let known = reach.credentials.get(&named).or_else(|| reach.credentials.get(host));
+                if let Some(credential) = known.filter(|_| *secure) {
+                    let handed = hand_over(way.settings, &named, credential).map_err(|_| Error::Broken)?;
+                    (way.settings, way.token) = (handed.0, Some(Arc::new(handed.1)));
+                }
+            }
+            Self::Ssh { host, port } => {
+                way.protocol = "ssh";
+                let at = if reach.anywhere {
+                    host.clone()
+                } else {
+                    let address = pinned(host, port.unwrap_or(22), &allowed).await;
+                    let address = address.map_err(|error| Refused::RemoteFailed {
+                        words: format!("the host `{host}` is not found: {error}"),
+                    })?;
+                    address.ok_or_else(|| refused(PRIVATE))?.to_string()
+                };
+                way.ssh = Some(ssh(host, &at));
+            }
+        }
+        Ok(way)
+    }
+}
+
+const PRIVATE: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
+
+/// How ssh is started: at this very address, with nothing of its own settings, and without a question to anybody.
+fn ssh(host: &str, address: &str) -> String {
+    format!(
+        "ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o PermitLocalCommand=no \
+         -o ProxyCommand=none -o ForwardAgent=no -o ClearAllForwardings=yes -o ConnectTimeout=20 \
+         -o CanonicalizeHostname=no -o HostKeyAlias={host} -o HostName={address}"
+    )
+}
+
+impl Way {
+    /// A git that goes this way.
+    pub(super) fn git(&self, git: impl FnOnce(&Settings) -> Git) -> Git {
+        let git = git(&self.settings).env("GIT_ALLOW_PROTOCOL", self.protocol).within(NETWORK_LIMIT);
+        let git = git.passing(self.token.clone());
+        // What a partial clone lacks comes from its remote, by the same way. A path would be another one.
+        let git = if self.protocol == "file" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") };
+        match &self.ssh {
+            Some(ssh) => git.env("GIT_SSH_COMMAND", ssh),
+            None => git,
+        }
+    }
+
+    /// What went wrong on the way.
+    pub(super) fn failed(&self, said: &Said) -> Refused {
+        if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
+            return Refused::RemoteForbidden { remote: host, why: PRIVATE.to_owned() };
+        }
+        let words = said.words();
+        if words.contains(".lock': File exists") {
+            return Refused::by_words(words);
+        }
+        Refused::RemoteFailed { words: words.replace(&self.url, "the remote") }
+    }
+}
+
+fn web(url: &str, secure: bool, rest: &str) -> Result<Remote, Refused> {
+    let (user, host, port) = authority(url, rest)?;
+    if user.is_some() {
+        return Err(Refused::RemoteForbidden {
+            remote: shown(url),
+            why: "holds a user or a token, which would be kept in the repository; give it to `POST /api/git/credentials`"
+                .to_owned(),
+        });
+    }
+    Ok(Remote::Web { secure, host, port })
+}
+
+/// User, host and port.
+fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, Option<u16>), Refused> {
+    let refused = || Refused::RemoteForbidden {
+        remote: shown(url),
+        why: "is no URL: its host or port cannot be read".to_owned(),
+    };
+    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    let (user, place) = match rest[..end].rsplit_once('@') {
+        Some((user, place)) => (Some(user), place),
+        None => (None, &rest[..end]),
+    };
+    let (host, port) = match place.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(refused)?)),
+        None => match place.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (place, None),
+        },
+    };
+    check_host(url, host)?;
+    let port = port.filter(|port| !port.is_empty());
+    let port = port.map(|port| port.parse().map_err(|_| refused())).transpose()?;
+    if user.is_some_and(|user| user.starts_with('-')) {
+        return Err(refused());
+    }
+    Ok((user, host.to_owned(), port))
+}
+
+/// A host that means one thing to git, ssh, a shell and us.
+fn check_host(url: &str, host: &str) -> Result<(), Refused> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'_');
+    if !host.is_empty() && !host.starts_with('-') && host.len() < 254 && host.bytes().all(fits) {
+        return Ok(());
+    }
+    let why = "is no URL: its host holds what no host does; write international names as `xn--`".to_owned();
+    Err(Refused::RemoteForbidden { remote: shown(url), why })
+}
+
+/// A URL without what may be a secret.
+fn shown(url: &str) -> String {
+    let text: String =
+        match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split_once('@')?))) {
+            Some((scheme, (_, rest))) => format!("{scheme}://{rest}"),
+            None => url.to_owned(),
+        };
+    text.chars().filter(|character| !character.is_control()).take(500).collect()
+}
+
+/// A repository on this machine as a remote: below the roots, whole, and starting no program either.
+pub(super) struct Neighbour {
+    /// Its folder.
+    pub(super) path: PathBuf,
+    settings: Settings,
+}
+
+impl Neighbour {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// Those of paths and repositories.
+    pub(super) async fn find(place: &Place, path: &std::path::Path) -> Result<Self, Error> {
+        let text = skep_api::path::encoded(path.as_os_str());
+        let path = AbsolutePath::parse("url", &text, PathEncoding::Percent);
+        let path = path.map_err(|failure| Error::InvalidValue {
+            field: "url",
+            reason: failure.message.trim_start_matches("`url` ").to_owned(),
+        })?;
+        let repository = Repository::find(place, Some(&path)).await?;
+        Ok(Self { path: repository.git_dir.clone(), settings: repository.settings })
+    }
+
+    /// The program that serves it: git clears its settings from the environment of those, so they stand here.
+    pub(super) fn service(&self, verb: &str) -> OsString {
+        let mut text = OsString::from("env GIT_CONFIG_PARAMETERS=");
+        let parameters = self.settings.as_parameters();
+        text.push(quoted(parameters.as_bytes()));
+        text.push(format!(" git {verb}"));
+        text
+    }
+}
+
+/// As a shell reads it back.
+fn quoted(text: &[u8]) -> OsString {
+    let mut quoted = vec![b'\''];
+    for byte in text {
+        match byte {
+            b'\'' => quoted.extend(b"'\\''"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    OsStr::from_bytes(&quoted).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_https_ssh_and_paths_are_remotes() {
+        let host = |url: &str| match Remote::parse(url).unwrap() {
+            Remote::Web { host, port, .. } | Remote::Ssh { host, port } => (host, port),
+            Remote::Local(path) => (path.display().to_string(), None),
+        };
+        assert_eq!(host("https://git.example:8443/a/b"), ("git.example".to_owned(), Some(8443)));
+        assert_eq!(host("ssh://git@[2001:db8::1]:22/a"), ("2001:db8::1".to_owned(), Some(22)));
+        assert_eq!(host("git@git.example:a/b.git"), ("git.example".to_owned(), None));
+        assert_eq!(host("/srv/a:b"), ("/srv/a:b".to_owned(), None));
+        assert_eq!(host("../other"), ("../other".to_owned(), None));
+        for url in [
+            "ext::sh -c id",
+            "ext::sh% -c% id",
+            "fd::7",
+            "file:///etc",
+            "git://a/b",
+            "ftp://a/b",
+            "",
+            "-u",
+            "--upload-pack=id",
+            "ssh://-oProxyCommand=id/x",
+            "-oProxyCommand=id:x",
+            "ssh://a b/x",
+            "https://user:token@a/b",
+            "https://t@a/b",
+            "https:///x",
+            "HTTPS://a/b",
+            "transport::https://a",
+            "https://a;b/x",
+            "ssh://a$(id)/x",
+            "a$(id):x",
+            "https://a\n/x",
+            "https://[::1/x",
+            "https://a:b/x",
+            "::x",
+        ] {
+            assert!(Remote::parse(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let refused = Remote::parse("https://user:hunter2@git.example/a").unwrap_err().to_string();
+        assert!(!refused.contains("hunter2") && refused.contains("git.example"), "{refused}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(url in ".{0,80}") {
+            if let Ok(Remote::Web { host, .. } | Remote::Ssh { host, .. }) = Remote::parse(&url) {
+                prop_assert!(!host.is_empty() && !host.starts_with('-'));
+                prop_assert!(!host.contains([' ', '$', ';', '\'', '"', '`', '&', '|', '@', '/']));
+            }
+        }
+    }
+}

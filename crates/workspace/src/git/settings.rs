@@ -1,0 +1,279 @@
+//! Settings that win over those of a repository, so that nothing in it starts a program of its choosing.
+//!
+//! A repository's settings are its author's. Git's own list of those that start programs is git-config(1): some have one
+//! name each, and are set here always; others are chosen by a name of the repository's making (a filter, a merge driver,
+//! a remote), and are set for each that it has. What cannot be overruled is refused. All of it travels in
+//! `GIT_CONFIG_PARAMETERS`, as `git -c` does it: so it reaches the gits that a git starts, in submodules too.
+
+use std::ffi::OsString;
+
+use super::Refused;
+
+/// Those with one name. Programs named here do nothing.
+const ALWAYS: &[(&str, &str)] = &[
+    ("core.hookspath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.untrackedcache", "false"),
+    ("core.pager", "cat"),
+    ("core.editor", ":"),
+    ("core.askpass", ""),
+    ("core.sshcommand", "false"),
+    ("core.alternaterefscommand", "true"),
+    ("core.attributesfile", "/dev/null"),
+    ("core.excludesfile", "/dev/null"),
+    ("core.quotepath", "false"),
+    ("core.commentchar", "#"),
+    ("sequence.editor", ":"),
+    ("diff.external", ""),
+    ("diff.ignoresubmodules", "dirty"),
+    ("diff.submodule", "short"),
+    ("diff.orderfile", "/dev/null"),
+    ("diff.noprefix", "false"),
+    ("diff.mnemonicprefix", "false"),
+    ("diff.relative", "false"),
+    ("status.submodulesummary", "false"),
+    ("submodule.recurse", "false"),
+    ("fetch.recursesubmodules", "false"),
+    ("push.recursesubmodules", "no"),
+    ("credential.helper", ""),
+    ("credential.interactive", "false"),
+    ("gpg.program", "false"),
+    ("gpg.openpgp.program", "false"),
+    ("gpg.x509.program", "false"),
+    ("gpg.ssh.program", "false"),
+    ("gpg.ssh.defaultkeycommand", "false"),
+    ("commit.gpgsign", "false"),
+    ("commit.template", ""),
+    ("tag.gpgsign", "false"),
+    ("push.gpgsign", "false"),
+    ("log.showsignature", "false"),
+    ("log.mailmap", "false"),
+    ("merge.verifysignatures", "false"),
+    ("rebase.autostash", "false"),
+    ("merge.autostash", "false"),
+    ("rebase.updaterefs", "false"),
+    ("rerere.enabled", "false"),
+    ("i18n.logoutputencoding", "UTF-8"),
+    ("i18n.commitencoding", "UTF-8"),
+    // Work in the background would outlive its request.
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("receive.autogc", "false"),
+    ("receive.denycurrentbranch", "refuse"),
+    ("transfer.bundleuri", "false"),
+    ("uploadpack.packobjectshook", ""),
+    ("init.templatedir", ""),
+    ("safe.directory", "*"),
+    ("advice.detachedhead", "false"),
+    ("advice.addembeddedrepo", "false"),
+];
+
+/// Settings over all others: a key and its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings(Vec<(Vec<u8>, Vec<u8>)>);
+
+/// One setting of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Own {
+    /// Section and name in lower case, what stands between them as it is.
+    pub(super) key: Vec<u8>,
+    /// `None` where it only has a key.
+    pub(super) value: Option<Vec<u8>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self(ALWAYS.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into())).collect())
+    }
+}
+
+impl Settings {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// One more.
+    pub(super) fn with(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
+        self.0.push((key.into(), value.into()));
+        self
+    }
+
+    /// Overrules what these settings of a repository would start.
+    ///
+    /// # Errors
+    /// [`Refused::Hostile`] for what cannot be overruled.
+    pub(super) fn overrule(&mut self, own: &[Own]) -> Result<(), Refused> {
+        for Own { key, .. } in own {
+            let Some((section, subsection, name)) = parts(key) else { continue };
+            let set = |name: &str| [section, b".", subsection, b".", name.as_bytes()].concat();
+            let named = !subsection.is_empty();
+            match (section, name) {
+                (b"include" | b"includeif", _) => return Err(hostile(key, "includes other settings")),
+                (b"remote", b"vcs") => {
+                    return Err(hostile(key, "names a program that would speak to the remote"));
+                }
+                (b"filter", b"clean" | b"smudge" | b"process") if named => {
+                    self.0.push((key.clone(), Vec::new()));
+                    self.0.push((set("required"), b"false".into()));
+                }
+                (b"diff", b"command") if named => self.0.push((key.clone(), b"true".into())),
+                (b"diff", b"textconv") if named => self.0.push((key.clone(), b"cat".into())),
+                // One that fails leaves a conflict, and never a merge that nobody made.
+                (b"merge", b"driver") if named => self.0.push((key.clone(), b"false".into())),
+                (b"remote", b"uploadpack") if named => self.0.push((key.clone(), b"git-upload-pack".into())),
+                (b"remote", b"receivepack") if named => {
+                    self.0.push((key.clone(), b"git-receive-pack".into()))
+                }
+                (b"gpg", b"program" | b"defaultkeycommand") if named => {
+                    self.0.push((key.clone(), b"false".into()));
+                }
+                (b"trailer", b"command" | b"cmd") if named => self.0.push((key.clone(), b"true".into())),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As git reads them from its environment: each quoted as for a shell (`sq_quote`, quote.c).
+    pub(super) fn as_parameters(&self) -> OsString {
+        let mut text = Vec::new();
+        for (key, value) in &self.0 {
+            if !text.is_empty() {
+                text.push(b' ');
+            }
+            quote(key, &mut text);
+            text.push(b'=');
+            quote(value, &mut text);
+        }
+        std::os::unix::ffi::OsStringExt::from_vec(text)
+    }
+}
+
+/// Refuses what would send a network call elsewhere than the remote's URL says.
+///
+/// # Errors
+/// [`Refused::Hostile`].
+pub(super) fn check_network(own: &[Own]) -> Result<(), Refused> {
+    for Own { key, .. } in own {
+        let Some((section, _, name)) = parts(key) else { continue };
+        match (section, name) {
+            (b"url", _) => return Err(hostile(key, "rewrites the URLs of remotes")),
+            (b"http", b"postbuffer" | b"version" | b"lowspeedlimit" | b"lowspeedtime") => {}
+            (b"http", _) => return Err(hostile(key, "changes how remotes are reached")),
+            (b"remote", b"proxy" | b"proxyauthmethod") => {
+                return Err(hostile(key, "changes how the remote is reached"));
+            }
+            (b"fetch", b"bundleuri") => return Err(hostile(key, "fetches from elsewhere")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn hostile(key: &[u8], why: &'static str) -> Refused {
+    Refused::Hostile { what: format!("setting `{}`", String::from_utf8_lossy(key)), why }
+}
+
+/// Section, subsection (empty without one) and name.
+fn parts(key: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let first = key.iter().position(|byte| *byte == b'.')?;
+    let last = key.iter().rposition(|byte| *byte == b'.')?;
+    let subsection = if first < last { &key[first + 1..last] } else { &[][..] };
+    Some((&key[..first], subsection, &key[last + 1..]))
+}
+
+fn quote(text: &[u8], into: &mut Vec<u8>) {
+    into.push(b'\'');
+    for byte in text {
+        match byte {
+            b'\'' | b'!' => into.extend([b'\'', b'\\', *byte, b'\'']),
+            byte => into.push(*byte),
+        }
+    }
+    into.push(b'\'');
+}
+
+/// What `git config --list -z` says.
+pub(super) fn listed(text: &[u8]) -> Vec<Own> {
+    let entries = text.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| match entry.iter().position(|byte| *byte == b'\n') {
+            Some(end) => Own { key: entry[..end].into(), value: Some(entry[end + 1..].into()) },
+            None => Own { key: entry.into(), value: None },
+        })
+        .collect()
+}
+
+/// The last value of a key.
+pub(super) fn value<'a>(own: &'a [Own], key: &[u8]) -> Option<&'a [u8]> {
+    own.iter().rev().find(|own| own.key == key)?.value.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn own(key: &str) -> Vec<Own> {
+        vec![Own { key: key.into(), value: Some(b"x".into()) }]
+    }
+
+    fn overruled(key: &str) -> Result<Vec<(String, String)>, String> {
+        let mut settings = Settings(Vec::new());
+        settings.overrule(&own(key)).map_err(|refused| refused.to_string())?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ok(settings.0.into_iter().map(|(key, value)| (text(key), text(value))).collect())
+    }
+
+    #[test]
+    fn what_starts_programs_is_overruled_by_its_own_name() {
+        for (key, value) in [
+            ("filter.a.b=c.clean", ""),
+            ("filter.x.process", ""),
+            ("diff.x y.textconv", "cat"),
+            ("merge.x.driver", "false"),
+            ("remote.o.receivepack", "git-receive-pack"),
+        ] {
+            assert_eq!(overruled(key).unwrap()[0], (key.to_owned(), value.to_owned()));
+        }
+        assert_eq!(overruled("filter.x.clean").unwrap()[1].0, "filter.x.required");
+        for key in ["include.path", "includeif.gitdir:/x.path", "remote.x.vcs"] {
+            assert!(overruled(key).unwrap_err().contains(key), "{key}");
+        }
+        for key in ["user.name", "remote.origin.url", "branch.a.b.merge", "nothing"] {
+            assert_eq!(overruled(key).unwrap(), [], "{key}");
+        }
+    }
+
+    #[test]
+    fn what_leads_elsewhere_is_refused_for_the_network() {
+        for key in
+            ["url.x.insteadof", "http.proxy", "http.https://a.b/.proxy", "remote.o.proxy", "fetch.bundleuri"]
+        {
+            assert!(check_network(&own(key)).is_err(), "{key}");
+        }
+        assert!(check_network(&own("remote.origin.url")).is_ok());
+        assert!(check_network(&own("http.postbuffer")).is_ok());
+    }
+
+    proptest! {
+        /// A shell reads back what was quoted.
+        #[test]
+        fn quoting_is_undone_by_a_shell(text in "[^\\x00]{0,40}") {
+            let mut quoted = Vec::new();
+            quote(text.as_bytes(), &mut quoted);
+            let script = [b"printf %s ".as_slice(), &quoted].concat();
+            let script: OsString = std::os::unix::ffi::OsStringExt::from_vec(script);
+            let said = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
+            prop_assert_eq!(said.stdout, text.as_bytes());
+        }
+
+        #[test]
+        fn any_list_is_read(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let own = listed(&text);
+            let _ = Settings::default().overrule(&own);
+            let _ = check_network(&own);
+        }
+    }
+}

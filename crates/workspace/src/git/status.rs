@@ -1,0 +1,143 @@
+//! What is changed in a work tree.
+
+use skep_api::{
+    git::{GitStatus, RepositoryStatus},
+    path::told,
+};
+
+use super::{
+    Refused,
+    changes::{changed, file_path, kind, number},
+    repository::{Repository, is_hash},
+};
+use crate::{Error, Place, Run};
+
+/// The longest status that is answered, in bytes.
+const LONGEST: usize = 32 << 20;
+
+impl Run for GitStatus {
+    async fn run(self, place: &Place) -> Result<RepositoryStatus, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?;
+        repository.work_tree()?;
+        let git = repository.reading().at_most(LONGEST).args([
+            "status",
+            "--porcelain=v2",
+            "--branch",
+            "-z",
+            "--untracked-files=all",
+            "--ignore-submodules=dirty",
+            "--find-renames",
+        ]);
+        let said = repository.done(git).await?;
+        if said.cut {
+            return Err(Refused::TooMuch { command: "status" }.into());
+        }
+        let mut status = read(&said.out).ok_or(Refused::Unreadable { command: "status" })?;
+        (status.path, status.path_encoding) = told(self.path.as_path().as_os_str());
+        Ok(status)
+    }
+}
+
+/// Reads porcelain format 2, separated by zero bytes (git-status(1)). `None` for what no git says.
+fn read(text: &[u8]) -> Option<RepositoryStatus> {
+    let mut status = RepositoryStatus {
+        path: String::new(),
+        path_encoding: None,
+        branch: None,
+        head: None,
+        detached: false,
+        upstream: None,
+        ahead: None,
+        behind: None,
+        staged: Vec::new(),
+        modified: Vec::new(),
+        untracked: Vec::new(),
+        conflicted: Vec::new(),
+        clean: false,
+    };
+    let mut fields = text.split(|byte| *byte == 0);
+    while let Some(field) = fields.next() {
+        match field.first() {
+            None => {}
+            Some(b'#') => header(field, &mut status),
+            Some(b'?') => status.untracked.push(file_path(field.get(2..)?)),
+            Some(b'u') => status.conflicted.push(file_path(nth(field, 10)?)),
+            Some(b'1') => entry(field, nth(field, 8)?, None, &mut status)?,
+            Some(b'2') => entry(field, nth(field, 9)?, Some(fields.next()?), &mut status)?,
+            Some(b'!') => {}
+            Some(_) => return None,
+        }
+    }
+    let lists = [status.staged.len(), status.modified.len(), status.untracked.len(), status.conflicted.len()];
+    status.clean = lists == [0; 4];
+    Some(status)
+}
+
+/// What stands behind so many blanks.
+fn nth(field: &[u8], blanks: usize) -> Option<&[u8]> {
+    field.splitn(blanks + 1, |byte| *byte == b' ').nth(blanks)
+}
+
+fn entry(field: &[u8], path: &[u8], from: Option<&[u8]>, status: &mut RepositoryStatus) -> Option<()> {
+    let letters = nth(field, 1)?;
+    let (staged, modified) = (*letters.first()?, *letters.get(1)?);
+    // Which of both was moved, only its letter says.
+    let from_of = |letter| from.filter(|_| matches!(letter, b'R' | b'C'));
+    if staged != b'.' {
+        status.staged.push(changed(path, kind(staged)?, from_of(staged)));
+    }
+    if modified != b'.' {
+        status.modified.push(changed(path, kind(modified)?, from_of(modified)));
+    }
+    Some(())
+}
+
+fn header(field: &[u8], status: &mut RepositoryStatus) {
+    let text = String::from_utf8_lossy(field);
+    let mut words = text.splitn(3, ' ').skip(1);
+    let (Some(name), Some(value)) = (words.next(), words.next()) else { return };
+    match name {
+        "branch.oid" => status.head = Some(value.to_owned()).filter(|hash| is_hash(hash)),
+        "branch.head" if value == "(detached)" => status.detached = true,
+        "branch.head" => status.branch = Some(value.to_owned()),
+        "branch.upstream" => status.upstream = Some(value.to_owned()),
+        "branch.ab" => {
+            let mut counts = value.split(' ');
+            status.ahead = counts.next().and_then(|word| number(word.strip_prefix('+')?.as_bytes()));
+            status.behind = counts.next().and_then(|word| number(word.strip_prefix('-')?.as_bytes()));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use skep_api::git::ChangeKind;
+
+    use super::*;
+
+    #[test]
+    fn each_sort_of_line_is_read() {
+        let hash = "a".repeat(40);
+        let text = format!(
+            "# branch.oid {hash}\0# branch.head main\0# branch.upstream origin/main\0# branch.ab +1 -2\0\
+             1 AM N... 0 1 1 {hash} {hash} a b\n\0\
+             2 R. N... 1 1 1 {hash} {hash} R100 to\0from\0u UU N... 1 1 1 1 {hash} {hash} {hash} both\0? new\0"
+        );
+        let status = read(text.as_bytes()).unwrap();
+        assert_eq!((status.branch.as_deref(), status.ahead, status.behind), (Some("main"), Some(1), Some(2)));
+        assert_eq!((status.staged[0].path.as_str(), status.staged[0].change), ("a b\n", ChangeKind::Added));
+        assert_eq!(status.modified.len(), 1);
+        assert_eq!((status.staged[1].path.as_str(), status.staged[1].from.as_deref()), ("to", Some("from")));
+        assert_eq!((status.conflicted[0].path.as_str(), status.untracked[0].path.as_str()), ("both", "new"));
+        assert!(!status.clean);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&text);
+        }
+    }
+}

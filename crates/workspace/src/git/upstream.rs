@@ -1,0 +1,85 @@
+//! Which remote is meant, and the way there.
+
+use skep_api::git::GitReach;
+
+use super::{
+    Refused,
+    program::Git,
+    remote::{Neighbour, Remote, Way},
+    repository::{Repository, check_revision},
+    settings::{check_network, value},
+};
+use crate::{Error, Place};
+
+/// A configured remote, and the way there.
+pub(super) struct Upstream {
+    /// Its name.
+    pub(super) name: String,
+    way: Way,
+    /// The program that serves it, where it is on this machine.
+    neighbour: Option<Neighbour>,
+}
+
+impl Upstream {
+    /// The remote that is named, that of the branch, or `origin`.
+    ///
+    /// # Errors
+    /// [`Refused::UnknownRemote`], [`Refused::RemoteForbidden`], [`Refused::Hostile`].
+    pub(super) async fn find(
+        place: &Place,
+        repository: &Repository,
+        named: Option<&str>,
+        branch: Option<&str>,
+        reach: &GitReach,
+        pushes: bool,
+    ) -> Result<Self, Error> {
+        if let Some(named) = named {
+            check_revision("remote", named)?;
+        }
+        let text = |key: String| {
+            value(&repository.own, key.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
+        };
+        let of_branch = branch.and_then(|branch| text(format!("branch.{branch}.remote")));
+        let name = named.map(str::to_owned).or(of_branch).unwrap_or_else(|| "origin".to_owned());
+        check_network(&repository.own)?;
+        let push_url = text(format!("remote.{name}.pushurl")).filter(|_| pushes);
+        let url = push_url.or_else(|| text(format!("remote.{name}.url")));
+        let url = url.ok_or_else(|| Refused::UnknownRemote { remote: name.clone() })?;
+        let keys = [format!("remote.{name}.pushurl"), format!("remote.{name}.url")];
+        for key in keys.iter().filter(|key| pushes || key.ends_with(".url")) {
+            if repository.own.iter().filter(|own| own.key == key.as_bytes()).count() > 1 {
+                let what = format!("setting `{key}`");
+                return Err(Refused::Hostile { what, why: "names more than one URL" }.into());
+            }
+        }
+        let remote = Remote::parse(&url)?;
+        let neighbour = match &remote {
+            Remote::Local(path) => {
+                let base = repository.top.as_deref().unwrap_or(&repository.git_dir);
+                Some(Neighbour::find(place, &base.join(path)).await?)
+            }
+            _ => None,
+        };
+        let way = remote.open(&url, reach, &repository.settings).await?;
+        Ok(Self { name, way, neighbour })
+    }
+
+    /// A git that goes there: `verb` and the option that names the program over there.
+    pub(super) fn git(&self, repository: &Repository, verb: &str, service: &str) -> Git {
+        let git =
+            self.way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git());
+        let git = git.args([verb]);
+        match &self.neighbour {
+            Some(neighbour) => {
+                let mut option = std::ffi::OsString::from(format!("--{service}="));
+                option.push(neighbour.service(service));
+                git.args([option])
+            }
+            None => git.args([format!("--{service}=git-{service}")]),
+        }
+    }
+
+    pub(super) fn failed(&self, said: &super::program::Said) -> Refused {
+        self.way.failed(said)
+    }
+}

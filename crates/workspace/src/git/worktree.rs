@@ -1,0 +1,164 @@
+//! Work trees beside the main one.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use skep_api::{
+    git::{GitChangeWorktree, GitWorktrees, Worktree, WorktreeChanged, Worktrees},
+    path::told,
+};
+
+use super::{
+    Refused,
+    lock::turn,
+    repository::{Repository, is_hash},
+};
+use crate::{
+    Error, Place, Run,
+    roots::{Last, Slot},
+};
+
+impl Run for GitWorktrees {
+    async fn run(self, place: &Place) -> Result<Worktrees, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?;
+        Ok(Worktrees { worktrees: list(&repository).await? })
+    }
+}
+
+async fn list(repository: &Repository) -> Result<Vec<Worktree>, Error> {
+    let said = repository.done(repository.reading().args(["worktree", "list", "--porcelain", "-z"])).await?;
+    Ok(read(&said.out))
+}
+
+fn read(text: &[u8]) -> Vec<Worktree> {
+    let mut all: Vec<Worktree> = Vec::new();
+    for line in text.split(|byte| *byte == 0) {
+        if let Some(path) = line.strip_prefix(b"worktree ") {
+            let (path, path_encoding) = told(OsStr::from_bytes(path));
+            all.push(Worktree {
+                path,
+                path_encoding,
+                head: None,
+                branch: None,
+                detached: false,
+                bare: false,
+            });
+            continue;
+        }
+        let Some(last) = all.last_mut() else { continue };
+        let line = String::from_utf8_lossy(line);
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("HEAD", hash) => {
+                let born = is_hash(hash) && hash.bytes().any(|digit| digit != b'0');
+                last.head = born.then(|| hash.to_owned());
+            }
+            ("branch", name) => last.branch = name.strip_prefix("refs/heads/").map(str::to_owned),
+            ("detached", _) => last.detached = true,
+            ("bare", _) => last.bare = true,
+            _ => {}
+        }
+    }
+    all
+}
+
+impl Run for GitChangeWorktree {
+    async fn run(self, place: &Place) -> Result<WorktreeChanged, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        if self.remove {
+            remove(&self, place, &repository).await
+        } else {
+            add(&self, place, &repository).await
+        }
+    }
+}
+
+async fn add(
+    request: &GitChangeWorktree,
+    place: &Place,
+    repository: &Repository,
+) -> Result<WorktreeChanged, Error> {
+    let folder = new_folder(place, request.worktree.as_path()).await?;
+    let git = repository.git().args(["worktree", "add", "--quiet", "--no-guess-remote"]);
+    let git = match &request.revision {
+        None => git.args(["--"]).args([&folder]),
+        Some(revision) => {
+            repository.resolve("ref", revision, "commit").await?;
+            git.args(["--"]).args([folder.as_os_str(), OsStr::new(revision)])
+        }
+    };
+    repository.done(git).await?;
+    let (worktree, path_encoding) = told(request.worktree.as_path().as_os_str());
+    let written = told(folder.as_os_str()).0;
+    let made = list(repository).await?.into_iter().find(|one| one.path == written);
+    let (head, branch) = made.map(|made| (made.head, made.branch)).unwrap_or_default();
+    Ok(WorktreeChanged { worktree, path_encoding, head, branch, removed: false })
+}
+
+async fn remove(
+    request: &GitChangeWorktree,
+    place: &Place,
+    repository: &Repository,
+) -> Result<WorktreeChanged, Error> {
+    let (inner, named) = (place.clone(), request.worktree.clone());
+    let looked = tokio::task::spawn_blocking(move || {
+        let found = inner.roots()?.find(named.as_path(), Last::Follow)?;
+        std::fs::read_link(found.own_name()).map_err(|error| Error::of_path(named.as_path(), &error))
+    });
+    let folder = looked.await.map_err(|_| Error::Broken)??;
+    let written = told(folder.as_os_str()).0;
+    let known = list(repository).await?.into_iter().skip(1).find(|one| one.path == written);
+    let unknown = || Refused::NoRepository { path: request.worktree.as_path().display().to_string() };
+    let known = known.ok_or_else(unknown)?;
+    repository.done(repository.git().args(["worktree", "remove", "--"]).args([&folder])).await?;
+    let (worktree, path_encoding) = told(request.worktree.as_path().as_os_str());
+    Ok(WorktreeChanged { worktree, path_encoding, head: None, branch: known.branch, removed: true })
+}
+
+/// Where a folder will be that is not there yet, or is empty.
+pub(super) async fn new_folder(place: &Place, path: &Path) -> Result<PathBuf, Error> {
+    let (place, path) = (place.clone(), path.to_owned());
+    let looked = tokio::task::spawn_blocking(move || {
+        let roots = place.roots()?;
+        let taken = || Error::AlreadyExists { path: path.display().to_string() };
+        let failed = |error: std::io::Error| Error::of_path(&path, &error);
+        match roots.find(&path, Last::Follow) {
+            Ok(found) if found.is_directory() => {
+                let mut names = std::fs::read_dir(found.own_name()).map_err(failed)?;
+                if names.next().is_some() {
+                    return Err(taken());
+                }
+                std::fs::read_link(found.own_name()).map_err(failed)
+            }
+            Ok(_) => Err(taken()),
+            Err(Error::UnknownPath { .. }) => {
+                let slot: Slot = roots.slot(&path)?;
+                let folder = std::fs::read_link(slot.folder().own_name()).map_err(failed)?;
+                Ok(folder.join(slot.name()))
+            }
+            Err(error) => Err(error),
+        }
+    });
+    looked.await.map_err(|_| Error::Broken)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sort_of_work_tree_is_read() {
+        let hash = "a".repeat(40);
+        let text = format!(
+            "worktree /a\nb\0HEAD {hash}\0branch refs/heads/x/y\0\0worktree /c\0HEAD {hash}\0detached\0locked why\0\0\
+             worktree /d\0bare\0\0"
+        );
+        let all = read(text.as_bytes());
+        assert_eq!(all.len(), 3);
+        assert_eq!((all[0].path.as_str(), all[0].branch.as_deref()), ("/a\nb", Some("x/y")));
+        assert!(all[1].detached && all[2].bare && all[2].head.is_none());
+    }
+}
