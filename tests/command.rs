@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::harness::{Skep, binary, ended, eventually};
 
 mod files;
+mod git;
 
 fn command(server: &Skep, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());

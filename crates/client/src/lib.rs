@@ -7,6 +7,7 @@ mod client;
 mod error;
 mod exec;
 mod files;
+mod git;
 mod keys;
 mod swarm;
 
@@ -16,3 +17,4 @@ pub use client::Client;
 pub use error::{Error, Result};
 pub use exec::{ExecEvent, ExecEvents};
 pub use files::{FileStream, Files};
+pub use git::{CommitRequest, DiffQuery, LogQuery, Repository, Upstream};

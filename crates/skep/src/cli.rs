@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, grep, keys,
-        ls, ps, restore, rm, serve, status, write,
+        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep,
+        keys, ls, ps, restore, rm, serve, status, write,
     },
 };
 
@@ -40,6 +40,8 @@ pub(crate) enum Verb {
     Find(find::Find),
     /// Find lines in files.
     Grep(grep::Grep),
+    /// Work with repositories of the server's workspace, or of a VM.
+    Git(git::Git),
     /// End VMs.
     Rm(rm::Rm),
     /// End all VMs.

@@ -23,8 +23,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, grep, keys, ls,
-    ps, restore, rm, serve, server_process, status, write,
+    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep, keys,
+    ls, ps, restore, rm, serve, server_process, status, write,
 };
 
 fn main() -> ExitCode {
@@ -53,6 +53,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Cp(verb) => connection::block_on(cp::run(verb)),
         Verb::Find(verb) => connection::block_on(find::run(verb)),
         Verb::Grep(verb) => connection::block_on(grep::run(verb)),
+        Verb::Git(verb) => connection::block_on(git::run(verb)),
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),

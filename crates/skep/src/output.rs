@@ -105,14 +105,29 @@ pub(crate) fn table<const N: usize>(
     line(&lines.join("\n"))
 }
 
-/// Text out of a file or a VM, which must not steer the terminal that shows it.
+/// A line out of a file or a VM, which must not steer the terminal that shows it.
 pub(crate) fn visible(text: &str) -> String {
+    shown(text, &['\t'])
+}
+
+/// The same for many lines.
+pub(crate) fn visible_lines(text: &str) -> String {
+    shown(text, &['\t', '\n'])
+}
+
+fn shown(text: &str, harmless: &[char]) -> String {
     if !io::stdout().is_terminal() {
         return text.to_owned();
     }
-    let shown =
-        |c: char| if c.is_control() && c != '\t' { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(shown).collect()
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && !harmless.contains(&c) {
+            shown.extend(c.escape_default())
+        } else {
+            shown.push(c)
+        }
+    }
+    shown
 }
 
 /// A time as people like it: `3 m 20 s`.

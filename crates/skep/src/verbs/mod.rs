@@ -13,6 +13,7 @@ pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod find;
+pub(crate) mod git;
 pub(crate) mod grep;
 pub(crate) mod keys;
 pub(crate) mod ls;

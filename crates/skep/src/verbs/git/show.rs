@@ -1,0 +1,123 @@
+//! What git answers, as people read it.
+
+use std::io;
+
+use skep_api::git::{
+    Branches, ChangeKind, ChangedPath, Commit, Committed, Log, Pulled, Pushed, RepositoryStatus, Worktrees,
+};
+
+use crate::output::{line, visible};
+
+/// Enough of a hash for people.
+pub(super) fn short(id: &str) -> &str {
+    id.get(..10).unwrap_or(id)
+}
+
+pub(super) fn status(status: &RepositoryStatus) -> io::Result<()> {
+    let branch = status.branch.as_deref().unwrap_or("no branch");
+    let at = status.head.as_deref().map_or("no commit yet", short);
+    let upstream = match (&status.upstream, status.ahead, status.behind) {
+        (Some(upstream), Some(ahead), Some(behind)) => {
+            format!(", {ahead} ahead of {upstream}, {behind} behind")
+        }
+        (Some(upstream), ..) => format!(", {upstream} is gone"),
+        (None, ..) => String::new(),
+    };
+    line(&visible(&format!("on {branch} at {at}{upstream}")))?;
+    changes("staged", &status.staged)?;
+    changes("modified", &status.modified)?;
+    for (word, files) in [("untracked", &status.untracked), ("conflicted", &status.conflicted)] {
+        for file in files {
+            line(&format!("{word:<10} {}", visible(&file.path)))?;
+        }
+    }
+    if status.clean { line("nothing is changed") } else { Ok(()) }
+}
+
+pub(super) fn changes(word: &str, changes: &[ChangedPath]) -> io::Result<()> {
+    for changed in changes {
+        let kind = match changed.change {
+            ChangeKind::Added => "added",
+            ChangeKind::Modified => "modified",
+            ChangeKind::Deleted => "deleted",
+            ChangeKind::Renamed => "renamed",
+            ChangeKind::Copied => "copied",
+            ChangeKind::Typechange => "typechange",
+        };
+        let from = changed.from.as_ref().map(|from| format!("{from} -> ")).unwrap_or_default();
+        line(&format!("{word:<10} {kind:<10} {}", visible(&format!("{from}{}", changed.path))))?;
+    }
+    Ok(())
+}
+
+pub(super) fn log(log: &Log) -> io::Result<()> {
+    log.commits.iter().try_for_each(commit)
+}
+
+fn commit(commit: &Commit) -> io::Result<()> {
+    let author = &commit.author;
+    line(&format!("commit {}", commit.id))?;
+    line(&visible(&format!("Author: {} <{}>", author.name, author.email)))?;
+    line(&format!("Date:   {:.0}", author.date))?;
+    line("")?;
+    for text in std::iter::once(commit.subject.as_str()).chain(body_lines(&commit.body)) {
+        line(format!("    {}", visible(text)).trim_end())?;
+    }
+    line("")
+}
+
+/// The lines of a body, with the empty one that parts it from the subject.
+fn body_lines(body: &str) -> impl Iterator<Item = &str> {
+    let gap = if body.is_empty() { None } else { Some("") };
+    gap.into_iter().chain(body.lines())
+}
+
+pub(super) fn branches(branches: &Branches) -> io::Result<()> {
+    if branches.detached {
+        line("* no branch")?;
+    }
+    for branch in &branches.branches {
+        let mark = if branches.current.as_ref() == Some(&branch.name) && !branch.remote { '*' } else { ' ' };
+        let upstream = match (&branch.upstream, branch.ahead, branch.behind) {
+            (Some(upstream), Some(ahead), Some(behind)) => {
+                format!(" [{upstream}: {ahead} ahead, {behind} behind]")
+            }
+            (Some(upstream), ..) => format!(" [{upstream}]"),
+            (None, ..) => String::new(),
+        };
+        line(&visible(&format!("{mark} {} {}{upstream}", branch.name, short(&branch.commit))))?;
+    }
+    Ok(())
+}
+
+pub(super) fn worktrees(worktrees: &Worktrees) -> io::Result<()> {
+    for tree in &worktrees.worktrees {
+        let at = tree.head.as_deref().map_or("-", short);
+        line(&visible(&format!("{} {at} {}", tree.path, tree.branch.as_deref().unwrap_or("-"))))?;
+    }
+    Ok(())
+}
+
+pub(super) fn committed(commit: &Committed) -> io::Result<()> {
+    let branch = commit.branch.as_deref().unwrap_or("no branch");
+    line(&visible(&format!("[{branch} {}] {}", short(&commit.commit), commit.subject)))?;
+    line(&format!(
+        "{} files changed, {} lines added, {} deleted",
+        commit.files_changed, commit.additions, commit.deletions
+    ))
+}
+
+pub(super) fn pushed(pushed: &Pushed) -> io::Result<()> {
+    let from = pushed.from.as_deref().map_or("new", short);
+    line(&visible(&format!("{} to {}: {from} -> {}", pushed.branch, pushed.remote, short(&pushed.to))))
+}
+
+pub(super) fn pulled(pulled: &Pulled) -> io::Result<()> {
+    let from = pulled.from.as_deref().map_or("nothing", short);
+    line(&format!(
+        "{from} -> {}: {} commits, {} files changed",
+        short(&pulled.to),
+        pulled.commits,
+        pulled.files_changed
+    ))
+}
