@@ -37,6 +37,8 @@ mod exec;
 #[cfg(feature = "root")]
 mod faults;
 #[cfg(feature = "root")]
+mod files;
+#[cfg(feature = "root")]
 mod full_disk;
 #[cfg(feature = "root")]
 mod hogs;

@@ -6,12 +6,13 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    HandOut, HandOutReport, Identity, IdentityReport,
+    Content, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler},
 };
-use skep_workspace::{Commands, Output, Place, run_by_name};
+use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
 
 use crate::{error::Error, files::Past, groups, identity, settle};
 
@@ -115,6 +116,15 @@ impl Handler for Agent {
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
         Ok(run_by_name(name, &request, &self.place()?.for_call(call)).await?)
+    }
+
+    async fn run_streamed(
+        &self,
+        name: &str,
+        request: Bytes,
+        content: Content,
+    ) -> Result<(Vec<u8>, Content), Failure> {
+        Ok(run_streamed_by_name(name, &request, content, &self.place()?).await?)
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {

@@ -23,6 +23,8 @@ pub enum ErrorKind {
     PreconditionFailed,
     /// Larger than a limit, which the message names.
     TooLarge,
+    /// A part that the file does not have.
+    RangeNotSatisfiable,
     /// The body is not JSON.
     UnsupportedMediaType,
     /// Well-formed, but impossible.
@@ -149,6 +151,8 @@ error_codes! {
     NotAFile = "not_a_file" => Conflict,
     /// A directory that is not empty.
     NotEmpty = "not_empty" => Conflict,
+    /// More is watched than one account, or one tree, may have watched.
+    WatchLimit = "watch_limit" => Conflict,
     /// Something stands at the path already.
     AlreadyExists = "already_exists" => Conflict,
     /// There is nothing to commit, or to put away.
@@ -175,6 +179,12 @@ error_codes! {
     PreconditionFailed = "precondition_failed" => PreconditionFailed,
     /// The body, or the answer, is over the limit.
     BodyTooLarge = "body_too_large" => TooLarge,
+    /// A part of a file that it does not have.
+    RangeNotSatisfiable = "range_not_satisfiable" => RangeNotSatisfiable,
+    /// A regex or a glob that is none, or too large.
+    InvalidPattern = "invalid_pattern" => Unprocessable,
+    /// Folders in folders, more than are gone through.
+    TooDeep = "too_deep" => Unprocessable,
     /// Content that is no text in the encoding that was asked for.
     NotText = "not_text" => Unprocessable,
     /// The path leads through too many links.
@@ -191,6 +201,8 @@ error_codes! {
     SwarmUnavailable = "swarm_unavailable" => Unavailable,
     /// A VM did not come up; none of its boot is left.
     BootFailed = "boot_failed" => Unavailable,
+    /// The disk, or what the workspace's user may have of it, is full.
+    DiskFull = "disk_full" => Unavailable,
     /// The server is shutting down.
     ShuttingDown = "shutting_down" => Unavailable,
     /// The store is away.

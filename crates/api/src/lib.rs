@@ -17,6 +17,7 @@ pub mod path;
 pub mod scope;
 pub mod session;
 pub mod swarm;
+pub mod streams;
 mod time;
 pub mod waitlist;
 mod whole;

@@ -11,6 +11,7 @@
 //! | `POST /rest` | | `{}`: nothing is left to do ahead of the next command |
 //! | `POST /settle` | | `{}` |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |
+//! | `POST /streams/<name>` | the operation as a [`Content`]'s head, its bytes | its answer, its bytes |
 //! | `PUT /commands/<id>` | `RunCommand` | its events, as [`wire`] frames |
 //! | `GET /commands/<id>?stdout=<offset>&stderr=<offset>` | | the same, from these offsets |
 //! | `DELETE /commands/<id>` | | `{}`: the command was ended, or had ended |
@@ -20,12 +21,14 @@
 #[cfg(feature = "guest")]
 pub mod guest;
 mod hand_out;
+mod head;
 #[cfg(feature = "host")]
 mod host;
 mod identity;
 pub mod marker;
 pub mod wire;
 
+pub use head::Content;
 pub use hand_out::{HandOut, HandOutReport, Moment};
 #[cfg(feature = "host")]
 pub use host::{Error, ExecStream, Guest};

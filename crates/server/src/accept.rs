@@ -10,13 +10,27 @@ pub(crate) enum Form {
     Json,
     /// `text/csv`.
     Csv,
+    /// `application/octet-stream`.
+    Raw,
 }
 
-/// The form that the `Accept` header likes best. JSON where it says nothing, or both are as welcome.
+/// The form of a list that the `Accept` header likes best. JSON where it says nothing, or both are as welcome.
 ///
 /// # Errors
 /// `not_acceptable` where it takes neither.
 pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Failure> {
+    json_or(Form::Csv, headers)
+}
+
+/// The form of a file's content that the `Accept` header likes best, as [`form`] has it.
+///
+/// # Errors
+/// `not_acceptable` where it takes neither.
+pub(crate) fn content_form(headers: &HeaderMap) -> Result<Form, Failure> {
+    json_or(Form::Raw, headers)
+}
+
+fn json_or(other: Form, headers: &HeaderMap) -> Result<Form, Failure> {
     let mut ranges = Vec::new();
     for value in headers.get_all(ACCEPT) {
         let text = value.to_str().unwrap_or_default();
@@ -25,14 +39,26 @@ pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Failure> {
     if ranges.is_empty() {
         return Ok(Form::Json);
     }
+    let (kind, subkind) = other.media_type();
     let json = weight(&ranges, "application", "json");
-    let csv = weight(&ranges, "text", "csv");
-    match (json > 0.0, csv > 0.0) {
-        (_, true) if csv > json => Ok(Form::Csv),
+    let weight = weight(&ranges, kind, subkind);
+    match (json > 0.0, weight > 0.0) {
+        (_, true) if weight > json => Ok(other),
         (true, _) => Ok(Form::Json),
         _ => {
-            let message = "`Accept` takes neither `application/json` nor `text/csv`; this list has those two";
+            let message =
+                format!("`Accept` takes neither `application/json` nor `{kind}/{subkind}`; here are those two");
             Err(Failure::new(ErrorCode::NotAcceptable, message))
+        }
+    }
+}
+
+impl Form {
+    fn media_type(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Json => ("application", "json"),
+            Self::Csv => ("text", "csv"),
+            Self::Raw => ("application", "octet-stream"),
         }
     }
 }

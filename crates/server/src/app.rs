@@ -44,12 +44,14 @@ use crate::{
         health::{self, Vitals},
         keys::{self, KeyDesk},
         metrics, openapi as document,
+        raw::FilesDesk,
         session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
         waitlist::{self, WaitlistDesk},
         whoami,
     },
     vms::Vms,
+    watchers::Watchers,
     workspaces::Workspaces,
 };
 
@@ -100,6 +102,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         docs::routes(),
         waitlist::public_routes(waitlist.clone()),
     ];
+    let files_desk = FilesDesk {
+        places: Places::new(vms.clone()),
+        store: Arc::clone(&store),
+        closing: closing.clone(),
+        watchers: Watchers::default(),
+    };
     let guarded = [
         whoami::routes(),
         metrics::routes(readings),
@@ -109,7 +117,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
-        files::routes(Places::new(vms.clone())),
+        files::routes(files_desk),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));

@@ -1,4 +1,4 @@
-//! Whether the key of an open stream still holds.
+//! How long a stream may go on: while its key holds, and the server serves.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,10 @@ use skep_accounts::verdict;
 use skep_api::{ErrorCode, Failure, KeyId, keys::Key};
 use skep_store::Store;
 use tokio::{
-    sync::broadcast::{Receiver, error::RecvError},
+    sync::{
+        broadcast::{Receiver, error::RecvError},
+        watch,
+    },
     time::sleep,
 };
 
@@ -17,6 +20,14 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Answers once the key was revoked or expired, or its account was deleted. A store that is away for a while ends nothing.
 pub(crate) async fn key_lost(store: Arc<dyn Store>, key: Key) -> Failure {
     lost(store, key, LOOK).await
+}
+
+/// Waits until the server is about to cut off those who are still there.
+pub(crate) async fn closed(mut closing: watch::Receiver<bool>) {
+    if closing.wait_for(|closing| *closing).await.is_err() {
+        // Whoever would have told is gone.
+        std::future::pending().await
+    }
 }
 
 async fn lost(store: Arc<dyn Store>, key: Key, look: Duration) -> Failure {

@@ -6,6 +6,7 @@ mod app;
 mod audit;
 mod auth;
 mod body;
+mod body_stream;
 mod chores;
 pub mod confine;
 mod connection;
@@ -32,6 +33,7 @@ mod session;
 pub mod tls;
 mod trail;
 mod vms;
+mod watchers;
 mod workspaces;
 
 pub use app::{Parts, router};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use skep_api::{ErrorCode, Failure, Operation, Scope, VmRef, exec::VmField};
-use skep_workspace::{Place, Run};
+use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
 
 use crate::{
     auth::Identity,
@@ -70,6 +70,31 @@ impl Places {
             Chosen::Workspace => {
                 let place = workspace(caller)?;
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
+            }
+        }
+    }
+
+    /// Does an operation with bytes behind its request, where there are any, or behind its answer.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub(crate) async fn run_streamed<O: RunStreamed>(
+        &self,
+        caller: &Identity,
+        chosen: Chosen,
+        operation: O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Refusal> {
+        match chosen {
+            Chosen::Vm(vm) => {
+                check_scope(caller, Scope::SwarmExec)?;
+                let swarm = self.vms.reached_by(caller, vm).await?;
+                Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
+            }
+            Chosen::Workspace => {
+                let place = workspace(caller)?;
+                let content = content.unwrap_or_else(no_content);
+                Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
         }
     }

@@ -10,7 +10,7 @@ use skep_api::{
     keys::Limits,
     swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm},
 };
-use skep_channel::ExecStream;
+use skep_channel::{Content, ExecStream};
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
 use skep_store::{RecordBoots, Store};
@@ -177,6 +177,22 @@ impl Swarm {
     ) -> Result<O::Answer, Error> {
         let handle = self.registry().find(*account, vm)?;
         Ok(handle.guest.call(operation).await?)
+    }
+
+    /// Does an operation in a VM with bytes behind its request, or behind its answer. Dropping the future, or the bytes,
+    /// ends it there.
+    ///
+    /// # Errors
+    /// As [`Swarm::call`].
+    pub async fn call_streamed<O: Operation>(
+        &self,
+        account: &AccountId,
+        vm: VmRef,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Error> {
+        let handle = self.registry().find(*account, vm)?;
+        Ok(handle.guest.call_streamed(operation, content).await?)
     }
 
     /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command.

@@ -157,6 +157,48 @@ pub enum Error {
         /// The encoding that was asked for.
         encoding: String,
     },
+    /// A regex or a glob that is none.
+    #[error("`{field}` {reason}")]
+    InvalidPattern {
+        /// The field's name.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Folders in folders without end.
+    #[error("`{path}` holds folders more than {limit} deep; copy or move what is in them by itself")]
+    TooDeep {
+        /// As the caller named it.
+        path: String,
+        /// How deep it may be.
+        limit: usize,
+    },
+    /// Content that did not come whole.
+    #[error("the body was cut short, so nothing was written: {reason}")]
+    BodyBroken {
+        /// What happened to it.
+        reason: String,
+    },
+    /// No room.
+    #[error("no room is left for `{path}`: the disk, or what this user may have of it, is full; remove what nobody needs")]
+    DiskFull {
+        /// As the caller named it.
+        path: String,
+    },
+    /// More than the file system, or the user's limit, allows for one file.
+    #[error("`{path}` would be larger than a file may be here; write less")]
+    FileTooLong {
+        /// As the caller named it.
+        path: String,
+    },
+    /// More folders than are watched at once.
+    #[error("`{path}` has more folders than can be watched ({reason}); watch one below it")]
+    TooManyFolders {
+        /// As the caller named it.
+        path: String,
+        /// Which limit it is.
+        reason: &'static str,
+    },
     /// Work that ended without an answer.
     #[error("internal error")]
     Broken,
@@ -223,6 +265,8 @@ impl Error {
             Some(Errno::INVAL | Errno::NXIO) => Self::NotAFile { path: named },
             Some(Errno::LOOP) => Self::TooManyLinks { path: named },
             Some(Errno::ACCESS | Errno::PERM) => Self::Denied { path: named },
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::DiskFull { path: named },
+            Some(Errno::FBIG) => Self::FileTooLong { path: named },
             Some(Errno::NAMETOOLONG) => {
                 let reason =
                     format!("is too long: {} bytes, or a name in it over 255", path.as_os_str().len());
@@ -251,6 +295,12 @@ impl Error {
             Self::ContentTooLong { .. } => ErrorCode::BodyTooLarge,
             Self::NotText { .. } | Self::NotInEncoding { .. } => ErrorCode::NotText,
             Self::TooManyLinks { .. } => ErrorCode::TooManyLinks,
+            Self::InvalidPattern { .. } => ErrorCode::InvalidPattern,
+            Self::TooDeep { .. } => ErrorCode::TooDeep,
+            Self::BodyBroken { .. } => ErrorCode::MalformedBody,
+            Self::DiskFull { .. } => ErrorCode::DiskFull,
+            Self::FileTooLong { .. } => ErrorCode::BodyTooLarge,
+            Self::TooManyFolders { .. } => ErrorCode::WatchLimit,
             Self::Denied { .. } => ErrorCode::PermissionDenied,
             Self::Root { .. } | Self::Path { .. } | Self::Broken => ErrorCode::Internal,
             Self::NotStarted { .. } | Self::ControlGroup { .. } | Self::IdTaken { .. } => {

@@ -10,9 +10,12 @@ mod operations;
 mod place;
 mod roots;
 mod search;
+mod streamed;
+mod watch;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
 pub use operations::{Run, run_by_name};
 pub use place::Place;
 pub use roots::Roots;
+pub use streamed::{Content, RunStreamed, no_content, run_streamed_by_name};

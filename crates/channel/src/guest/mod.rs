@@ -5,6 +5,7 @@ mod routes;
 
 use std::{convert::Infallible, future::Future, io, pin::Pin};
 
+use bytes::Bytes;
 use futures_util::Stream;
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -14,7 +15,7 @@ use skep_api::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{HandOut, HandOutReport, Identity, IdentityReport};
+use crate::{Content, HandOut, HandOutReport, Identity, IdentityReport};
 use link::{Link, Session};
 
 /// The events of a command, each with the offset of its first byte in its stream.
@@ -42,6 +43,13 @@ pub trait Handler: Clone + Send + Sync + 'static {
         name: &str,
         request: Vec<u8>,
     ) -> impl Future<Output = Result<Vec<u8>, Failure>> + Send;
+    /// Does the operation of this name with these bytes, and tells its answer as JSON, with the bytes behind it.
+    fn run_streamed(
+        &self,
+        name: &str,
+        request: Bytes,
+        content: Content,
+    ) -> impl Future<Output = Result<(Vec<u8>, Content), Failure>> + Send;
     /// Starts a command under this id.
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure>;
     /// Reads a command's output from these offsets.
@@ -78,7 +86,8 @@ where
             .max_header_list_size(16 * 1024)
             .max_send_buf_size(64 * 1024)
             .initial_stream_window_size(256 * 1024)
-            .initial_connection_window_size(1024 * 1024);
+            // Room for requests beside as many uploads as the host has at once, each with its window full.
+            .initial_connection_window_size(4 * 1024 * 1024);
         link.until_superseded(settings.serve_connection(TokioIo::new(session), service)).await;
     }
     Ok(())

@@ -1,22 +1,20 @@
 //! Which request is which.
 
-use std::convert::Infallible;
-
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::{HeaderName, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure};
 
 use super::{Events, Handler};
-use crate::wire;
+use crate::{head, wire};
 
 /// The header that carries a call's id.
 const CALL: HeaderName = HeaderName::from_static("skep-call");
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type Answer = Response<head::Stream>;
 
 pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -> Answer {
     match route(handler, request).await {
@@ -24,7 +22,7 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
         Err(failure) => {
             // A failure is two texts; that it cannot be told as JSON does not happen.
             let body = serde_json::to_vec(&failure).unwrap_or_default();
-            respond(StatusCode::BAD_REQUEST, Full::new(body.into()).boxed_unsync())
+            respond(StatusCode::BAD_REQUEST, whole(body))
         }
     }
 }
@@ -53,7 +51,15 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
         (&Method::POST, ["operations", name]) => {
             let call = head.headers.get(CALL).and_then(|value| value.to_str().ok()).unwrap_or_default();
             let answer = handler.run(call, name, read(body, limit).await?).await?;
-            Ok(respond(StatusCode::OK, Full::new(answer.into()).boxed_unsync()))
+            Ok(respond(StatusCode::OK, whole(answer)))
+        }
+        (&Method::POST, ["streams", name]) => {
+            let malformed = |error| {
+                Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"))
+            };
+            let (request, content) = head::split(body, limit).await.map_err(malformed)?;
+            let (answer, content) = handler.run_streamed(name, request, content).await?;
+            Ok(respond(StatusCode::OK, head::join(&answer, content)))
         }
         (&Method::PUT, ["commands", id]) => {
             let command = parse(&read(body, limit).await?)?;
@@ -108,7 +114,7 @@ fn offset(uri: &Uri, name: &str) -> Result<u64, Failure> {
 fn json<T: Serialize>(value: &T) -> Result<Answer, Failure> {
     let body = serde_json::to_vec(value)
         .map_err(|error| Failure::new(ErrorCode::Internal, format!("the answer cannot be told: {error}")))?;
-    Ok(respond(StatusCode::OK, Full::new(body.into()).boxed_unsync()))
+    Ok(respond(StatusCode::OK, whole(body)))
 }
 
 fn stream(events: Events) -> Answer {
@@ -120,7 +126,12 @@ fn stream(events: Events) -> Answer {
     respond(StatusCode::OK, StreamBody::new(frames).boxed_unsync())
 }
 
-fn respond(status: StatusCode, body: UnsyncBoxBody<Bytes, Infallible>) -> Answer {
+/// A body that is there whole.
+fn whole(bytes: impl Into<Bytes>) -> head::Stream {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn respond(status: StatusCode, body: head::Stream) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     answer

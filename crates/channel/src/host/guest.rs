@@ -1,6 +1,6 @@
 //! A guest that is spoken to.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -15,16 +15,23 @@ use skep_api::{
     ErrorCode, ErrorKind, Failure, Operation,
     exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
 };
-use tokio::{net::UnixStream, runtime::Handle, sync::watch, time::timeout};
+use tokio::{
+    net::UnixStream,
+    runtime::Handle,
+    sync::{Semaphore, watch},
+    time::timeout,
+};
 use ulid::Ulid;
 
 use super::{Error, ExecStream, cancel::CancelOnDrop, line::Line, resync::resync};
-use crate::{HandOut, HandOutReport, Identity, IdentityReport};
+use crate::{HandOut, HandOutReport, Identity, IdentityReport, head::Stream};
 
 /// The longest JSON answer, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
 /// The longest refusal, in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
+/// Uploads at once. Each may fill a window of 256 KiB in the guest, whose whole connection has 4 MiB.
+const UPLOADS: usize = 8;
 /// How long an identity, a cancellation or the first word of a stream may take.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 /// How long the guest may take to come to rest: it runs each program once, in emulation.
@@ -36,9 +43,11 @@ const VERDICT: Duration = Duration::from_secs(1);
 /// then, unless somebody else holds the socket.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    requests: SendRequest<Full<Bytes>>,
+    requests: SendRequest<Stream>,
     closed: watch::Receiver<bool>,
     runtime: Handle,
+    /// Room for uploads: the connection's window is every request's.
+    uploads: Arc<Semaphore>,
 }
 
 impl Guest {
@@ -72,7 +81,7 @@ impl Guest {
             }
             ended.send_replace(true);
         });
-        Ok(Self { requests, closed, runtime })
+        Ok(Self { requests, closed, runtime, uploads: Arc::new(Semaphore::new(UPLOADS)) })
     }
 
     /// Gives the guest its identity, and returns what it reads back. Compare it with [`IdentityReport::proves`].
@@ -157,6 +166,10 @@ impl Guest {
         self.stream(request, cancel, (stdout_offset, stderr_offset), limit).await
     }
 
+    pub(super) fn uploads(&self) -> &Arc<Semaphore> {
+        &self.uploads
+    }
+
     /// Whether the connection is lost.
     pub fn is_closed(&self) -> bool {
         *self.closed.borrow()
@@ -185,7 +198,7 @@ impl Guest {
 
     async fn stream(
         &self,
-        request: Request<Full<Bytes>>,
+        request: Request<Stream>,
         mut cancel: CancelOnDrop,
         offsets: (u64, u64),
         limit: Duration,
@@ -197,13 +210,13 @@ impl Guest {
         Ok(ExecStream::new(answer?.into_body(), cancel, offsets, limit))
     }
 
-    async fn ask<A: DeserializeOwned>(&self, request: Request<Full<Bytes>>) -> Result<A, Error> {
+    async fn ask<A: DeserializeOwned>(&self, request: Request<Stream>) -> Result<A, Error> {
         let body = self.read(self.send(request).await?.into_body(), ANSWER_BYTES).await?;
         serde_json::from_slice(&body).map_err(malformed)
     }
 
     /// The answer's head, or the guest's refusal.
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+    pub(super) async fn send(&self, request: Request<Stream>) -> Result<Response<Incoming>, Error> {
         let answer = match self.requests.clone().send_request(request).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.verdict(&error).await),
@@ -253,9 +266,10 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
         | ErrorKind::Conflict
         | ErrorKind::PreconditionFailed
         | ErrorKind::TooLarge
+        | ErrorKind::RangeNotSatisfiable
         | ErrorKind::Unprocessable
         | ErrorKind::Internal => true,
-        _ => matches!(code, ErrorCode::PathOutsideRoots | ErrorCode::PermissionDenied),
+        _ => matches!(code, ErrorCode::PathOutsideRoots | ErrorCode::PermissionDenied | ErrorCode::DiskFull),
     };
     let elsewhere = [
         ErrorCode::UnknownVm,
@@ -274,20 +288,20 @@ fn new_id(kind: &str) -> String {
     format!("{kind}_{}", Ulid::generate().to_string().to_ascii_lowercase())
 }
 
-fn tell<T: Serialize>(value: &T) -> Result<Bytes, Error> {
+pub(super) fn tell<T: Serialize>(value: &T) -> Result<Bytes, Error> {
     serde_json::to_vec(value).map(Bytes::from).map_err(Error::Unspeakable)
 }
 
-fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
+fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Stream>, Error> {
     // HTTP/2 wants an authority; there is nobody else at the other end.
     let request = Request::builder().method(method).uri(format!("http://guest{path}"));
-    request.body(Full::new(body)).map_err(malformed)
+    request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).map_err(malformed)
 }
 
-async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     timeout(limit, answer).await.map_err(|_| Error::Silent(limit))?
 }
 
-fn malformed(error: impl std::fmt::Display) -> Error {
+pub(super) fn malformed(error: impl std::fmt::Display) -> Error {
     Error::Malformed(error.to_string())
 }

@@ -9,6 +9,7 @@ mod guest;
 mod line;
 mod resync;
 mod stream;
+mod streamed;
 
 pub use error::Error;
 pub use guest::Guest;

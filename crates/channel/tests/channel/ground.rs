@@ -12,12 +12,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use skep_api::{ErrorCode, Failure, exec::RunCommand};
 use skep_channel::{
-    Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, Guest, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
-use skep_workspace::{Output, Place, run_by_name};
+use skep_workspace::{Output, Place, run_by_name, run_streamed_by_name};
 use tokio::{net::UnixStream, task::JoinHandle};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -82,6 +83,15 @@ impl Handler for Agent {
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
         run_by_name(name, &request, &self.place.for_call(call)).await.map_err(Failure::from)
+    }
+
+    async fn run_streamed(
+        &self,
+        name: &str,
+        request: Bytes,
+        content: Content,
+    ) -> Result<(Vec<u8>, Content), Failure> {
+        run_streamed_by_name(name, &request, content, &self.place).await.map_err(Failure::from)
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {

@@ -9,7 +9,7 @@ use skep_api::{
     exec::{ExecEvent, RunCommand},
 };
 use skep_channel::{
-    Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
 use tokio::{
@@ -82,6 +82,10 @@ impl Handler for Liar {
     async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
         self.refusal()?;
         Ok(vec![b' '; 65 << 20])
+    }
+
+    async fn run_streamed(&self, name: &str, _: Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
+        Err(Failure::new(ErrorCode::UnknownRoute, name))
     }
 
     fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {

@@ -9,7 +9,7 @@ use skep_api::{
     exec::{ExecEvent, ExecExit, RunCommand},
 };
 use skep_channel::{
-    Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
     marker::Marker,
 };
@@ -179,6 +179,10 @@ impl Handler for Polite {
     async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let answer = r#"{"exit_code":0,"signal":null,"stdout":"hi\n","stderr":"","duration_ms":1,"timed_out":false,"truncated":false}"#;
         Ok(answer.as_bytes().to_vec())
+    }
+
+    async fn run_streamed(&self, name: &str, _: Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
+        Err(Failure::new(ErrorCode::UnknownRoute, name))
     }
 
     fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {

@@ -43,12 +43,24 @@ refusals! {
     /// Of what is read of files, here or in a VM.
     FilesRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
-        BodyTooLarge, NotText, TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
+        BodyTooLarge, NotText, TooManyLinks, InvalidPattern, SwarmUnavailable, ShuttingDown, GuestTimeout,
+    ],
+    /// Of reading a file, in one of two forms.
+    ReadRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
+        BodyTooLarge, NotText, TooManyLinks, NotAcceptable, RangeNotSatisfiable, SwarmUnavailable, ShuttingDown,
+        GuestTimeout,
+    ],
+    /// Of watching a folder.
+    WatchRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, WatchLimit, PathOutsideRoots, PermissionDenied,
+        TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
     /// Of what is done to files, here or in a VM.
     FilesWriteRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, NotEmpty, AlreadyExists, PathOutsideRoots,
-        PermissionDenied, PreconditionFailed, NotText, TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
+        PermissionDenied, PreconditionFailed, NotText, TooManyLinks, TooDeep, DiskFull, BodyTooLarge, SwarmUnavailable,
+        ShuttingDown, GuestTimeout,
     ],
     /// Of a command in a VM.
     ExecRefused = [

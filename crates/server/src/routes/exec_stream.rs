@@ -15,10 +15,9 @@ use skep_api::{
     keys::Key,
 };
 use skep_swarm::{ExecEvent, ExecStream};
-use tokio::sync::watch;
 
 use super::exec::ExecDesk;
-use crate::{error, error::Refusal, key_watch::key_lost, pieces::Pieces};
+use crate::{error, error::Refusal, key_watch::{closed, key_lost}, pieces::Pieces};
 
 /// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -130,14 +129,6 @@ impl Run {
         let Failure { code, message } = refusal.failure().clone();
         let error = error::reason_of(code.kind()).to_owned();
         vec![event("error", &StreamRefusal { error, message, code })]
-    }
-}
-
-/// Waits until the server is about to cut off those who are still there.
-async fn closed(mut closing: watch::Receiver<bool>) {
-    if closing.wait_for(|closing| *closing).await.is_err() {
-        // Whoever would have told is gone.
-        std::future::pending().await
     }
 }
 

@@ -20,12 +20,17 @@ use skep_api::{
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{Answer, Routes};
+use super::{
+    Answer, Routes,
+    raw::{self, FilesDesk},
+    watch,
+};
 use crate::{
+    accept::{Form, content_form},
     body::Body,
     error::Refusal,
     extract::{Call, Caller, FilesRead, FilesWrite, NoParameters, Query},
-    openapi::refusals::{FilesRefused, FilesWriteRefused},
+    openapi::refusals::{FilesRefused, FilesWriteRefused, ReadRefused},
     places::{Chosen, Places},
 };
 
@@ -37,9 +42,12 @@ const LARGEST_SEARCH: u32 = 10_000;
 const LARGEST_CONTEXT: u32 = 100;
 
 /// The routes of this file.
-pub(crate) fn routes(places: Places) -> Routes {
+pub(crate) fn routes(desk: FilesDesk) -> Routes {
+    let places = desk.places.clone();
     vec![
-        routes!(read).with_state(places.clone()),
+        routes!(read).with_state(desk.clone()),
+        routes!(raw::write_raw).with_state(desk.clone()),
+        routes!(watch::watch).with_state(desk),
         routes!(write).with_state(places.clone()),
         routes!(list).with_state(places.clone()),
         routes!(search).with_state(places.clone()),
@@ -74,25 +82,47 @@ struct ReadQuery {
 
 /// Read a file
 ///
-/// The whole, or a window of it. In a VM it needs the scope `swarm:exec` besides.
+/// The whole, or a window of it, in JSON. With `Accept: application/octet-stream` its bytes, streamed: the whole, or the
+/// one part that `Range` names, where `If-Range` holds; `encoding`, `offset` and `limit` are of JSON alone. In a VM it needs
+/// the scope `swarm:exec` besides.
 #[utoipa::path(
-    get, path = "/api/files/read", tag = "files", operation_id = "read_file", params(ReadQuery),
+    get, path = "/api/files/read", tag = "files", operation_id = "read_file",
     security(("bearer" = ["files:read"])),
-    responses((status = 200, description = "The content", body = FileContent), FilesRefused)
+    params(
+        ReadQuery,
+        ("Range" = Option<String>, Header, description = "One part, such as `bytes=0-1023`; of raw bytes alone"),
+        ("If-Range" = Option<String>, Header, description = "The tag for which the part is wanted; else the whole"),
+    ),
+    responses(
+        (status = 200, description = "The content", content(
+            (FileContent = "application/json"), (Vec<u8> = "application/octet-stream")
+        )),
+        (status = 206, description = "A part of the bytes", content((Vec<u8> = "application/octet-stream"))),
+        ReadRefused,
+    )
 )]
 async fn read(
-    State(places): State<Places>,
+    State(desk): State<FilesDesk>,
     caller: Caller<FilesRead>,
     Query(query): Query<ReadQuery>,
-) -> Answer<FileContent> {
+    headers: axum::http::HeaderMap,
+) -> Result<Response, Refusal> {
+    let file = path("path", &query.path, query.path_encoding)?;
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    if content_form(&headers)? == Form::Raw {
+        if query.encoding.is_some() || query.offset.is_some() || query.limit.is_some() {
+            let message = "`encoding`, `offset` and `limit` are of JSON; of raw bytes name a part by `Range`";
+            return Err(Refusal::new(ErrorCode::InvalidValue, message));
+        }
+        return raw::read(&desk, &caller, chosen, file, &headers).await;
+    }
     let operation = ReadFile {
-        path: path("path", &query.path, query.path_encoding)?,
+        path: file,
         encoding: query.encoding.map_or_else(ContentEncoding::default, ContentEncoding),
         offset: query.offset.unwrap_or(0),
         limit: query.limit.map(|limit| within("limit", limit, 1..=u64::MAX)).transpose()?,
     };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(places.run(&caller, chosen, operation).await?))
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?).into_response())
 }
 
 /// What is written, and where.
@@ -465,7 +495,7 @@ async fn relocate(
     Ok(Json(places.run(&caller, chosen, operation).await?))
 }
 
-fn path(field: &str, text: &str, encoding: Option<PathEncoding>) -> Result<AbsolutePath, Failure> {
+pub(super) fn path(field: &str, text: &str, encoding: Option<PathEncoding>) -> Result<AbsolutePath, Failure> {
     AbsolutePath::parse(field, text, encoding.unwrap_or_default())
 }
 
@@ -483,7 +513,7 @@ fn within<N: PartialOrd + std::fmt::Display>(
 }
 
 /// Permission bits out of octal digits.
-fn mode(text: &str) -> Result<u32, Failure> {
+pub(super) fn mode(text: &str) -> Result<u32, Failure> {
     let digits = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit)) && (1..=5).contains(&text.len());
     let mode = if digits { u32::from_str_radix(text, 8).ok() } else { None };
     mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| {
@@ -493,7 +523,7 @@ fn mode(text: &str) -> Result<u32, Failure> {
 }
 
 /// What the headers demand of the file (RFC 9110, section 13.1).
-fn condition(headers: &axum::http::HeaderMap) -> Result<WriteCondition, Failure> {
+pub(super) fn condition(headers: &axum::http::HeaderMap) -> Result<WriteCondition, Failure> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("").trim().to_owned());
     let invalid = |message: &str| Err(Failure::new(ErrorCode::InvalidValue, message));
     match (text("if-match"), text("if-none-match")) {

@@ -16,9 +16,11 @@ pub(crate) mod keys;
 pub(crate) mod metrics;
 pub(crate) mod openapi;
 pub(crate) mod page;
+pub(crate) mod raw;
 pub(crate) mod session;
 pub(crate) mod swarm;
 pub(crate) mod waitlist;
+pub(crate) mod watch;
 pub(crate) mod whoami;
 
 use crate::error::Refusal;

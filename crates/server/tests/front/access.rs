@@ -86,6 +86,8 @@ const ROWS: &[Row] = &[
     asks("list_folder", "?path=/nowhere", OUTSIDE),
     asks("search_files", "?path=/nowhere&pattern=*", OUTSIDE),
     asks("grep_files", "?path=/nowhere&pattern=x", OUTSIDE),
+    asks("watch_files", "?path=/nowhere", OUTSIDE),
+    Row { id: "write_raw_file", query: "?path=/nowhere/file", body: Some("{}"), answer: OUTSIDE },
     asks("remove_file", "?path=/nowhere/file", OUTSIDE),
     sends("write_file", r#"{"path": "/nowhere/file", "content": ""}"#, OUTSIDE),
     sends("make_folder", r#"{"path": "/nowhere/folder"}"#, OUTSIDE),

@@ -21,5 +21,6 @@ mod rotation;
 mod routes;
 mod session;
 mod store_faults;
+mod streams;
 mod transport;
 mod waitlist;

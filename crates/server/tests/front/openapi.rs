@@ -69,6 +69,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/files/grep"),
     ("GET", "/api/files/read"),
     ("GET", "/api/files/search"),
+    ("GET", "/api/files/watch"),
     ("GET", "/api/health"),
     ("GET", "/api/keys"),
     ("GET", "/api/keys/{id}"),
@@ -99,6 +100,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("POST", "/api/swarm/cleanup"),
     ("POST", "/api/swarm/vm/{pid}/exec"),
     ("POST", "/api/waitlist"),
+    ("PUT", "/api/files/raw"),
 ];
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use skep_api::{
     swarm::{BootAnswer, EngineReport, Isolation},
 };
 use skep_channel::{
-    HandOut, HandOutReport, Identity, IdentityReport,
+    Content, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
 use skep_engine::{Driver, Machine, VmmEnd};
@@ -315,6 +315,10 @@ impl Handler for Mirror {
 
     async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
         pending().await
+    }
+
+    async fn run_streamed(&self, name: &str, _: bytes::Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
+        Err(Failure::new(ErrorCode::UnknownRoute, name))
     }
 
     fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {

@@ -22,15 +22,24 @@ pub(super) fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Er
 
 /// Makes a folder, and those above it that are missing. Whether it was not there before.
 pub(super) fn with_parents(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error> {
-    match roots.find(path, Last::Follow) {
-        Ok(found) if found.is_directory() => return Ok(false),
-        Ok(_) => return Err(Error::ThroughAFile { path: path.display().to_string() }),
-        Err(Error::UnknownPath { .. }) => {}
-        Err(error) => return Err(error),
+    let mut missing = Vec::new();
+    for at in path.ancestors() {
+        match roots.find(at, Last::Follow) {
+            Ok(found) if found.is_directory() => break,
+            Ok(_) => return Err(Error::ThroughAFile { path: at.display().to_string() }),
+            Err(Error::UnknownPath { .. }) => missing.push(at),
+            Err(error) => return Err(error),
+        }
     }
-    if let Some(above) = path.parent() {
-        with_parents(roots, above, None)?;
+    let mut created = false;
+    for at in missing.into_iter().rev() {
+        created = make_one(roots, at, if at == path { mode } else { None })?;
     }
+    Ok(created)
+}
+
+/// Makes a folder in one that is there. Whether it was not there before.
+fn make_one(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error> {
     let slot = roots.slot(path)?;
     match mkdirat(slot.folder(), slot.name(), Mode::from_raw_mode(mode.unwrap_or(NEW_MODE))) {
         Ok(()) => {}

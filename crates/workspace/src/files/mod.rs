@@ -7,7 +7,9 @@ mod make;
 mod read;
 mod relocate;
 mod remove;
+mod stream;
 mod temporary;
+mod upload;
 mod write;
 
 #[cfg(test)]
@@ -23,6 +25,8 @@ use skep_api::{
 };
 
 pub(crate) use read::require_file;
+pub(crate) use remove::entries;
+pub(crate) use temporary::is_temporary;
 
 use crate::{Error, Place, Roots, Run};
 

@@ -4,14 +4,14 @@ use std::{
     ffi::OsStr,
     fs::File,
     io,
-    os::{fd::AsFd, unix::ffi::OsStrExt},
+    os::fd::AsFd,
     path::Path,
 };
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, mkdirat, openat2,
-        readlinkat, renameat_with, statat, symlinkat,
+        FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, mkdirat, openat2, readlinkat,
+        renameat_with, symlinkat,
     },
     io::Errno,
 };
@@ -19,7 +19,7 @@ use skep_api::files::{Relocate, Relocated};
 
 use super::{
     file_type,
-    remove::{open_folder, whatever_stands},
+    remove::{DEEPEST, entries, open_folder, whatever_stands},
     temporary::{Occupied, Temporary},
     write::standing,
 };
@@ -87,22 +87,24 @@ fn copy(from: &Slot, to: &Slot, kind: FileType, occupied: Occupied) -> io::Resul
             mkdirat(to.folder(), to.name(), Mode::RWXU)?;
             let made = open_folder(to.folder(), to.name())?;
             let source = open_folder(from.folder(), from.name())?;
-            copy_below(&source, &made)?;
-            dress_folder(&source, &made)
+            let copied = copy_below(&source, &made, 0).and_then(|()| dress_folder(&source, &made));
+            if copied.is_err() {
+                // The folder is of this call's making; what cannot be removed stays, and says so by its name.
+                let _ = whatever_stands(to, kind, true);
+            }
+            copied
         }
         FileType::Symlink => copy_link(from.folder(), from.name(), to.folder(), to.name()),
         _ => Err(Errno::INVAL.into()),
     }
 }
 
-fn copy_below(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
-    for entry in Dir::read_from(&from)? {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name == "." || name == ".." {
-            continue;
-        }
-        let kind = FileType::from_raw_mode(statat(&from, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+fn copy_below(from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
+    if depth > DEEPEST {
+        return Err(too_deep());
+    }
+    for (name, kind) in entries(&from)? {
+        let name = name.as_os_str();
         match kind {
             FileType::RegularFile => {
                 let flags =
@@ -116,7 +118,7 @@ fn copy_below(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
             FileType::Directory => {
                 mkdirat(&to, name, Mode::RWXU)?;
                 let (source, made) = (open_folder(&from, name)?, open_folder(&to, name)?);
-                copy_below(&source, &made)?;
+                copy_below(&source, &made, depth + 1)?;
                 dress_folder(&source, &made)?;
             }
             FileType::Symlink => copy_link(&from, name, &to, name)?,
@@ -170,10 +172,16 @@ fn lies_within(slot: &Slot, folder: (u64, u64)) -> io::Result<bool> {
     }
 }
 
+/// Of a tree that would take more descriptors than there are.
+fn too_deep() -> io::Error {
+    Errno::MLINK.into()
+}
+
 fn of_target(path: &Path, error: &io::Error) -> Error {
     let named = || path.display().to_string();
     match Errno::from_io_error(error) {
         Some(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Error::AlreadyExists { path: named() },
+        Some(Errno::MLINK) => Error::TooDeep { path: named(), limit: DEEPEST },
         _ => Error::of_path(path, error),
     }
 }

@@ -1,6 +1,7 @@
 //! A new file that nobody sees under its name before it is whole and on the disk.
 
 use std::{
+    borrow::Borrow,
     ffi::{OsStr, OsString},
     fs::File,
     io,
@@ -21,8 +22,8 @@ const TRIES: u32 = 16;
 const KEPT_BITS: u32 = 0o7777;
 
 /// A file under a name of its own, beside the one that it shall have. Dropped before that, it leaves nothing.
-pub(super) struct Temporary<'a> {
-    slot: &'a Slot,
+pub(super) struct Temporary<S: Borrow<Slot>> {
+    slot: S,
     name: OsString,
     file: File,
     placed: bool,
@@ -35,18 +36,23 @@ pub(super) enum Occupied {
     Refuse,
 }
 
-impl<'a> Temporary<'a> {
-    pub(super) fn beside(slot: &'a Slot) -> io::Result<Self> {
+impl<S: Borrow<Slot>> Temporary<S> {
+    pub(super) fn beside(slot: S) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES {
             let name = unused_name()?;
-            match openat(slot.folder(), &name, flags, Mode::RUSR | Mode::WUSR) {
+            match openat(slot.borrow().folder(), &name, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => return Ok(Self { slot, name, file: file.into(), placed: false }),
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Err(Errno::EXIST.into())
+    }
+
+    /// Where it shall stand.
+    pub(super) fn slot(&self) -> &Slot {
+        self.slot.borrow()
     }
 
     pub(super) fn file(&mut self) -> &mut File {
@@ -72,8 +78,9 @@ impl<'a> Temporary<'a> {
             Occupied::Replace => RenameFlags::empty(),
             Occupied::Refuse => RenameFlags::NOREPLACE,
         };
-        let folder = self.slot.folder();
-        renameat_with(folder, &self.name, folder, self.slot.name(), flags)?;
+        let slot = self.slot.borrow();
+        let folder = slot.folder();
+        renameat_with(folder, &self.name, folder, slot.name(), flags)?;
         self.placed = true;
         // The name too: it stands in the folder, which is a file of its own.
         folder.read()?.sync_all()?;
@@ -81,23 +88,23 @@ impl<'a> Temporary<'a> {
     }
 }
 
-impl Drop for Temporary<'_> {
+impl<S: Borrow<Slot>> Drop for Temporary<S> {
     fn drop(&mut self) {
         if !self.placed {
             // What cannot be removed has a name that says what it is.
-            let _ = unlinkat(self.slot.folder(), &self.name, AtFlags::empty());
+            let _ = unlinkat(self.slot.borrow().folder(), &self.name, AtFlags::empty());
         }
     }
 }
 
-fn unused_name() -> io::Result<OsString> {
+pub(super) fn unused_name() -> io::Result<OsString> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(OsString::from(format!(".skep-{:016x}", u64::from_le_bytes(random))))
 }
 
 /// Whether a name is one of a file that is being written.
-pub(super) fn is_temporary(name: &OsStr) -> bool {
+pub(crate) fn is_temporary(name: &OsStr) -> bool {
     let rest = name.to_str().and_then(|name| name.strip_prefix(".skep-"));
     rest.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

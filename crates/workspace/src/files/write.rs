@@ -1,7 +1,9 @@
 //! Writing a file, whole or at its end.
 
 use std::{
+    ffi::OsStr,
     io::{self, Write},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -25,34 +27,51 @@ use crate::{
 };
 
 /// The mode of a new file.
-const NEW_MODE: u32 = 0o644;
+pub(super) const NEW_MODE: u32 = 0o644;
 
 pub(super) fn write(roots: &Roots, request: &WriteFile) -> Result<FileWritten, Error> {
     let content = Form::by_label(&request.encoding.0)?.read(&request.content)?;
     let path = request.path.as_path();
-    if request.create_parents
-        && let Some(folder) = path.parent()
-    {
-        make::with_parents(roots, folder, None)?;
-    }
-    let slot = slot_behind_links(roots, path)?;
-    let old = standing(&slot).map_err(|error| Error::of_path(path, &error))?;
-    check(&request.condition, old.as_ref(), path)?;
+    let slot = slot_for(roots, path, request.create_parents)?;
+    let old = replaceable(&slot, &request.condition, path)?;
     let now = match &old {
         Some(_) if request.append => append(roots, path, &content)?,
-        old => replace(&slot, old.as_ref(), request, &content).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Error::Precondition { path: path.display().to_string() },
-            _ => Error::of_path(path, &error),
-        })?,
+        old => replace(&slot, old.as_ref(), request, &content).map_err(|error| not_placed(path, &error))?,
     };
+    Ok(written(path, &now, old.is_none()))
+}
+
+/// Where a file shall stand: behind whatever links its path ends in.
+pub(super) fn slot_for(roots: &Roots, path: &Path, create_parents: bool) -> Result<Slot, Error> {
+    if create_parents && let Some(folder) = path.parent() {
+        make::with_parents(roots, folder, None)?;
+    }
+    slot_behind_links(roots, path)
+}
+
+/// The file that is replaced, where there is one. Refused where the condition does not hold, or no file stands there.
+pub(super) fn replaceable(slot: &Slot, condition: &WriteCondition, path: &Path) -> Result<Option<Stat>, Error> {
+    let old = standing(slot).map_err(|error| Error::of_path(path, &error))?;
+    check(condition, old.as_ref(), path)?;
+    Ok(old)
+}
+
+/// Why a new file did not get its name.
+pub(super) fn not_placed(path: &Path, error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::Precondition { path: path.display().to_string() },
+        _ => Error::of_path(path, error),
+    }
+}
+
+pub(super) fn written(path: &Path, now: &Stat, created: bool) -> FileWritten {
     let (path, path_encoding) = answered(path);
-    Ok(FileWritten {
-        path,
-        path_encoding,
-        size_bytes: size(&now),
-        created: old.is_none(),
-        etag: etag::of(&now),
-    })
+    FileWritten { path, path_encoding, size_bytes: size(now), created, etag: etag::of(now) }
+}
+
+/// What becomes of what has the name when a new file gets it.
+pub(super) fn occupied(condition: &WriteCondition) -> Occupied {
+    if *condition == WriteCondition::Absent { Occupied::Refuse } else { Occupied::Replace }
 }
 
 /// Where the file itself stands: behind whatever links its path ends in.
@@ -62,8 +81,7 @@ fn slot_behind_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
         let slot = roots.slot(&at)?;
         match readlinkat(slot.folder(), slot.name(), Vec::new()) {
             Ok(target) => {
-                let target = target.to_string_lossy().into_owned();
-                at = slot.folder().path().join(target);
+                at = slot.folder().path().join(OsStr::from_bytes(target.to_bytes()));
             }
             // No link, or nothing at all.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(slot),
@@ -102,9 +120,7 @@ fn replace(slot: &Slot, old: Option<&Stat>, request: &WriteFile, content: &[u8])
     let mut new = Temporary::beside(slot)?;
     new.file().write_all(content)?;
     new.dress(old, request.mode, NEW_MODE)?;
-    let occupied =
-        if request.condition == WriteCondition::Absent { Occupied::Refuse } else { Occupied::Replace };
-    let file = new.place(occupied)?;
+    let file = new.place(occupied(&request.condition))?;
     Ok(rustix::fs::fstat(&file)?)
 }
 

@@ -33,14 +33,14 @@ const LINE_BYTES: usize = 4 << 10;
 const HELD_BYTES: usize = 16 << 20;
 
 pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<LinesFound, Error> {
-    let refused = |field, reason: String| Error::InvalidValue { field, reason };
+    let refused = |field, reason: String| Error::InvalidPattern { field, reason };
     let matcher = RegexMatcherBuilder::new()
         .size_limit(COMPILED_BYTES)
         .line_terminator(Some(b'\n'))
         .build(&request.pattern);
     let matcher = matcher.map_err(|error| refused("pattern", format!("is no regex over lines: {error}")))?;
     let glob = request.glob.as_deref().map(Pattern::glob).transpose();
-    let glob = glob.map_err(|error| refused("glob", format!("is no glob: {error}")))?;
+    let glob = glob.map_err(|reason| refused("glob", format!("is no glob: {reason}")))?;
     let path = request.path.as_path();
     let search = Search { matcher, request, leash, found: Mutex::default() };
     let start = roots.find(path, Last::Follow)?;

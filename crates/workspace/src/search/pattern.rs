@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::GlobBuilder;
 use regex::bytes::{Regex, RegexBuilder};
 use skep_api::files::PatternSyntax;
 
@@ -15,15 +15,14 @@ pub(super) const COMPILED_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) enum Pattern {
     /// Over the last name alone.
-    Name(GlobMatcher),
-    Path(GlobMatcher),
-    Regex(Box<Regex>),
+    Name(Box<Regex>),
+    Path(Box<Regex>),
 }
 
 impl Pattern {
     /// Reads a pattern, and tells how it was read.
     pub(super) fn read(text: &str, syntax: PatternSyntax) -> Result<(Self, PatternSyntax), Error> {
-        let refused = |reason: String| Error::InvalidValue { field: "pattern", reason };
+        let refused = |reason: String| Error::InvalidPattern { field: "pattern", reason };
         let syntax = match syntax {
             PatternSyntax::Auto if is_regex(text) => PatternSyntax::Regex,
             PatternSyntax::Auto => PatternSyntax::Glob,
@@ -31,27 +30,33 @@ impl Pattern {
         };
         let pattern = if syntax == PatternSyntax::Regex {
             let regex = RegexBuilder::new(text).size_limit(COMPILED_BYTES).build();
-            Self::Regex(Box::new(regex.map_err(|error| refused(format!("is no regex: {error}")))?))
+            Self::Path(Box::new(regex.map_err(|error| refused(format!("is no regex: {error}")))?))
         } else {
-            Self::glob(text).map_err(|error| refused(format!("is no glob: {error}")))?
+            Self::glob(text).map_err(|reason| refused(format!("is no glob: {reason}")))?
         };
         Ok((pattern, syntax))
     }
 
-    /// A glob: over names where it has no `/`, else over the whole path.
-    pub(super) fn glob(text: &str) -> Result<Self, globset::Error> {
+    /// A glob: over names where it has no `/`, else over the whole path. Or what is wrong with it.
+    pub(super) fn glob(text: &str) -> Result<Self, String> {
         let below = text.trim_start_matches('/');
-        let glob = GlobBuilder::new(below).literal_separator(true).backslash_escape(true).build()?;
-        let matcher = glob.compile_matcher();
-        Ok(if text.contains('/') { Self::Path(matcher) } else { Self::Name(matcher) })
+        let glob = GlobBuilder::new(below).literal_separator(true).backslash_escape(true).build();
+        let glob = glob.map_err(|error| error.to_string())?;
+        // The library's own matcher panics where a glob becomes too large a regex.
+        let regex =
+            RegexBuilder::new(glob.regex()).dot_matches_new_line(true).size_limit(COMPILED_BYTES).build();
+        let regex = Box::new(regex.map_err(|error| match error {
+            regex::Error::CompiledTooBig(limit) => format!("it would take more than {limit} bytes of memory"),
+            other => other.to_string(),
+        })?);
+        Ok(if text.contains('/') { Self::Path(regex) } else { Self::Name(regex) })
     }
 
     /// Whether the path of something below the root of the search matches.
     pub(super) fn matches(&self, below: &Path) -> bool {
         match self {
-            Self::Name(glob) => glob.is_match(below.file_name().unwrap_or(OsStr::new(""))),
-            Self::Path(glob) => glob.is_match(below),
-            Self::Regex(regex) => regex.is_match(below.as_os_str().as_bytes()),
+            Self::Name(regex) => regex.is_match(below.file_name().unwrap_or(OsStr::new("")).as_bytes()),
+            Self::Path(regex) => regex.is_match(below.as_os_str().as_bytes()),
         }
     }
 }

@@ -143,7 +143,7 @@ async fn a_grep_reads_files_alone_and_nothing_outside() {
         assert_eq!(grep.run(&ground.place).await.unwrap_err().code(), code, "{path}");
     }
     let wrong = ground.grepping("(").run(&ground.place).await.unwrap_err();
-    assert_eq!(wrong.code(), ErrorCode::InvalidValue);
+    assert_eq!(wrong.code(), ErrorCode::InvalidPattern);
 }
 
 #[tokio::test]

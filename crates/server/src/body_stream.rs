@@ -1,0 +1,119 @@
+//! The body of a request as a stream, however long it is.
+
+use axum::body::Body as HttpBody;
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::BodyExt;
+use skep_workspace::Content;
+use std::io;
+use tokio::sync::mpsc;
+
+use crate::body::BodyTimes;
+
+/// Pieces that wait to be taken.
+const AHEAD: usize = 2;
+
+/// One piece of a body, or its end. A stream that ends without one was not whole.
+enum Piece {
+    Bytes(io::Result<Bytes>),
+    End,
+}
+
+/// Does something with a body. Only while this is awaited the body is read: dropped, as where its caller goes away, it
+/// breaks the content off, so that nobody takes a part of it for the whole.
+pub(crate) async fn with_content<F: Future>(
+    body: HttpBody,
+    times: BodyTimes,
+    work: impl FnOnce(Content) -> F,
+) -> F::Output {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    let content = stream::unfold(Some(receiver), |receiver| async move {
+        let mut receiver = receiver?;
+        match receiver.recv().await {
+            Some(Piece::Bytes(Ok(bytes))) => Some((Ok(bytes), Some(receiver))),
+            Some(Piece::Bytes(Err(error))) => Some((Err(error), None)),
+            Some(Piece::End) => None,
+            None => Some((Err(io::Error::new(io::ErrorKind::BrokenPipe, "its caller went away")), None)),
+        }
+    });
+    let reading = async {
+        read(body, times, &sender).await;
+        std::future::pending::<F::Output>().await
+    };
+    tokio::select! {
+        done = work(Box::pin(content)) => done,
+        never = reading => never,
+    }
+}
+
+async fn read(mut body: HttpBody, times: BodyTimes, sender: &mpsc::Sender<Piece>) {
+    loop {
+        let piece = match tokio::time::timeout(times.stall, body.frame()).await {
+            Err(_) => Piece::Bytes(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("nothing came for {:?}", times.stall),
+            ))),
+            Ok(None) => Piece::End,
+            Ok(Some(Err(error))) => Piece::Bytes(Err(io::Error::other(error))),
+            Ok(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) if data.is_empty() => continue,
+                Ok(data) => Piece::Bytes(Ok(data)),
+                Err(_) => continue,
+            },
+        };
+        let last = !matches!(piece, Piece::Bytes(Ok(_)));
+        // Whoever takes it may have enough: it refuses, and says so itself.
+        if sender.send(piece).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::{FutureExt, StreamExt};
+
+    use super::*;
+
+    fn times() -> BodyTimes {
+        BodyTimes { whole: Duration::from_secs(1), stall: Duration::from_millis(20) }
+    }
+
+    async fn all(mut content: Content) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = content.next().await {
+            bytes.extend_from_slice(&piece?);
+        }
+        Ok(bytes)
+    }
+
+    #[tokio::test]
+    async fn a_whole_body_ends_and_a_broken_one_does_not() {
+        let pieces = |last: io::Result<&'static str>| {
+            HttpBody::from_stream(stream::iter([Ok("one"), Ok("two"), last]))
+        };
+        let whole = with_content(pieces(Ok("!")), times(), all).await;
+        assert_eq!(whole.unwrap(), b"onetwo!");
+        let broken = with_content(pieces(Err(io::Error::other("cut"))), times(), all).await;
+        assert!(broken.unwrap_err().to_string().contains("cut"));
+        let silent = HttpBody::from_stream(stream::pending::<io::Result<&str>>());
+        let error = with_content(silent, times(), all).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_its_caller_leaves_is_broken_off_for_who_still_reads_it() {
+        let body = HttpBody::from_stream(stream::iter([Ok::<_, io::Error>("one")]).chain(stream::pending()));
+        let (give, taken) = tokio::sync::oneshot::channel();
+        let mut reading = Box::pin(with_content(body, times(), |content| async {
+            let _ = give.send(content);
+            std::future::pending::<()>().await
+        }));
+        assert!((&mut reading).now_or_never().is_none());
+        let content = taken.await.unwrap();
+        drop(reading);
+        assert_eq!(all(content).await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,259 @@
+//! Raw bytes of files: `GET /api/files/read` with `Accept: application/octet-stream`, `PUT /api/files/raw`.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body as HttpBody,
+    extract::{FromRequestParts, Request, State},
+    response::{IntoResponse, Response},
+};
+use futures_util::{StreamExt, stream};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{
+        ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE,
+        LAST_MODIFIED, RANGE, VARY, X_CONTENT_TYPE_OPTIONS,
+    },
+};
+use jiff::fmt::rfc2822::DateTimePrinter;
+use serde::Deserialize;
+use skep_api::{
+    AbsolutePath, ErrorCode,
+    files::FileWritten,
+    keys::Key,
+    path::PathEncoding,
+    streams::{ByteRange, Part, StreamFile, StreamedFile, UploadFile},
+};
+use skep_store::Store;
+use skep_workspace::Content;
+use tokio::sync::watch;
+use utoipa::IntoParams;
+
+use super::files::{condition, mode, path};
+use crate::{
+    auth::Identity,
+    body_stream::with_content,
+    error::Refusal,
+    extract::{Call, Caller, FilesWrite, Query},
+    key_watch::{closed, key_lost},
+    openapi::refusals::FilesWriteRefused,
+    places::{Chosen, Places},
+    watchers::Watchers,
+};
+
+/// An answer that fits into one block is sent at once: whether its key still holds was seen just now.
+const SHORT_BYTES: u64 = 256 << 10;
+
+/// What streams of files use.
+#[derive(Clone)]
+pub(crate) struct FilesDesk {
+    /// Where it is done.
+    pub places: Places,
+    /// Where a streaming caller's key is looked up again.
+    pub store: Arc<dyn Store>,
+    /// True when the server is about to cut off those who are still there.
+    pub closing: watch::Receiver<bool>,
+    /// Who watches folders.
+    pub watchers: Watchers,
+}
+
+/// Answers with the bytes of a file, or of the part that the headers name.
+pub(super) async fn read(
+    desk: &FilesDesk,
+    caller: &Identity,
+    chosen: Chosen,
+    path: AbsolutePath,
+    headers: &HeaderMap,
+) -> Result<Response, Refusal> {
+    let if_range = headers.get(IF_RANGE).map(|tag| tag.to_str().unwrap_or_default().trim().to_owned());
+    let operation = StreamFile { path, range: range(headers), if_range };
+    let (file, content) = desk.places.run_streamed(caller, chosen, operation, None).await?;
+    let size = file.size_bytes;
+    let (status, length, part) = match file.part {
+        Part::Whole => (StatusCode::OK, size, None),
+        Part::Range { first, length } => {
+            let last = first.saturating_add(length).saturating_sub(1);
+            (StatusCode::PARTIAL_CONTENT, length, Some(format!("bytes {first}-{last}/{size}")))
+        }
+        Part::Unsatisfiable => return Ok(unsatisfiable(size)),
+    };
+    let content = if length > SHORT_BYTES { while_it_may(content, desk, &caller.key) } else { content };
+    let mut answer = Response::new(HttpBody::from_stream(content));
+    *answer.status_mut() = status;
+    let told = answer.headers_mut();
+    describe(told, &file);
+    told.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    told.extend(part.and_then(|part| Some((CONTENT_RANGE, HeaderValue::try_from(part).ok()?))));
+    Ok(answer)
+}
+
+fn describe(headers: &mut HeaderMap, file: &StreamedFile) {
+    let fixed: [(HeaderName, &'static str); 5] = [
+        (CONTENT_TYPE, "application/octet-stream"),
+        (CONTENT_DISPOSITION, "attachment"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (ACCEPT_RANGES, "bytes"),
+        (VARY, "Accept"),
+    ];
+    headers.extend(fixed.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    // A hostile guest may say anything; a header cannot.
+    headers.extend(HeaderValue::try_from(&file.etag).ok().map(|tag| (ETAG, tag)));
+    let modified = DateTimePrinter::new().timestamp_to_rfc9110_string(&file.modified_at).ok();
+    let modified = modified.and_then(|time| HeaderValue::try_from(time).ok());
+    headers.extend(modified.map(|time| (LAST_MODIFIED, time)));
+}
+
+fn unsatisfiable(size: u64) -> Response {
+    let message = format!("the file has {size} bytes, and none of the `Range`; ask for a part that it has");
+    let mut answer = Refusal::new(ErrorCode::RangeNotSatisfiable, message).into_response();
+    let part = HeaderValue::try_from(format!("bytes */{size}"));
+    answer.headers_mut().extend(part.ok().map(|part| (CONTENT_RANGE, part)));
+    answer
+}
+
+/// The same bytes, which break off when the key is lost or the server ends.
+fn while_it_may(content: Content, desk: &FilesDesk, key: &Key) -> Content {
+    let lost = Box::pin(key_lost(Arc::clone(&desk.store), key.clone()));
+    let closing = Box::pin(closed(desk.closing.clone()));
+    Box::pin(stream::unfold(Some((content, lost, closing)), |state| async move {
+        let (mut content, mut lost, mut closing) = state?;
+        let cut = tokio::select! {
+            biased;
+            failure = &mut lost => failure.message,
+            () = &mut closing => "the server ends".to_owned(),
+            block = content.next() => return Some((block?, Some((content, lost, closing)))),
+        };
+        Some((Err(std::io::Error::other(cut)), None))
+    }))
+}
+
+/// The one part that the `Range` header names. More than one, another unit, or what is no range means the whole file, as
+/// HTTP allows (RFC 9110, section 14.2).
+fn range(headers: &HeaderMap) -> Option<ByteRange> {
+    let mut all = headers.get_all(RANGE).iter();
+    let text = all.next().filter(|_| all.next().is_none())?.to_str().ok()?;
+    let (unit, range) = text.split_once('=')?;
+    if !unit.trim().eq_ignore_ascii_case("bytes") {
+        return None;
+    }
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse().unwrap_or(u64::MAX))
+    };
+    match range.trim().split_once('-')? {
+        ("", count) => Some(ByteRange::Last(number(count)?)),
+        (first, "") => Some(ByteRange::From(number(first)?)),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            (first <= last).then_some(ByteRange::Between(first, last))
+        }
+    }
+}
+
+/// Which file is written, and where.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RawQuery {
+    /// Absolute, below a root.
+    #[param(example = "/srv/workspace/model.bin")]
+    path: String,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// Permission bits in octal digits; 0644, or those of the file that is replaced, unless given.
+    #[param(example = "0644")]
+    mode: Option<String>,
+    /// Whether missing folders are made; true unless given.
+    create_parents: Option<bool>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// Write a file of any size
+///
+/// The body's bytes, of any content type, become the file. A reader sees the old or the new content, whole, also after a
+/// power cut; a caller that goes away before the end changes nothing. `If-Match` and `If-None-Match: *` are honoured. In a
+/// VM it needs the scope `swarm:exec` besides.
+#[utoipa::path(
+    put, path = "/api/files/raw", tag = "files", operation_id = "write_raw_file",
+    security(("bearer" = ["files:write"])),
+    params(
+        RawQuery,
+        ("If-Match" = Option<String>, Header, description = "Tags of which the file must have one, or `*`"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: only where no file is there"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "The file's bytes"),
+    responses(
+        (status = 200, description = "A file was replaced", body = FileWritten),
+        (status = 201, description = "A file was made", body = FileWritten),
+        FilesWriteRefused,
+    )
+)]
+pub(super) async fn write_raw(
+    State(desk): State<FilesDesk>,
+    caller: Caller<FilesWrite>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    let Query(query) = Query::<RawQuery>::from_request_parts(&mut parts, &()).await?;
+    let call = Call::from_request_parts(&mut parts, &()).await?;
+    let operation = UploadFile {
+        path: path("path", &query.path, query.path_encoding)?,
+        mode: query.mode.as_deref().map(mode).transpose()?,
+        create_parents: query.create_parents.unwrap_or(true),
+        condition: condition(&parts.headers)?,
+    };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Places::note(&chosen, &call.trail);
+    let times = parts.extensions.get().copied().unwrap_or_default();
+    let written = with_content(body, times, |content| {
+        desk.places.run_streamed(&caller, chosen, operation, Some(content))
+    });
+    let (written, _) = written.await?;
+    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(written)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Option<ByteRange> {
+        range(&HeaderMap::from_iter([(RANGE, HeaderValue::from_str(text).unwrap())]))
+    }
+
+    #[test]
+    fn one_range_is_read_and_all_else_means_the_whole() {
+        for (text, expected) in [
+            ("bytes=0-", Some(ByteRange::From(0))),
+            ("Bytes=5-9", Some(ByteRange::Between(5, 9))),
+            ("bytes=-3", Some(ByteRange::Last(3))),
+            ("bytes=0-99999999999999999999999", Some(ByteRange::Between(0, u64::MAX))),
+            ("bytes=9-5", None),
+            ("bytes=0-1,3-4", None),
+            ("bytes=-", None),
+            ("bytes=a-b", None),
+            ("bytes=+1-2", None),
+            ("lines=0-1", None),
+            ("0-1", None),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+        let twice = [(RANGE, HeaderValue::from_static("bytes=0-1")), (RANGE, HeaderValue::from_static("bytes=2-3"))];
+        let mut headers = HeaderMap::new();
+        for (name, value) in twice {
+            headers.append(name, value);
+        }
+        assert_eq!(range(&headers), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_range_is_too_strange(text in "(bytes)?=?[0-9,=-]{0,30}") {
+            let _ = read(&text);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `GET /api/files/watch`: what changes below a folder, as server-sent events.
+
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use bytes::{Buf, BytesMut};
+use futures_util::{Stream, StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use skep_api::{
+    ErrorCode, Failure,
+    exec::StreamRefusal,
+    path::PathEncoding,
+    streams::{ChangeType, FileChange, WatchFolder},
+};
+use skep_workspace::Content;
+use utoipa::IntoParams;
+
+use super::{files::path, raw::FilesDesk};
+use crate::{
+    error::{self, Refusal},
+    extract::{Caller, FilesRead, Query},
+    key_watch::{closed, key_lost},
+    openapi::refusals::WatchRefused,
+    places::Chosen,
+    watchers::Watcher,
+};
+
+/// How often a reader is told that nothing happened, which also shows whether it is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The longest change: two paths, each byte as three.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// Which folder, and where.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WatchQuery {
+    /// The folder: absolute, below a root.
+    #[param(example = "/srv/workspace")]
+    path: String,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// Watch a folder
+///
+/// A stream of the events `change` (`{type, path, from?}`), for the folder and all below it, also what is made later; no
+/// link is followed. `overflow` says that changes were lost because they came faster than they were read: look at the
+/// folder again. An `error` event (`{error, message, code}`) is the last of a stream that broke; a stream whose folder is
+/// deleted ends after that change. An account watches at most 32 folders at once. In a VM it needs the scope `swarm:exec`
+/// besides.
+#[utoipa::path(
+    get, path = "/api/files/watch", tag = "files", operation_id = "watch_files", params(WatchQuery),
+    security(("bearer" = ["files:read"])),
+    responses(
+        (status = 200, description = "The changes as they happen", content((FileChange = "text/event-stream"))),
+        WatchRefused,
+    )
+)]
+pub(super) async fn watch(
+    State(desk): State<FilesDesk>,
+    caller: Caller<FilesRead>,
+    Query(query): Query<WatchQuery>,
+) -> Result<Response, Refusal> {
+    let operation = WatchFolder { path: path("path", &query.path, query.path_encoding)? };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    let place = desk.watchers.enter(caller.account.id)?;
+    let (_, content) = desk.places.run_streamed(&caller, chosen, operation, None).await?;
+    let watch = Watch {
+        lines: Lines { content, buffer: BytesMut::new() },
+        key_lost: Box::pin(key_lost(Arc::clone(&desk.store), caller.key.clone())),
+        closing: Box::pin(closed(desk.closing.clone())),
+        _place: place,
+    };
+    Ok(Sse::new(watch.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+/// Changes out of a stream of lines.
+struct Lines {
+    content: Content,
+    buffer: BytesMut,
+}
+
+impl Lines {
+    /// The next change; `None` where the stream ended.
+    async fn next(&mut self) -> Result<Option<FileChange>, Refusal> {
+        let broken = |why: String| Refusal::new(ErrorCode::VmEnded, format!("the watch broke off: {why}"));
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end);
+                self.buffer.advance(1);
+                return serde_json::from_slice(&line).map(Some).map_err(|error| broken(error.to_string()));
+            }
+            if self.buffer.len() > LONGEST_LINE {
+                return Err(broken(format!("a change of more than {LONGEST_LINE} bytes")));
+            }
+            match self.content.next().await {
+                Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Some(Err(error)) => return Err(broken(error.to_string())),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+struct Watch {
+    lines: Lines,
+    key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
+    /// Ready when the server is about to cut off those who are still there.
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _place: Watcher,
+}
+
+impl Watch {
+    fn into_events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        stream::unfold(Some(self), |watch| async move {
+            let mut watch = watch?;
+            let ending = tokio::select! {
+                biased;
+                failure = &mut watch.key_lost => failure.into(),
+                () = &mut watch.closing => Refusal::new(ErrorCode::ShuttingDown, "the server ends; watch again"),
+                change = watch.lines.next() => match change {
+                    Ok(Some(change)) => return Some((Ok(told(&change)), Some(watch))),
+                    Ok(None) => return None,
+                    Err(refusal) => refusal,
+                },
+            };
+            Some((Ok(refused(&ending)), None))
+        })
+    }
+}
+
+fn told(change: &FileChange) -> Event {
+    event(if change.r#type == ChangeType::Overflow { "overflow" } else { "change" }, change)
+}
+
+fn refused(refusal: &Refusal) -> Event {
+    let Failure { code, message } = refusal.failure().clone();
+    let error = error::reason_of(code.kind()).to_owned();
+    event("error", &StreamRefusal { error, message, code })
+}
+
+fn event(name: &str, data: &impl Serialize) -> Event {
+    // Our own types of texts always serialize.
+    let text = serde_json::to_string(data).unwrap_or_default();
+    Event::default().event(name).data(text)
+}

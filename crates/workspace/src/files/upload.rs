@@ -1,0 +1,91 @@
+//! A file written out of a stream, as large as the disk allows.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use rustix::fs::{Stat, fstat};
+use skep_api::{files::FileWritten, streams::UploadFile};
+use tokio::task::spawn_blocking;
+
+use super::{
+    temporary::Temporary,
+    write::{NEW_MODE, not_placed, occupied, replaceable, slot_for, written},
+};
+use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no_content};
+
+/// What is written at once, in bytes, where as much has come.
+const BLOCK_BYTES: usize = 256 << 10;
+
+impl RunStreamed for UploadFile {
+    async fn run_streamed(self, mut content: Content, place: &Place) -> Result<(FileWritten, Content), Error> {
+        let place = place.clone();
+        let mut upload = on_its_thread(move || Upload::begin(&*place.roots()?, self)).await?;
+        loop {
+            let blocks = gather(&mut content).await?;
+            if blocks.is_empty() {
+                break;
+            }
+            upload = on_its_thread(move || upload.write(&blocks)).await?;
+        }
+        Ok((on_its_thread(move || upload.finish()).await?, no_content()))
+    }
+}
+
+/// A file on its way. Dropped before its end, it leaves nothing.
+struct Upload {
+    request: UploadFile,
+    new: Temporary<Slot>,
+}
+
+impl Upload {
+    fn begin(roots: &Roots, request: UploadFile) -> Result<Self, Error> {
+        let path = request.path.as_path();
+        let slot = slot_for(roots, path, request.create_parents)?;
+        let old = replaceable(&slot, &request.condition, path)?;
+        let refused = |error: io::Error| Error::of_path(path, &error);
+        let new = Temporary::beside(slot).map_err(refused)?;
+        // Who may not keep its owner learns of it before all is sent.
+        new.dress(old.as_ref(), request.mode, NEW_MODE).map_err(refused)?;
+        Ok(Self { request, new })
+    }
+
+    fn write(mut self, blocks: &[Bytes]) -> Result<Self, Error> {
+        let written = blocks.iter().try_for_each(|block| self.new.file().write_all(block));
+        written.map_err(|error| Error::of_path(self.request.path.as_path(), &error))?;
+        Ok(self)
+    }
+
+    /// What must hold, must hold until the end: much may have happened since the beginning.
+    fn finish(self) -> Result<FileWritten, Error> {
+        let Self { request, new } = self;
+        let path = request.path.as_path();
+        let old = replaceable(new.slot(), &request.condition, path)?;
+        let now = place(new, old.as_ref(), &request).map_err(|error| not_placed(path, &error))?;
+        Ok(written(path, &now, old.is_none()))
+    }
+}
+
+fn place(new: Temporary<Slot>, old: Option<&Stat>, request: &UploadFile) -> io::Result<Stat> {
+    new.dress(old, request.mode, NEW_MODE)?;
+    let file = new.place(occupied(&request.condition))?;
+    Ok(fstat(&file)?)
+}
+
+/// What comes next, as much as is written at once. Empty at the end.
+async fn gather(content: &mut Content) -> Result<Vec<Bytes>, Error> {
+    let (mut blocks, mut length) = (Vec::new(), 0);
+    while length < BLOCK_BYTES {
+        let Some(block) = content.next().await else { break };
+        let block = block.map_err(|error| Error::BodyBroken { reason: error.to_string() })?;
+        length += block.len();
+        blocks.push(block);
+    }
+    Ok(blocks)
+}
+
+async fn on_its_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    spawn_blocking(work).await.map_err(|_| Error::Broken)?
+}

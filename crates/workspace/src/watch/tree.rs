@@ -1,0 +1,260 @@
+//! The folders that are watched: each by its own handle, below the one that was named and nowhere else.
+
+use std::{
+    collections::{HashMap, HashSet},
+    ffi::{OsStr, OsString},
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io,
+    mem::MaybeUninit,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{
+        FileType, Mode, OFlags, ResolveFlags, fstat,
+        inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags},
+        openat2,
+    },
+    io::Errno,
+};
+use skep_api::streams::FileChange;
+
+use super::changes::Changes;
+use crate::{
+    Error, Roots,
+    files::entries,
+    roots::{Found, Last},
+};
+
+/// Folders that one tree may have: each is memory of the kernel's, and of its user's share.
+const MOST_FOLDERS: usize = 8_192;
+/// Names that are remembered, to tell what is new from what is replaced.
+const MOST_NAMES: usize = 200_000;
+/// What is taken at once.
+const MOST_EVENTS: usize = 16_384;
+const BUFFER_BYTES: usize = 64 << 10;
+/// How long the other half of a rename may take.
+const OTHER_HALF: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// What the kernel tells.
+pub(super) struct Event {
+    pub(super) folder: i32,
+    pub(super) flags: ReadFlags,
+    pub(super) cookie: u32,
+    pub(super) name: OsString,
+}
+
+/// The folders that are watched.
+pub(super) struct Tree {
+    inotify: OwnedFd,
+    top: Found,
+    pub(super) top_watch: i32,
+    pub(super) path: PathBuf,
+    /// Their ways from the top.
+    folders: HashMap<i32, PathBuf>,
+    names: HashSet<u64>,
+    hasher: RandomState,
+    more: bool,
+    pub(super) gone: bool,
+}
+
+impl Tree {
+    /// Watches what lies at a path.
+    pub(super) fn begin(roots: &Roots, path: &Path) -> Result<Self, Error> {
+        let refused = |error: io::Error| Error::of_path(path, &error);
+        let top = roots.find(path, Last::Follow)?;
+        if !top.is_directory() {
+            return Err(Error::NotAFolder { path: path.display().to_string() });
+        }
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
+        let inotify = inotify.map_err(|error| too_many_or(path, error.into()))?;
+        let mut tree = Self {
+            inotify,
+            top,
+            top_watch: -1,
+            path: path.to_owned(),
+            folders: HashMap::new(),
+            names: HashSet::new(),
+            hasher: RandomState::new(),
+            more: false,
+            gone: false,
+        };
+        tree.add(PathBuf::new(), None).map_err(|error| too_many_or(path, error))?;
+        let top = tree.folders.iter().find(|(_, way)| way.as_os_str().is_empty());
+        tree.top_watch = *top.ok_or_else(|| refused(Errno::ACCESS.into()))?.0;
+        Ok(tree)
+    }
+
+    /// A descriptor that can be read when changes wait.
+    pub(super) fn news(&self) -> io::Result<OwnedFd> {
+        self.inotify.try_clone()
+    }
+
+    pub(super) fn folders(&self) -> u64 {
+        self.folders.len() as u64
+    }
+
+    /// Whether changes wait that are told of no more.
+    pub(super) fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Whether the folder itself is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether nothing has the folder's name any more. The kernel tells of its end only once our handle is closed too; until
+    /// then it tells that its links became fewer.
+    pub(super) fn is_removed(&self) -> bool {
+        fstat(&self.top).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    /// Takes the changes that wait.
+    pub(super) fn take(&mut self) -> io::Result<Vec<FileChange>> {
+        let mut events = self.read()?;
+        let halves = |events: &[Event]| {
+            let is = |flag| events.iter().filter(move |event| event.flags.contains(flag)).count();
+            is(ReadFlags::MOVED_FROM) > is(ReadFlags::MOVED_TO)
+        };
+        if halves(&events) {
+            let mut waiting = [PollFd::new(&self.inotify, PollFlags::IN)];
+            if poll(&mut waiting, Some(&OTHER_HALF))? > 0 {
+                events.append(&mut self.read()?);
+            }
+        }
+        self.more = events.len() >= MOST_EVENTS;
+        Changes::of(self, events)
+    }
+
+    fn read(&self) -> io::Result<Vec<Event>> {
+        let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
+        let mut reader = Reader::new(&self.inotify, &mut buffer);
+        let mut events = Vec::new();
+        // To the end of what was read: what is left in the buffer is lost.
+        while events.len() < MOST_EVENTS || !reader.is_buffer_empty() {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()).to_owned());
+            events.push(Event {
+                folder: event.wd(),
+                flags: event.events(),
+                cookie: event.cookie(),
+                name: name.unwrap_or_default(),
+            });
+        }
+        Ok(events)
+    }
+
+    /// Watches a folder and all below it; what is in them and was not known is told.
+    pub(super) fn add(&mut self, way: PathBuf, mut found: Option<&mut Vec<PathBuf>>) -> io::Result<()> {
+        let mut ahead = vec![way];
+        while let Some(way) = ahead.pop() {
+            // Gone since, no folder any more, another file system, or nobody's to read.
+            let Ok(folder) = self.open(&way) else { continue };
+            let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
+            let watch = match inotify::add_watch(&self.inotify, name, flags()) {
+                Ok(watch) => watch,
+                Err(error @ (Errno::NOSPC | Errno::NOMEM)) => return Err(error.into()),
+                Err(_) => continue,
+            };
+            if self.folders.insert(watch, way.clone()).is_none() && self.folders.len() > MOST_FOLDERS {
+                return Err(Errno::NOSPC.into());
+            }
+            for (name, kind) in entries(&folder).unwrap_or_default() {
+                if self.learn(watch, &name)
+                    && let Some(found) = &mut found
+                {
+                    found.push(way.join(&name));
+                }
+                if kind == FileType::Directory {
+                    ahead.push(way.join(&name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a folder of the tree: by the kernel's word no link, nothing outside, no other file system.
+    fn open(&self, way: &Path) -> io::Result<File> {
+        if way.as_os_str().is_empty() {
+            return self.top.read();
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        Ok(openat2(&self.top, way, flags, Mode::empty(), resolve)?.into())
+    }
+
+    /// Forgets a folder that went elsewhere, and all below it.
+    pub(super) fn remove(&mut self, way: &Path) {
+        let below: Vec<i32> =
+            self.folders.iter().filter(|(_, at)| at.starts_with(way)).map(|(watch, _)| *watch).collect();
+        for watch in below {
+            // It may be gone, and its watch with it.
+            let _ = inotify::remove_watch(&self.inotify, watch);
+            self.folders.remove(&watch);
+        }
+    }
+
+    /// The kernel watches a folder no longer.
+    pub(super) fn forget(&mut self, watch: i32) {
+        self.folders.remove(&watch);
+    }
+
+    /// A folder has another name, and all below it with it.
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) {
+        for way in self.folders.values_mut() {
+            if let Ok(rest) = way.strip_prefix(from) {
+                *way = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
+            }
+        }
+    }
+
+    /// The way of a folder from the top.
+    pub(super) fn way(&self, watch: i32) -> Option<&Path> {
+        self.folders.get(&watch).map(PathBuf::as_path)
+    }
+
+    /// Remembers a name. Whether it is new.
+    pub(super) fn learn(&mut self, watch: i32, name: &OsStr) -> bool {
+        let key = self.hasher.hash_one((watch, name));
+        if self.names.len() < MOST_NAMES { self.names.insert(key) } else { !self.names.contains(&key) }
+    }
+
+    pub(super) fn unlearn(&mut self, watch: i32, name: &OsStr) {
+        let key = self.hasher.hash_one((watch, name));
+        self.names.remove(&key);
+    }
+}
+
+fn flags() -> WatchFlags {
+    WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MODIFY
+        | WatchFlags::ATTRIB
+        | WatchFlags::MOVED_FROM
+        | WatchFlags::MOVED_TO
+        | WatchFlags::MOVE_SELF
+        | WatchFlags::ONLYDIR
+        | WatchFlags::EXCL_UNLINK
+}
+
+fn too_many_or(path: &Path, error: io::Error) -> Error {
+    let named = || path.display().to_string();
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOSPC | Errno::MFILE | Errno::NOMEM) => {
+            Error::TooManyFolders { path: named(), reason: "8,192, or what `fs.inotify` of the kernel leaves" }
+        }
+        _ => Error::of_path(path, &error),
+    }
+}
