@@ -3,6 +3,7 @@
 //! No I/O. The guest agent links this crate, so it stays small.
 
 pub mod accounts;
+pub mod admin;
 pub mod audit;
 pub mod error;
 pub mod exec;

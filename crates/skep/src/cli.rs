@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm,
-        serve, status,
+        account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, helper, keys, ps, restore,
+        rm, serve, status,
     },
 };
 
@@ -55,6 +55,9 @@ pub(crate) enum Verb {
     /// The process that serves, started by the one that keeps the privileges.
     #[command(hide = true)]
     ServerProcess,
+    /// The process that starts programs for callers.
+    #[command(hide = true)]
+    Helper(helper::Helper),
     /// The process that jails itself and becomes a VMM.
     #[command(hide = true)]
     Stage,

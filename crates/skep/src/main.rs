@@ -5,10 +5,12 @@ mod bake_process;
 mod cli;
 mod connection;
 mod engine;
+mod helper_process;
 mod logging;
 mod output;
 mod privileges;
 mod random;
+mod reread;
 mod service;
 mod settings;
 mod signals;
@@ -21,8 +23,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve,
-    server_process, status,
+    account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, helper, keys, ps, restore, rm,
+    serve, server_process, status,
 };
 
 fn main() -> ExitCode {
@@ -50,6 +52,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Restore(verb) => restore::run(verb),
         Verb::Config(verb) => config::run(verb),
         Verb::ServerProcess => server_process::run(),
+        Verb::Helper(verb) => helper::run(verb),
         Verb::Stage => Ok(skep_jail::stage::main()),
     }
 }

@@ -4,6 +4,7 @@
 
 mod error;
 pub mod exec;
+mod fence;
 mod files;
 mod operations;
 mod place;
@@ -12,6 +13,7 @@ mod search;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
+pub use fence::Fence;
 pub use operations::{Run, run_by_name};
 pub use place::Place;
 pub use roots::Roots;

@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure};
 
 use super::{Events, Handler};
-use crate::wire;
+use crate::{ground::GROUND, wire};
 
 /// The header that carries a call's id.
 const CALL: HeaderName = HeaderName::from_static("skep-call");
@@ -31,6 +31,10 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
 
 async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
+    let handler = match head.headers.get(GROUND) {
+        Some(ground) => handler.on(parse(ground.as_bytes())?)?,
+        None => handler,
+    };
     let limit = handler.request_limit();
     let path: Vec<&str> = head.uri.path().trim_start_matches('/').split('/').collect();
     match (&head.method, path.as_slice()) {

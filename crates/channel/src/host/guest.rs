@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     body::Incoming,
@@ -19,12 +19,14 @@ use tokio::{net::UnixStream, runtime::Handle, sync::watch, time::timeout};
 use ulid::Ulid;
 
 use super::{Error, ExecStream, cancel::CancelOnDrop, line::Line, resync::resync};
-use crate::{HandOut, HandOutReport, Identity, IdentityReport};
+use crate::{Ground, HandOut, HandOutReport, Identity, IdentityReport, ground::GROUND};
 
 /// The longest JSON answer, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
 /// The longest refusal, in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
+/// The longest ground: the guest takes 16 KiB of headers.
+const GROUND_BYTES: usize = 12 << 10;
 /// How long an identity, a cancellation or the first word of a stream may take.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 /// How long the guest may take to come to rest: it runs each program once, in emulation.
@@ -39,6 +41,7 @@ pub struct Guest {
     requests: SendRequest<Full<Bytes>>,
     closed: watch::Receiver<bool>,
     runtime: Handle,
+    ground: Option<HeaderValue>,
 }
 
 impl Guest {
@@ -72,7 +75,17 @@ impl Guest {
             }
             ended.send_replace(true);
         });
-        Ok(Self { requests, closed, runtime })
+        Ok(Self { requests, closed, runtime, ground: None })
+    }
+
+    /// The same, for calls on this ground.
+    ///
+    /// # Errors
+    /// [`Error::Ground`] where it does not fit into a header.
+    pub fn on(&self, ground: &Ground) -> Result<Self, Error> {
+        let text = serde_json::to_vec(ground).ok().filter(|text| text.len() <= GROUND_BYTES);
+        let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::Ground)?;
+        Ok(Self { ground: Some(value), ..self.clone() })
     }
 
     /// Gives the guest its identity, and returns what it reads back. Compare it with [`IdentityReport::proves`].
@@ -203,7 +216,8 @@ impl Guest {
     }
 
     /// The answer's head, or the guest's refusal.
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+    async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+        request.headers_mut().extend(self.ground.clone().map(|ground| (GROUND, ground)));
         let answer = match self.requests.clone().send_request(request).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.verdict(&error).await),

@@ -50,6 +50,13 @@ refusals! {
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, NotEmpty, AlreadyExists, PathOutsideRoots,
         PermissionDenied, PreconditionFailed, NotText, TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
+    /// Of a restart.
+    RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
+    /// Of a command on the server, or in a VM.
+    ExecAnywhereRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
+        SwarmUnavailable, ShuttingDown, GuestTimeout,
+    ],
     /// Of a command in a VM.
     ExecRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,

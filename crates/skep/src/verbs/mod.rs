@@ -10,6 +10,7 @@ pub(crate) mod cleanup;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod helper;
 pub(crate) mod keys;
 pub(crate) mod ps;
 pub(crate) mod restore;
