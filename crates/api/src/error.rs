@@ -175,6 +175,8 @@ error_codes! {
     GitTimeout = "git_timeout" => Conflict,
     /// The command could not be started.
     ExecFailed = "exec_failed" => Conflict,
+    /// The settings as they are now cannot start a server, or need more than a restart.
+    RestartRefused = "restart_refused" => Conflict,
     /// The file is not what `If-Match` or `If-None-Match` asks for.
     PreconditionFailed = "precondition_failed" => PreconditionFailed,
     /// The body, or the answer, is over the limit.
@@ -199,6 +201,8 @@ error_codes! {
     NoCapacity = "no_capacity" => Unavailable,
     /// This machine or this start cannot run VMs; the message says why.
     SwarmUnavailable = "swarm_unavailable" => Unavailable,
+    /// This server cannot start programs now.
+    ExecUnavailable = "exec_unavailable" => Unavailable,
     /// A VM did not come up; none of its boot is left.
     BootFailed = "boot_failed" => Unavailable,
     /// The disk, or what the workspace's user may have of it, is full.

@@ -24,20 +24,20 @@ pub struct ExecRequest {
     /// Runs by `/bin/sh -c`.
     #[cfg_attr(feature = "openapi", schema(example = "uname -n"))]
     pub command: String,
-    /// Working directory, absolute. Inside a VM `/root` unless given.
+    /// Working directory, absolute. Inside a VM `/root` unless given, on the server the account's first root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Milliseconds until everything that the command started is ended; 1 to 3,600,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3_600_000, example = 60_000))]
     pub timeout: Option<u64>,
-    /// Variables beside those of the VM; these win.
+    /// Variables beside those of the place; these win.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
     /// What the command reads on its standard input; then end of file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// The VM, by process id or id. Only for `POST /api/exec`.
+    /// The VM, by process id or id; the server unless given. Only for `POST /api/exec`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmField>,
     /// Answer as server-sent events: `stdout`, `stderr`, `exit`.

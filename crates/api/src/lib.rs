@@ -3,6 +3,7 @@
 //! No I/O. The guest agent links this crate, so it stays small.
 
 pub mod accounts;
+pub mod admin;
 pub mod audit;
 pub mod error;
 pub mod exec;
@@ -16,8 +17,8 @@ mod patch;
 pub mod path;
 pub mod scope;
 pub mod session;
-pub mod swarm;
 pub mod streams;
+pub mod swarm;
 mod time;
 pub mod waitlist;
 mod whole;

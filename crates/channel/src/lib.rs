@@ -16,8 +16,11 @@
 //! | `GET /commands/<id>?stdout=<offset>&stderr=<offset>` | | the same, from these offsets |
 //! | `DELETE /commands/<id>` | | `{}`: the command was ended, or had ended |
 //!
+//! The last four may carry the header `skep-ground`, where one place serves several accounts: see [`Ground`].
+//!
 //! What the guest refuses is answered with a status of 400 and above and `skep_api::Failure` as JSON.
 
+mod ground;
 #[cfg(feature = "guest")]
 pub mod guest;
 mod hand_out;
@@ -28,8 +31,9 @@ mod identity;
 pub mod marker;
 pub mod wire;
 
-pub use head::Content;
+pub use ground::Ground;
 pub use hand_out::{HandOut, HandOutReport, Moment};
+pub use head::Content;
 #[cfg(feature = "host")]
 pub use host::{Error, ExecStream, Guest};
 pub use identity::{Identity, IdentityReport, Mismatch};

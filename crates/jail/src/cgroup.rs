@@ -7,7 +7,7 @@ mod mounts;
 
 use std::{
     fs, io,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::chown},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -219,6 +219,28 @@ impl Cgroup {
     pub fn remove(&self) -> Result<(), Error> {
         self.kill()?;
         self.parts.iter().try_for_each(|part| remove_empty(&part.root))
+    }
+
+    /// Gives its folder of version 2 to a user, who may then make groups below it and move processes between them, and
+    /// change no limit. `None`: this machine has no version 2.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn give_to(&self, uid: u32, gid: u32) -> Result<Option<PathBuf>, Error> {
+        let Some(part) = self.parts.iter().find(|part| part.version == Version::Two) else { return Ok(None) };
+        for name in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+            let path = part.root.join(name);
+            chown(&path, Some(uid), Some(gid)).map_err(Error::io(format!("owner of {}", path.display())))?;
+        }
+        Ok(Some(part.root.clone()))
+    }
+
+    /// The same as [`Self::remove`], with the groups that were made below it.
+    ///
+    /// # Errors
+    /// A process does not die.
+    pub fn remove_with_all_below(&self) -> Result<(), Error> {
+        self.parts.iter().try_for_each(|part| remove_tree(&part.root))
     }
 
     /// How many of its processes the kernel killed because memory ran out.

@@ -14,7 +14,7 @@ mod words;
 
 pub use cgroup::{Cgroup, CgroupLimits, Tree};
 pub use error::Error;
-pub use order::{Confinement, Jail, Order, ResourceLimits};
+pub use order::{Confinement, Jail, Order, ResourceLimits, Seclusion};
 pub use spawn::{Handles, Jailed, spawn};
 pub use uids::{UidPool, UidRange};
 pub use words::Words;

@@ -30,8 +30,25 @@ pub enum Confinement {
     /// Nothing: it sees this machine as its user does, and keeps our standard output and error and our process group. It
     /// is killed when the thread that started it ends.
     User,
+    /// Processes and scratch folders of its own; it sees the rest of this machine as its user does. It keeps our standard
+    /// output and error.
+    Secluded(Seclusion),
     /// A jail.
     Jail(Jail),
+}
+
+impl Confinement {
+    /// Whether the process is the first of a namespace, which the stage starts and tells of.
+    pub(crate) fn has_namespaces(&self) -> bool {
+        matches!(self, Self::Secluded(_) | Self::Jail(_))
+    }
+}
+
+/// Namespaces of processes, mounts and System V objects: no process outside is seen, and when the first one ends, all end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Seclusion {
+    /// Folders that are there and that it finds empty, in memory.
+    pub scratch: Vec<PathBuf>,
 }
 
 /// A jail: a session, namespaces, a root, limits and denied system calls of its own.

@@ -107,8 +107,8 @@ pub fn spawn(binary: &Path, order: &Order, handles: Handles) -> Result<Jailed, E
     if outcome.is_err() {
         let _ = child.kill();
     }
-    // The stage of a jail ends at once. As a mere user it became the program itself: its status belongs to `reap`.
-    if outcome.is_err() || matches!(order.confinement, Confinement::Jail(_)) {
+    // The stage of new namespaces ends at once. As a mere user it became the program itself: its status belongs to `reap`.
+    if outcome.is_err() || order.confinement.has_namespaces() {
         let _ = child.wait();
     }
     outcome
@@ -133,7 +133,7 @@ fn hand_over(socket: &OwnedFd, text: &[u8], doors: &[OwnedFd], inherited: &[Owne
 fn listen(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<Jailed, Error> {
     let mut jailed = match confinement {
         Confinement::User => Some(user_process(child)?),
-        Confinement::Jail(_) => None,
+        Confinement::Secluded(_) | Confinement::Jail(_) => None,
     };
     loop {
         let packet = skep_packet::receive(socket).map_err(|error| match error.kind() {

@@ -11,6 +11,7 @@
 mod descriptors;
 mod privileges;
 mod root;
+mod seclusion;
 
 use std::{
     convert::Infallible,
@@ -99,19 +100,33 @@ fn run(socket: &OwnedFd) -> Result<(), Failed> {
             set_parent_process_death_signal(Some(Signal::KILL)).step("end with the caller")?;
             become_program(&sent.order, inherited).map(|never| match never {})
         }
-        Confinement::Jail(jail) => enter(socket, &sent.order, jail, inherited),
+        Confinement::Secluded(seclusion) => {
+            let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
+            enter(socket, namespaces, || {
+                seclusion::enter(seclusion)?;
+                privileges::drop_all(&sent.order)?;
+                become_program(&sent.order, inherited)
+            })
+        }
+        Confinement::Jail(jail) => {
+            let namespaces = UnshareFlags::NEWNS
+                | UnshareFlags::NEWPID
+                | UnshareFlags::NEWIPC
+                | UnshareFlags::NEWUTS
+                | UnshareFlags::NEWCGROUP
+                | UnshareFlags::NEWNET;
+            enter(socket, namespaces, || settle(&sent.order, jail, inherited))
+        }
     }
 }
 
-fn enter(socket: &OwnedFd, order: &Order, jail: &Jail, inherited: Vec<OwnedFd>) -> Result<(), Failed> {
-    // Not in the terminal's process group: Ctrl-C there is meant for skep, not for VMs.
+fn enter(
+    socket: &OwnedFd,
+    namespaces: UnshareFlags,
+    settle: impl FnOnce() -> Result<Infallible, Failed>,
+) -> Result<(), Failed> {
+    // Not in the terminal's process group: Ctrl-C there is meant for skep, not for what it starts.
     setsid().step("new session")?;
-    let namespaces = UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWUTS
-        | UnshareFlags::NEWCGROUP
-        | UnshareFlags::NEWNET;
     // SAFETY: no CLONE_FILES among the flags: the descriptor table stays the one that `OwnedFd` knows.
     unsafe { unshare_unsafe(namespaces) }.step("new namespaces")?;
     match fork().step("second process")? {
@@ -120,7 +135,7 @@ fn enter(socket: &OwnedFd, order: &Order, jail: &Jail, inherited: Vec<OwnedFd>) 
             let pid = child.as_raw_nonzero().get().cast_unsigned();
             report(socket, &Report::Started { pid }, Some(pidfd)).step("report")
         }
-        None => settle(order, jail, inherited).map(|never| match never {}),
+        None => settle().map(|never| match never {}),
     }
 }
 

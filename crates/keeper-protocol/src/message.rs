@@ -17,6 +17,8 @@ pub struct Welcome {
     pub admin_key: Option<AdminKey>,
     /// Whether VMs can be launched, or why not.
     pub swarm: SwarmAbility,
+    /// Whether another server serves still, whose place this one takes once it is ready.
+    pub succeeds: bool,
 }
 
 /// What the server may know of the admin key.
@@ -95,6 +97,19 @@ pub enum Request {
         /// The edition that is shown to callers; 0 where none is yet.
         serving: u64,
     },
+    /// The process that starts programs for callers, at the other end of a stream: a new one for each request. It ends when
+    /// the stream closes.
+    Helper,
+    /// Another server in the place of this one, by the settings as they are now. Answered when they were found to be good,
+    /// before anything ends.
+    Restart,
+    /// A server that succeeds another serves. Answered when nothing is left of that one, and its VMs can be had.
+    Ready,
+    /// A server that succeeds another cannot serve, and ends.
+    Unable {
+        /// Why, in words for whoever asked for the restart.
+        reason: String,
+    },
     /// New streams to a VM that an earlier server drove.
     Attach {
         /// The VM.
@@ -131,6 +146,12 @@ pub enum Answer {
         /// The newer one.
         pair: Option<TlsPair>,
     },
+    /// The process that starts programs. With it comes a stream to it.
+    Helper,
+    /// This server is asked to end as soon as the answer is sent, and another follows it.
+    Restarting,
+    /// Nothing is left of the server before this one.
+    Alone,
     /// A VM to be driven further. With it come, in this order: the VMM's pidfd, and connected streams of monitor, agent
     /// channel and console.
     Attached(Launched),

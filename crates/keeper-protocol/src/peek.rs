@@ -39,7 +39,8 @@ mod tests {
     async fn what_was_looked_at_is_received_all_the_same() {
         let (keeper, server) = crate::pair().unwrap();
         let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
-        let welcome = Welcome { settings: serde_json::json!({"a": 1}), admin_key: None, swarm };
+        let welcome =
+            Welcome { settings: serde_json::json!({"a": 1}), admin_key: None, swarm, succeeds: false };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let keeper = KeeperEnd::new(keeper).unwrap();
         keeper.welcome(&welcome, &[listener.into()]).await.unwrap();

@@ -180,6 +180,50 @@ impl ServerEnd {
         }
     }
 
+    /// The process that starts programs for callers: a new one, which ends with the stream.
+    ///
+    /// # Errors
+    /// It could not be started, or the keeper is gone.
+    pub async fn helper(&self) -> Result<UnixStream, Error> {
+        match self.ask(Request::Helper).await? {
+            (Answer::Helper, descriptors) => {
+                let [socket] = exactly(descriptors)?;
+                stream(socket)
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Says that we serve, and waits until nothing is left of the server whose place we take.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub async fn ready(&self) -> Result<(), Error> {
+        match self.ask(Request::Ready).await? {
+            (Answer::Alone, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Says that we cannot serve. No answer is waited for: we end.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub async fn unable(&self, reason: String) -> Result<(), Error> {
+        self.0.socket.send(&Envelope { id: 0, body: Request::Unable { reason } }, &[]).await
+    }
+
+    /// Has another server take our place. Soon after the answer this one is asked to end, as when everything stops.
+    ///
+    /// # Errors
+    /// The settings cannot start a server, and nothing happens; or the keeper is gone.
+    pub async fn restart(&self) -> Result<(), Error> {
+        match self.ask(Request::Restart).await? {
+            (Answer::Restarting, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
     /// Whether the keeper is gone.
     pub fn is_closed(&self) -> bool {
         *self.0.closed.borrow()
@@ -258,7 +302,7 @@ fn unpack(launched: Launched, descriptors: Vec<OwnedFd>) -> Result<LaunchedVm, E
 
 fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
     <[OwnedFd; COUNT]>::try_from(descriptors)
-        .map_err(|descriptors| Error::Protocol(format!("a VMM with {} descriptors", descriptors.len())))
+        .map_err(|descriptors| Error::Protocol(format!("an answer with {} descriptors", descriptors.len())))
 }
 
 fn stream(descriptor: OwnedFd) -> Result<UnixStream, Error> {

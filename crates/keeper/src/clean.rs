@@ -32,9 +32,22 @@ pub fn clean(path: &Path) -> Result<(), Error> {
 
 /// Remembers where the control groups lie: a unit's own part is not found from outside of it.
 pub(crate) fn record_cgroups(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
+    record(&data_dir.cgroup_record(), tree)
+}
+
+/// The same for those of helpers.
+pub(crate) fn record_helper_groups(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
+    record(&data_dir.helper_cgroup_record(), tree)
+}
+
+/// Nothing is left of those of helpers.
+pub(crate) fn forget_helper_groups(data_dir: &DataDir) -> Result<(), Error> {
+    remove_file(&data_dir.helper_cgroup_record())
+}
+
+fn record(record: &Path, tree: &Tree) -> Result<(), Error> {
     let paths: Vec<String> = tree.paths().map(|path| path.display().to_string()).collect();
-    let record = data_dir.cgroup_record();
-    fs::write(&record, paths.join("\n")).map_err(Error::io(record.display().to_string()))
+    fs::write(record, paths.join("\n")).map_err(Error::io(record.display().to_string()))
 }
 
 /// The caller holds the lock.
@@ -42,6 +55,9 @@ pub(crate) fn leftovers(data_dir: &DataDir) -> Result<(), Error> {
     // First the processes: what they hold cannot go before them.
     recorded_trees(data_dir).iter().try_for_each(|path| skep_jail::cgroup::remove_tree(path))?;
     remove_file(&data_dir.cgroup_record())?;
+    let helpers = recorded(&data_dir.helper_cgroup_record(), &data_dir.helpers_name());
+    helpers.iter().try_for_each(|path| skep_jail::cgroup::remove_tree(path))?;
+    forget_helper_groups(data_dir)?;
     Network::destroy(&data_dir.name())?;
     remove(&data_dir.sockets())?;
     Records::of(data_dir).remove_all_but(|_| false)?;
@@ -55,7 +71,11 @@ pub(crate) fn other_trees(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> 
 }
 
 fn recorded_trees(data_dir: &DataDir) -> Vec<PathBuf> {
-    let text = fs::read_to_string(data_dir.cgroup_record()).unwrap_or_default();
-    let ours = |path: &PathBuf| path.file_name().is_some_and(|name| *name == *data_dir.name());
+    recorded(&data_dir.cgroup_record(), &data_dir.name())
+}
+
+fn recorded(record: &Path, name: &str) -> Vec<PathBuf> {
+    let text = fs::read_to_string(record).unwrap_or_default();
+    let ours = |path: &PathBuf| path.file_name().is_some_and(|found| *found == *name);
     text.lines().map(PathBuf::from).filter(ours).collect()
 }

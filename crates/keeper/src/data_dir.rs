@@ -126,6 +126,16 @@ impl DataDir {
         &self.hash
     }
 
+    /// Where the cgroups of helpers lie, for the same.
+    pub(crate) fn helper_cgroup_record(&self) -> PathBuf {
+        self.keeper().join("helper-cgroups")
+    }
+
+    /// The name of the control groups of helpers.
+    pub(crate) fn helpers_name(&self) -> String {
+        format!("{}-helpers", self.name())
+    }
+
     /// The name of its network namespace and of its control groups.
     pub fn name(&self) -> String {
         format!("skep-{}", self.hash)

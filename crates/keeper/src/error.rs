@@ -59,6 +59,12 @@ pub enum Error {
     /// The server asked for a certificate, and there is none.
     #[error("this start has no certificate")]
     NoCertificate,
+    /// The server asks for helpers without end.
+    #[error("{0} processes that start programs run already; wait until one ends")]
+    Helpers(usize),
+    /// The settings cannot start a server.
+    #[error("this server cannot be started again: {0}")]
+    NoRestart(String),
     /// The VM's id is held already.
     #[error("VM {0} exists already")]
     VmExists(VmId),
@@ -147,6 +153,8 @@ impl Error {
             Self::NoUids | Self::Full(_) | Self::NoMemory { .. } | Self::NoDisk { .. } | Self::DiskFull => {
                 ErrorCode::NoCapacity
             }
+            Self::Helpers(_) => ErrorCode::ExecUnavailable,
+            Self::NoRestart(_) => ErrorCode::RestartRefused,
             Self::Refused(failure) => failure.code,
             Self::Jail(error) => error.code(),
             Self::Network(error) => error.code(),

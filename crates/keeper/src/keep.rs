@@ -1,35 +1,22 @@
 //! The keeper's life: take the data directory, start the server, serve it, start it again, clear all away.
 
-use std::{
-    net::TcpListener,
-    os::fd::OwnedFd,
-    process::{ExitCode, ExitStatus},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::TcpListener, os::fd::OwnedFd, process::ExitCode, sync::Arc};
 
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, getuid, set_child_subreaper, setrlimit};
-use skep_keeper_protocol::{AdminKey, KeeperEnd, SwarmAbility, Welcome};
-use tokio::time::sleep;
+use skep_keeper_protocol::SwarmAbility;
 
 use crate::{
     DataDir, Error, KeeperOrder, Started, User, admin_key,
     adopt::{self, Survivor},
     clean,
     data_dir::make,
+    helpers::Helpers,
+    lives::Lives,
     lock::Lock,
     records::Records,
-    server_process::ServerProcess,
-    serving::{Desk, serve},
     stop::{Stop, Wish},
     vmms::Vmms,
 };
-
-/// The first pause before a server that died is started again; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A server that lived this long had started well.
-const WELL_STARTED: Duration = Duration::from_secs(10);
 
 /// Keeps until SIGTERM, SIGINT or SIGHUP. `started` is called once, when the address is taken and before the server runs.
 /// At SIGTERM the VMs that belong to somebody live on, for the next keeper; else nothing is left.
@@ -94,20 +81,23 @@ async fn keep(
         user: user.clone(),
         no_swarm,
     });
-    let desk = Desk { tls: order.tls.take().map(Arc::new), vmms: vmms.map(Arc::new) };
-    let keeper = Keeper {
+    let helpers = Arc::new(Helpers::new(order.binary.clone(), user.clone(), data_dir.clone()));
+    let lives = Lives {
         order,
         user,
         key: key.public,
         ability,
         listeners: listeners.into_iter().map(OwnedFd::from).collect(),
-        desk,
+        vmms: vmms.map(Arc::new),
+        helpers,
     };
-    let outcome = keeper.until_stopped(&mut stop).await;
-    if let Some(vmms) = keeper.desk.vmms.and_then(Arc::into_inner) {
+    let outcome = lives.until_stopped(&mut stop).await;
+    let cleared = lives.helpers.close();
+    if let Some(vmms) = lives.vmms.and_then(Arc::into_inner) {
         leave(vmms, outcome.as_ref().map_or(Wish::LetThemLive, |(_, wish)| *wish)).await?;
     }
-    outcome.map(|(code, _)| code)
+    let (code, _) = outcome?;
+    cleared.map(|()| code)
 }
 
 /// What is left is told: nobody should have to find out by themselves.
@@ -153,106 +143,4 @@ async fn prepare_swarm(
             Ok((None, SwarmAbility::Unable { reason: error.to_string() }))
         }
     }
-}
-
-struct Keeper<'a> {
-    order: &'a KeeperOrder,
-    user: User,
-    key: AdminKey,
-    ability: SwarmAbility,
-    listeners: Vec<OwnedFd>,
-    desk: Desk,
-}
-
-/// How one server's life ended.
-enum Life {
-    /// We were told to stop.
-    Stopped(Option<ExitStatus>, Wish),
-    /// It ended by itself.
-    Died(Option<ExitStatus>),
-}
-
-impl Keeper<'_> {
-    async fn until_stopped(&self, stop: &mut Stop) -> Result<(ExitCode, Wish), Error> {
-        let mut pause = FIRST_PAUSE;
-        let mut first = true;
-        loop {
-            let begun = Instant::now();
-            let status = match self.one_life(stop).await? {
-                Life::Stopped(status, wish) => return Ok((exit_code(status), wish)),
-                Life::Died(status) => status,
-            };
-            let well_started = begun.elapsed() >= WELL_STARTED;
-            // A configuration that it cannot start with: told now, not tried for ever.
-            if let (true, false, Some(code)) = (first, well_started, status.and_then(|status| status.code()))
-                && code != 0
-            {
-                return Ok((exit_code(status), Wish::LetThemLive));
-            }
-            first = false;
-            pause = if well_started { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-            tracing::error!(?status, "the server died ({status:?}) and is started again in {pause:?}");
-            tokio::select! {
-                () = sleep(pause) => {}
-                wish = stop.asked() => return Ok((ExitCode::SUCCESS, wish)),
-            }
-        }
-    }
-
-    /// From the start of a server until nothing of it is left, and of its VMs only those that belong to somebody.
-    async fn one_life(&self, stop: &mut Stop) -> Result<Life, Error> {
-        let (ours, theirs) = skep_keeper_protocol::pair()?;
-        let end = KeeperEnd::new(ours)?;
-        let listeners = self.listener_copies()?;
-        let server = ServerProcess::start(self.order, &self.user, theirs)?;
-        let mut serving = tokio::spawn(serve(end, self.welcome(), listeners, self.desk.clone()));
-        let mut stopped = tokio::select! {
-            () = server.ended() => None,
-            // An exit closes the socket first; the process and its status follow.
-            _ = &mut serving => None,
-            wish = stop.asked() => Some(wish),
-        };
-        if stopped.is_some() {
-            server.ask_to_end();
-        }
-        tokio::select! {
-            () = server.ended() => {}
-            () = sleep(self.order.grace) => tracing::warn!("the server takes too long to end and is killed"),
-            wish = stop.asked() => {
-                tracing::warn!("asked to stop while the server was ending: it is killed");
-                stopped = stopped.max(Some(wish));
-            }
-        }
-        server.kill();
-        server.ended().await;
-        let status = server.status();
-        // Its socket is closed now; what it asked last is finished.
-        if !serving.is_finished() {
-            let _ = serving.await;
-        }
-        if let Some(vmms) = &self.desk.vmms {
-            let all = stopped == Some(Wish::EndThem);
-            vmms.end_those(|belongings| all || !belongings.committed()).await;
-        }
-        Ok(stopped.map_or(Life::Died(status), |wish| Life::Stopped(status, wish)))
-    }
-
-    fn welcome(&self) -> Welcome {
-        Welcome {
-            settings: self.order.settings.clone(),
-            admin_key: Some(self.key.clone()),
-            swarm: self.ability.clone(),
-        }
-    }
-
-    /// Ours stay open: while a server is started again, connections wait and are not refused.
-    fn listener_copies(&self) -> Result<Vec<OwnedFd>, Error> {
-        let copies = self.listeners.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
-        copies.map_err(Error::io("listening socket"))
-    }
-}
-
-fn exit_code(status: Option<ExitStatus>) -> ExitCode {
-    let code = status.and_then(|status| status.code()).unwrap_or(0);
-    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }

@@ -11,8 +11,10 @@ mod claims;
 mod clean;
 mod data_dir;
 mod error;
+mod helpers;
 mod keep;
 mod layer;
+mod lives;
 mod lock;
 mod order;
 mod pair_files;
@@ -31,6 +33,8 @@ pub use data_dir::DataDir;
 pub use error::Error;
 pub use keep::run;
 pub use lock::{Hold, Holder, hold, holder};
-pub use order::{KeeperOrder, OpenTemplate, Started, SwarmOrder, Templates, VmLimits};
+pub use order::{
+    Configured, HelperOrder, KeeperOrder, OpenTemplate, Reread, Started, SwarmOrder, Templates, VmLimits,
+};
 pub use pair_files::PairFiles;
 pub use user::User;

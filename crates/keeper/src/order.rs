@@ -15,8 +15,6 @@ pub struct KeeperOrder {
     pub data_dir: PathBuf,
     /// Where the HTTP service listens.
     pub listen: Vec<SocketAddr>,
-    /// The certificate of the HTTP service. `None`: the server has its own, or none.
-    pub tls: Option<PairFiles>,
     /// The user that the server runs as. `None`: the owner of the first root; where that is root, or there is none yet,
     /// the system user `skep`.
     pub user: Option<String>,
@@ -29,12 +27,45 @@ pub struct KeeperOrder {
     pub server_arguments: Vec<String>,
     /// The server's environment, whole.
     pub server_environment: Vec<(String, String)>,
-    /// Handed to the server in the first packet, below 60 KiB as JSON.
-    pub settings: serde_json::Value,
+    /// What the server is started with first.
+    pub configured: Configured,
+    /// Reads the settings again for a restart, and says why they cannot start a server, or which of them a restart does not
+    /// change.
+    pub reread: Reread,
     /// How long the server may take to finish the requests under way when it is stopped.
     pub grace: Duration,
     /// What VMs need, or why there are none on this machine.
     pub swarm: Result<SwarmOrder, String>,
+}
+
+/// Reads the settings again. Blocks.
+pub type Reread = Arc<dyn Fn() -> Result<Configured, String> + Send + Sync>;
+
+/// What a server is started with, and may be another at a restart.
+#[derive(Clone)]
+pub struct Configured {
+    /// Handed to the server in the first packet, below 60 KiB as JSON.
+    pub settings: serde_json::Value,
+    /// The certificate of the HTTP service. `None`: the server has its own, or none.
+    pub tls: Option<Arc<PairFiles>>,
+    /// What starts programs for callers.
+    pub helper: HelperOrder,
+}
+
+/// What a helper is started with: the process that starts programs for callers. It runs as the server's user.
+#[derive(Debug, Clone)]
+pub struct HelperOrder {
+    /// The arguments that make our own binary it. Its end of the server's stream is descriptor 3. Where it may make control
+    /// groups, `--groups` and their folder follow.
+    pub arguments: Vec<String>,
+    /// Its environment, whole.
+    pub environment: Vec<(String, String)>,
+    /// Folders that it finds empty, in memory.
+    pub scratch: Vec<PathBuf>,
+    /// Memory that it and all programs may use together, in bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads that they may be.
+    pub pids: u64,
 }
 
 /// What VMs need.

@@ -3,9 +3,16 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use skep_keeper_protocol::{Answer, Answerer, KeeperEnd, Request, Welcome};
-use tokio::task::JoinSet;
+use tokio::{
+    sync::mpsc,
+    task::{JoinSet, spawn_blocking},
+};
 
-use crate::{Error, PairFiles, vmms::Vmms};
+use crate::{
+    Configured, Error,
+    helpers::{Helpers, ServerId},
+    vmms::Vmms,
+};
 
 /// Requests at the same time: one for each VM that a machine may hold, and some. A server that asks for more waits, for
 /// each of them takes our memory until it has read its answer.
@@ -14,10 +21,26 @@ const UNDER_WAY: usize = 1024;
 /// What a server may ask for. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Desk {
-    /// The certificate, where it lies in files.
-    pub(crate) tls: Option<Arc<PairFiles>>,
+    /// Which server it is.
+    pub(crate) server: ServerId,
+    /// What it was started with.
+    pub(crate) configured: Configured,
+    /// Where what starts programs is started.
+    pub(crate) helpers: Arc<Helpers>,
+    /// Who sees to the lives of servers.
+    pub(crate) calls: mpsc::Sender<Call>,
     /// The VMs, where there are any.
     pub(crate) vmms: Option<Arc<Vmms>>,
+}
+
+/// What a server says about its own life.
+pub(crate) enum Call {
+    /// Another shall take its place.
+    Restart(Answerer),
+    /// It is ready to take another's place, and waits for that one's end.
+    Ready(Answerer),
+    /// It cannot take another's place, and why.
+    Unable(String),
 }
 
 /// Answers one server until its socket closes, and finishes what it asked.
@@ -31,20 +54,42 @@ pub(crate) async fn serve(end: KeeperEnd, welcome: Welcome, listeners: Vec<Owned
 }
 
 async fn perform(desk: Desk, request: Request, answerer: Answerer) {
+    let call = match request {
+        Request::Restart => Call::Restart(answerer),
+        Request::Ready => Call::Ready(answerer),
+        Request::Unable { reason } => Call::Unable(reason),
+        request => return perform_at_once(desk, request, answerer).await,
+    };
+    // Nobody sees to a server that is being ended; it needs no answer.
+    let _ = desk.calls.send(call).await;
+}
+
+async fn perform_at_once(desk: Desk, request: Request, answerer: Answerer) {
+    let none = |answer| (answer, Vec::new());
     let answer = match (request, desk) {
-        (Request::Tls { seen, serving }, desk) => tls(desk.tls, seen, serving).await,
+        (Request::Tls { seen, serving }, desk) => tls(desk.configured.tls, seen, serving).await.map(none),
+        (Request::Helper, desk) => helper(desk).await.map(|stream| (Answer::Helper, vec![stream])),
         (request, Desk { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
         (_, Desk { vmms: None, .. }) => Err(Error::NoSwarm("this start has no VMs".to_owned())),
     };
-    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.into()));
+    let (answer, descriptors) = answer.unwrap_or_else(|error| {
+        tracing::warn!(%error, "a request of the server was refused: {error}");
+        none(Answer::Refused(error.into()))
+    });
     // A server that went away needs no answer.
-    let _ = answerer.answer(answer, &[]).await;
+    let _ = answerer.answer(answer, &descriptors).await;
+}
+
+async fn helper(desk: Desk) -> Result<OwnedFd, Error> {
+    let Desk { server, configured, helpers, .. } = desk;
+    let started = spawn_blocking(move || helpers.start(server, &configured.helper)).await;
+    started.map_err(|error| Error::io("start of a helper")(std::io::Error::other(error)))?
 }
 
 /// The files may lie where reading takes its time.
-async fn tls(files: Option<Arc<PairFiles>>, seen: u64, serving: u64) -> Result<Answer, Error> {
+async fn tls(files: Option<Arc<crate::PairFiles>>, seen: u64, serving: u64) -> Result<Answer, Error> {
     let files = files.ok_or(Error::NoCertificate)?;
-    let pair = tokio::task::spawn_blocking(move || files.newer_than(seen, serving)).await;
+    let pair = spawn_blocking(move || files.newer_than(seen, serving)).await;
     Ok(Answer::Tls { pair: pair.map_err(|error| Error::io("TLS files")(std::io::Error::other(error)))? })
 }
 
@@ -83,7 +128,7 @@ mod tests {
         let (ours, theirs) = skep_keeper_protocol::pair().unwrap();
         let end = KeeperEnd::new(ours).unwrap();
         let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
-        let welcome = Welcome { settings: serde_json::json!({}), admin_key: None, swarm };
+        let welcome = Welcome { settings: serde_json::json!({}), admin_key: None, swarm, succeeds: false };
         end.welcome(&welcome, &[]).await.unwrap();
         let (server, ..) = ServerEnd::connect(theirs).await.unwrap();
 

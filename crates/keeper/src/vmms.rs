@@ -140,7 +140,11 @@ impl Vmms {
                 Ok((Answer::Committed, Vec::new()))
             }
             // Answered before it comes here.
-            Request::Tls { .. } => Err(Error::NoCertificate),
+            Request::Tls { .. }
+            | Request::Helper
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => Err(Error::NoCertificate),
             Request::List { after } => Ok((Answer::List { vms: self.list(after) }, Vec::new())),
             Request::Attach { vm } => {
                 let (launched, descriptors) = self.attach(vm)?;

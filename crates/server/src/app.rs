@@ -15,7 +15,6 @@ use axum::{
 };
 use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
-use skep_swarm::Swarm;
 use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -26,6 +25,7 @@ use crate::{
     entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
     extract::not_utf8,
+    helper::{Helper, StartHelper},
     key_uses::KeyUses,
     limits::{Limiter, Limits},
     metrics::{Metrics, Readings},
@@ -33,9 +33,11 @@ use crate::{
     origin::TrustedProxies,
     places::Places,
     request::observe,
+    restart::Restart,
     routes::{
         Routes,
         accounts::{self, AccountDesk},
+        admin,
         audit::{self, AuditReader},
         boot::BootDefaults,
         docs,
@@ -50,7 +52,7 @@ use crate::{
         waitlist::{self, WaitlistDesk},
         whoami,
     },
-    vms::Vms,
+    vms::{SwarmToCome, Vms},
     watchers::Watchers,
     workspaces::Workspaces,
 };
@@ -61,7 +63,11 @@ pub struct Parts {
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
     /// The swarm, or why there is none.
-    pub swarm: Result<Swarm, String>,
+    pub swarm: SwarmToCome,
+    /// Starts what starts programs on this machine.
+    pub helper: StartHelper,
+    /// Has another server take the place of this one.
+    pub restart: Restart,
     /// Where the server writes; health looks at its disk.
     pub data_dir: PathBuf,
     /// Where accounts get folders of their own.
@@ -88,10 +94,11 @@ pub struct Parts {
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
-    let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
+    let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, helper, restart, .. } = parts;
     let Parts { audit: queue, limits, proxies, closing, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
+    let places = Places::new(vms.clone(), Helper::new(helper));
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
@@ -103,7 +110,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         waitlist::public_routes(waitlist.clone()),
     ];
     let files_desk = FilesDesk {
-        places: Places::new(vms.clone()),
+        places: places.clone(),
         store: Arc::clone(&store),
         closing: closing.clone(),
         watchers: Watchers::default(),
@@ -118,7 +125,8 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         files::routes(files_desk),
-        exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
+        admin::routes(restart),
+        exec::routes(ExecDesk { vms, places, store: Arc::clone(&store), closing }),
     ];
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
     let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));

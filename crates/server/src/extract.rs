@@ -19,6 +19,14 @@ use crate::{
 pub(crate) trait Demand: Send + Sync + 'static {
     /// All of them.
     const SCOPES: &'static [Scope];
+
+    /// Refuses a key that lacks any of them.
+    ///
+    /// # Errors
+    /// `scope_missing`.
+    fn check(identity: &Identity) -> Result<(), Refusal> {
+        Self::SCOPES.iter().try_for_each(|scope| check_scope(identity, *scope))
+    }
 }
 
 macro_rules! demands {
@@ -47,6 +55,18 @@ demands! {
     SwarmWrite = [SwarmWrite],
     /// `swarm:exec`.
     SwarmExec = [SwarmExec],
+}
+
+/// `server:admin` for the server, or `swarm:exec` for a VM: what it is for stands in the body, which is looked at later.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExecAnywhere;
+
+impl Demand for ExecAnywhere {
+    const SCOPES: &'static [Scope] = &[Scope::SwarmExec];
+
+    fn check(identity: &Identity) -> Result<(), Refusal> {
+        check_scope(identity, Scope::ServerAdmin).or_else(|_| check_scope(identity, Scope::SwarmExec))
+    }
 }
 
 /// Whoever calls, with the proof that its key has the scopes.
@@ -89,7 +109,7 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
         let Some(identity) = parts.extensions.get::<Arc<Identity>>() else {
             return Err(Refusal::internal("a route that demands scopes stands outside the guarded routes"));
         };
-        D::SCOPES.iter().try_for_each(|scope| check_scope(identity, *scope))?;
+        D::check(identity)?;
         Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
     }
 }

@@ -2,13 +2,18 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use skep_api::{ErrorCode, Failure, Operation, Scope, VmRef, exec::VmField};
+use skep_api::{
+    ErrorCode, Failure, Operation, Scope, VmRef,
+    exec::{RunCommand, VmField},
+};
+use skep_channel::ExecStream;
 use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
 
 use crate::{
     auth::Identity,
     error::Refusal,
     extract::{check_scope, vm_of},
+    helper::Helper,
     trail::Trail,
     vms::Vms,
 };
@@ -17,6 +22,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Places {
     vms: Vms,
+    helper: Helper,
 }
 
 /// One of them.
@@ -46,8 +52,8 @@ impl Chosen {
 }
 
 impl Places {
-    pub(crate) fn new(vms: Vms) -> Self {
-        Self { vms }
+    pub(crate) fn new(vms: Vms, helper: Helper) -> Self {
+        Self { vms, helper }
     }
 
     /// Does an operation where the caller wants it done.
@@ -68,7 +74,11 @@ impl Places {
                 Ok(swarm.call(&caller.account.id, vm, &operation).await?)
             }
             Chosen::Workspace => {
-                let place = workspace(caller)?;
+                let roots = roots(caller)?;
+                if O::STARTS_PROGRAMS {
+                    return Ok(self.helper.run(roots, &operation).await?);
+                }
+                let place = workspace(roots);
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
         }
@@ -92,10 +102,30 @@ impl Places {
                 Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
             }
             Chosen::Workspace => {
-                let place = workspace(caller)?;
+                let place = workspace(roots(caller)?);
                 let content = content.unwrap_or_else(no_content);
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
+        }
+    }
+
+    /// Starts a command where the caller wants it started.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub(crate) async fn stream(
+        &self,
+        caller: &Identity,
+        chosen: Chosen,
+        command: RunCommand,
+    ) -> Result<ExecStream, Refusal> {
+        match chosen {
+            Chosen::Vm(vm) => {
+                check_scope(caller, Scope::SwarmExec)?;
+                let swarm = self.vms.reached_by(caller, vm).await?;
+                Ok(swarm.exec_stream(&caller.account.id, vm, command).await?)
+            }
+            Chosen::Workspace => Ok(self.helper.stream(roots(caller)?, &command).await?),
         }
     }
 
@@ -107,16 +137,21 @@ impl Places {
     }
 }
 
-/// The workspace of an account. No command runs in it.
-fn workspace(caller: &Identity) -> Result<Place, Failure> {
+/// The roots of an account, of which there is at least one.
+fn roots(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
     if let Some(vm) = caller.key.vm {
         let message = format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
     }
-    let roots: Vec<PathBuf> = caller.account.roots.iter().map(PathBuf::from).collect();
-    let Some(first) = roots.first().cloned() else {
+    if caller.account.roots.is_empty() {
         let message = "this account has no roots; whoever has `server:admin` gives it some";
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
-    };
-    Ok(Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new()).with_roots(roots))
+    }
+    Ok(caller.account.roots.iter().map(PathBuf::from).collect())
+}
+
+/// The workspace as this very process works on it, which starts no program there.
+fn workspace(roots: Vec<PathBuf>) -> Place {
+    let first = roots.first().cloned().unwrap_or_default();
+    Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new()).without_groups().with_roots(roots)
 }

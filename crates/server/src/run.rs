@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, middleware::from_fn};
+use axum::{
+    Router,
+    middleware::{from_fn, from_fn_with_state},
+};
 use axum_server::{Handle, Server};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
@@ -17,18 +20,18 @@ use hyper_util::{
 };
 use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
-use skep_swarm::Swarm;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    BootDefaults, Limits, TrustedProxies,
+    BootDefaults, Farewell, Limits, Restart, StartHelper, SwarmToCome, TrustedProxies,
     app::{Parts, router},
     audit::AuditQueue,
     chores::Chores,
     connection::{Door, track},
     key_uses::KeyUses,
     metrics::{self, Metrics},
+    restart::{FAREWELL, say_farewell},
     tls::{self, Certificates, warn_of_expiry},
 };
 
@@ -52,7 +55,11 @@ pub struct ServerOrder {
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
     /// The swarm, or why there is none.
-    pub swarm: Result<Swarm, String>,
+    pub swarm: SwarmToCome,
+    /// Starts what starts programs on this machine.
+    pub helper: StartHelper,
+    /// Has another server take the place of this one.
+    pub restart: Restart,
     /// Where the server writes.
     pub data_dir: PathBuf,
     /// Where accounts get folders of their own.
@@ -137,11 +144,12 @@ pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
     }
 }
 
-/// Serves until `shutdown` is ready; then no connection is taken any more, and requests under way have 30 seconds.
+/// Serves until `shutdown` is ready; then no connection is taken any more, and requests under way have 30 seconds. Where
+/// another server serves by then, connections are taken for a second more, and each caller is told to take another one.
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + Send) -> Result<(), Error> {
     let ServerOrder { listener, metrics_listener, tls, proxies, limits, .. } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
@@ -149,6 +157,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     let chores = Chores { store: Arc::clone(&order.store), uses: uses.clone(), audit: audit.clone() };
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
+    let (leaving, left) = watch::channel(false);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
     let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
     let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped);
@@ -157,6 +166,8 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     let parts = Parts {
         store: order.store,
         swarm: order.swarm,
+        helper: order.helper,
+        restart: order.restart,
         data_dir: order.data_dir,
         workspaces: order.workspaces,
         boot: order.boot,
@@ -169,8 +180,9 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
     let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
+    let router = router.layer(from_fn_with_state(left, say_farewell));
     let ended = tokio::select! {
-        ended = serve(server, router, shutdown, Stages { stopping, closing }) => ended,
+        ended = serve(server, router, shutdown, Stages { leaving, stopping, closing }) => ended,
         never = chores.regularly() => match never {},
         never = warn_of_expiry(tls) => match never {},
     };
@@ -180,6 +192,8 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
 
 /// How far the end is. Each becomes true once.
 struct Stages {
+    /// Callers are told to take another connection.
+    leaving: watch::Sender<bool>,
     /// Connections that wait for a request are closed.
     stopping: watch::Sender<bool>,
     /// Streams are cut off.
@@ -189,16 +203,22 @@ struct Stages {
 async fn serve(
     server: Server<SocketAddr, Door>,
     router: Router,
-    shutdown: impl Future<Output = ()> + Send,
+    shutdown: impl Future<Output = Farewell> + Send,
     stages: Stages,
 ) -> io::Result<()> {
     let handle = Handle::new();
     let serving =
         server.handle(handle.clone()).serve(router.into_make_service_with_connect_info::<SocketAddr>());
     let mut serving = std::pin::pin!(serving);
-    tokio::select! {
+    let farewell = tokio::select! {
         ended = &mut serving => return ended,
-        () = shutdown => {}
+        farewell = shutdown => farewell,
+    };
+    stages.leaving.send_replace(true);
+    if farewell == Farewell::Successor
+        && let Ok(ended) = timeout(FAREWELL, &mut serving).await
+    {
+        return ended;
     }
     tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
     stages.stopping.send_replace(true);

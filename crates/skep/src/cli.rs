@@ -6,7 +6,7 @@ use crate::{
     connection::EXIT_CODES,
     verbs::{
         account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep,
-        keys, ls, ps, restore, rm, serve, status, write,
+        helper, keys, ls, ps, restore, rm, serve, status, write,
     },
 };
 
@@ -69,6 +69,9 @@ pub(crate) enum Verb {
     /// The process that serves, started by the one that keeps the privileges.
     #[command(hide = true)]
     ServerProcess,
+    /// The process that starts programs for callers.
+    #[command(hide = true)]
+    Helper(helper::Helper),
     /// The process that jails itself and becomes a VMM.
     #[command(hide = true)]
     Stage,

@@ -5,11 +5,13 @@ mod bake_process;
 mod cli;
 mod connection;
 mod engine;
+mod helper_process;
 mod logging;
 mod output;
 mod place;
 mod privileges;
 mod random;
+mod reread;
 mod service;
 mod settings;
 mod signals;
@@ -23,8 +25,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep, keys,
-    ls, ps, restore, rm, serve, server_process, status, write,
+    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep,
+    helper, keys, ls, ps, restore, rm, serve, server_process, status, write,
 };
 
 fn main() -> ExitCode {
@@ -67,6 +69,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Restore(verb) => restore::run(verb),
         Verb::Config(verb) => config::run(verb),
         Verb::ServerProcess => server_process::run(),
+        Verb::Helper(verb) => helper::run(verb),
         Verb::Stage => Ok(skep_jail::stage::main()),
     }
 }

@@ -1,13 +1,23 @@
 //! What serving takes, whether one process does everything or the keeper started us.
 
-use std::{future::Future, net::TcpListener, sync::Arc};
+use std::{
+    future::Future,
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_server::{BootDefaults, Metrics, ServerOrder, tls::self_signed};
+use skep_api::{ErrorCode, Failure};
+use skep_keeper_protocol::ServerEnd;
+use skep_server::{
+    BootDefaults, Farewell, Metrics, Restart, ServerOrder, StartHelper, SwarmToCome, tls::self_signed,
+};
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
-use skep_swarm::Swarm;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -31,6 +41,47 @@ pub(crate) struct Listeners {
     pub(crate) api: TcpListener,
     /// Metrics without a key, where the settings ask for them.
     pub(crate) metrics: Option<TcpListener>,
+}
+
+/// What a server works with beside its own process.
+pub(crate) struct Others {
+    /// The swarm, or why there is none.
+    pub(crate) swarm: SwarmToCome,
+    /// What starts programs.
+    pub(crate) helper: StartHelper,
+    /// What has another server take our place.
+    pub(crate) restart: SuccessorKnown,
+    /// Whether nobody served before.
+    pub(crate) is_first: bool,
+}
+
+/// How another server is had, and whether it is had.
+pub(crate) struct SuccessorKnown {
+    pub(crate) restart: Restart,
+    pub(crate) succeeded: Arc<AtomicBool>,
+}
+
+/// A restart by asking the keeper.
+pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
+    let succeeded = Arc::new(AtomicBool::new(false));
+    let known = Arc::clone(&succeeded);
+    let restart: Restart = Arc::new(move || {
+        let (keeper, known) = (keeper.clone(), Arc::clone(&known));
+        Box::pin(async move {
+            keeper.restart().await?;
+            known.store(true, Ordering::Release);
+            Ok(())
+        })
+    });
+    SuccessorKnown { restart, succeeded }
+}
+
+/// A server without a keeper has nobody who would start another.
+pub(crate) fn no_restart() -> SuccessorKnown {
+    let message = "this server runs without root, and nobody would start another; stop it and start it again";
+    let restart: Restart =
+        Arc::new(move || Box::pin(async move { Err(Failure::new(ErrorCode::RestartRefused, message)) }));
+    SuccessorKnown { restart, succeeded: Arc::default() }
 }
 
 /// Opens the store, with the account `default`, its roots and its admin key.
@@ -60,10 +111,11 @@ pub(crate) async fn serve(
     Listeners { api: listener, metrics: metrics_listener }: Listeners,
     metrics: Metrics,
     store: Arc<dyn Store>,
-    swarm: Result<Swarm, String>,
+    others: Others,
     tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
+    let Others { swarm, helper, restart: SuccessorKnown { restart, succeeded }, is_first } = others;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be waited for")?;
     let shutdown = async move {
@@ -72,15 +124,24 @@ pub(crate) async fn serve(
             _ = interrupt.recv() => {}
             () = end => {}
         }
+        if succeeded.load(Ordering::Acquire) {
+            return Farewell::Successor;
+        }
         tell_service_manager(&[sd_notify::NotifyState::Stopping]);
+        Farewell::Nobody
     };
-    greet(settings, &listener, metrics_listener.as_ref(), swarm.as_ref().err(), tls.is_some())?;
+    if is_first {
+        let no_swarm = swarm.borrow().as_ref().and_then(|swarm| swarm.as_ref().err().cloned());
+        greet(settings, &listener, metrics_listener.as_ref(), no_swarm.as_ref(), tls.is_some())?;
+    }
     let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
     let order = ServerOrder {
         listener,
         store,
         swarm,
+        helper,
+        restart,
         data_dir: settings.server_dir(),
         workspaces: settings.workspaces(),
         boot,

@@ -154,11 +154,46 @@ impl std::error::Error for FileError {}
 ///
 /// Ends the process where the command line itself is wrong, or asks for help.
 pub(crate) fn parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, FileError> {
-    let matches = C::command().try_get_matches_from(arguments).unwrap_or_else(|error| error.exit());
+    if let Err(error) = C::command().try_get_matches_from(arguments) {
+        error.exit();
+    }
+    match try_parse(arguments) {
+        Ok(parsed) => Ok(parsed),
+        Err(TryError::File(error)) => Err(error),
+        Err(TryError::Line(error)) => error.exit(),
+    }
+}
+
+/// Why a command line cannot be followed.
+#[derive(Debug)]
+pub(crate) enum TryError {
+    /// The line itself, or the environment.
+    Line(clap::Error),
+    /// The file that it names.
+    File(FileError),
+}
+
+impl std::fmt::Display for TryError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Line(error) => f.write_str(&first_line(error)),
+            Self::File(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TryError {}
+
+/// The same for a process that goes on where it fails.
+///
+/// # Errors
+/// [`TryError`].
+pub(crate) fn try_parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, TryError> {
+    let matches = C::command().try_get_matches_from(arguments).map_err(TryError::Line)?;
     let matches = match named_file(&matches) {
         None => matches,
         Some((verbs, file)) => {
-            let fault = |why| FileError { file: file.clone(), why };
+            let fault = |why| TryError::File(FileError { file: file.clone(), why });
             let text = fs::read_to_string(&file).map_err(|error| fault(error.to_string()))?;
             let values = values(&text).map_err(fault)?;
             let command = with_defaults(C::command(), &verbs, &values);
@@ -166,7 +201,7 @@ pub(crate) fn parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) 
             command.try_get_matches_from(arguments).map_err(|error| fault(first_line(&error)))?
         }
     };
-    Ok(C::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+    C::from_arg_matches(&matches).map_err(TryError::Line)
 }
 
 fn first_line(error: &clap::Error) -> String {

@@ -180,7 +180,9 @@ pub enum Error {
         reason: String,
     },
     /// No room.
-    #[error("no room is left for `{path}`: the disk, or what this user may have of it, is full; remove what nobody needs")]
+    #[error(
+        "no room is left for `{path}`: the disk, or what this user may have of it, is full; remove what nobody needs"
+    )]
     DiskFull {
         /// As the caller named it.
         path: String,

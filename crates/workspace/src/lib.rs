@@ -4,6 +4,7 @@
 
 mod error;
 pub mod exec;
+mod fence;
 mod files;
 pub mod git;
 mod operations;
@@ -15,6 +16,7 @@ mod watch;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
+pub use fence::Fence;
 pub use operations::{Run, run_by_name};
 pub use place::Place;
 pub use roots::Roots;

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use crate::{Commands, Error, Roots};
+use crate::{Commands, Error, Fence, Roots};
 
 /// One place below one root. Cheap to clone; clones share the commands that run here.
 #[derive(Debug, Clone)]
@@ -15,12 +15,12 @@ pub struct Place {
     commands: Commands,
     call: Option<Arc<str>>,
     folders: Arc<[PathBuf]>,
+    fence: Option<Fence>,
     roots: Arc<OnceLock<Arc<Roots>>>,
 }
 
 #[derive(Debug, Clone)]
 struct Ground {
-    root: PathBuf,
     default_cwd: PathBuf,
     env: BTreeMap<String, String>,
 }
@@ -34,13 +34,14 @@ impl Place {
         env: BTreeMap<String, String>,
         cgroup_parent: impl Into<PathBuf>,
     ) -> Self {
-        let ground = Ground { root: root.into(), default_cwd: default_cwd.into(), env };
-        let folders = Arc::from([ground.root.clone()]);
+        let ground = Ground { default_cwd: default_cwd.into(), env };
+        let folders = Arc::from([root.into()]);
         Self {
             ground: Arc::new(ground),
-            commands: Commands::new(cgroup_parent.into()),
+            commands: Commands::new(Some(cgroup_parent.into())),
             call: None,
             folders,
+            fence: None,
             roots: Arc::default(),
         }
     }
@@ -67,6 +68,24 @@ impl Place {
         Self { folders: roots.into_iter().collect(), roots: Arc::default(), ..self }
     }
 
+    /// The same place, where nobody may make control groups: of a command, what descends from its shell is ended.
+    #[must_use]
+    pub fn without_groups(self) -> Self {
+        Self { commands: Commands::new(None), ..self }
+    }
+
+    /// The same place for one account: its files lie in these folders, the first of which is where its commands start and
+    /// their home, and every program that is started enters this fence first.
+    #[must_use]
+    pub fn for_account(&self, roots: Vec<PathBuf>, fence: Fence) -> Self {
+        let mut ground = Ground::clone(&self.ground);
+        if let Some(first) = roots.first() {
+            ground.default_cwd.clone_from(first);
+            ground.env.insert("HOME".to_owned(), first.display().to_string());
+        }
+        Self { ground: Arc::new(ground), fence: Some(fence), ..self.clone().with_roots(roots) }
+    }
+
     /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
@@ -87,8 +106,14 @@ impl Place {
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
     }
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.ground.root
+    /// The folders themselves, as the kernel names them.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = PathBuf> {
+        self.folders.iter().filter_map(|folder| folder.canonicalize().ok())
+    }
+
+    /// What every program does first that is started here, whatever starts it.
+    pub(crate) fn fence(&self) -> Option<&Fence> {
+        self.fence.as_ref()
     }
 
     pub(crate) fn default_cwd(&self) -> &Path {

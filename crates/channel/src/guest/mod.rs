@@ -10,12 +10,12 @@ use futures_util::Stream;
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use skep_api::{
-    Failure,
+    ErrorCode, Failure,
     exec::{ExecEvent, RunCommand},
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{Content, HandOut, HandOutReport, Identity, IdentityReport};
+use crate::{Content, Ground, HandOut, HandOutReport, Identity, IdentityReport};
 use link::{Link, Session};
 
 /// The events of a command, each with the offset of its first byte in its stream.
@@ -25,6 +25,11 @@ pub type Events = Pin<Box<dyn Stream<Item = (u64, ExecEvent)> + Send>>;
 pub trait Handler: Clone + Send + Sync + 'static {
     /// The longest body that there is memory for, in bytes.
     fn request_limit(&self) -> usize;
+    /// The handler of a call on this ground. A guest has one owner, and no ground but its own.
+    fn on(&self, ground: Ground) -> Result<Self, Failure> {
+        let message = format!("this place has roots of its own, and none for {} others", ground.roots.len());
+        Err(Failure::new(ErrorCode::PathOutsideRoots, message))
+    }
     /// Becomes another machine, and tells what it reads back.
     fn take_identity(
         &self,

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure};
 
 use super::{Events, Handler};
-use crate::{head, wire};
+use crate::{ground::GROUND, head, wire};
 
 /// The header that carries a call's id.
 const CALL: HeaderName = HeaderName::from_static("skep-call");
@@ -29,6 +29,10 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
 
 async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
+    let handler = match head.headers.get(GROUND) {
+        Some(ground) => handler.on(parse(ground.as_bytes())?)?,
+        None => handler,
+    };
     let limit = handler.request_limit();
     let path: Vec<&str> = head.uri.path().trim_start_matches('/').split('/').collect();
     match (&head.method, path.as_slice()) {
@@ -54,9 +58,8 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
             Ok(respond(StatusCode::OK, whole(answer)))
         }
         (&Method::POST, ["streams", name]) => {
-            let malformed = |error| {
-                Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"))
-            };
+            let malformed =
+                |error| Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"));
             let (request, content) = head::split(body, limit).await.map_err(malformed)?;
             let (answer, content) = handler.run_streamed(name, request, content).await?;
             Ok(respond(StatusCode::OK, head::join(&answer, content)))

@@ -19,6 +19,9 @@ pub enum Error {
     /// An answer that makes no sense.
     #[error("the VM's agent answered what makes no sense: {0}")]
     Malformed(String),
+    /// The ground cannot stand in a header.
+    #[error("the roots of this account are more than fit into a call; name fewer or shorter ones")]
+    Ground,
     /// The operation cannot be told as JSON.
     #[error("internal error")]
     Unspeakable(#[source] serde_json::Error),
@@ -29,6 +32,7 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(failure) => failure.code,
+            Self::Ground => ErrorCode::InvalidValue,
             Self::Ended => ErrorCode::VmEnded,
             Self::Silent(_) => ErrorCode::GuestTimeout,
             Self::Malformed(_) | Self::Unspeakable(_) => ErrorCode::Internal,

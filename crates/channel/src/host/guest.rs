@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     body::Incoming,
@@ -24,7 +24,7 @@ use tokio::{
 use ulid::Ulid;
 
 use super::{Error, ExecStream, cancel::CancelOnDrop, line::Line, resync::resync};
-use crate::{HandOut, HandOutReport, Identity, IdentityReport, head::Stream};
+use crate::{Ground, HandOut, HandOutReport, Identity, IdentityReport, ground::GROUND, head::Stream};
 
 /// The longest JSON answer, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -32,6 +32,8 @@ const ANSWER_BYTES: usize = 64 << 20;
 const REFUSAL_BYTES: usize = 64 << 10;
 /// Uploads at once. Each may fill a window of 256 KiB in the guest, whose whole connection has 4 MiB.
 const UPLOADS: usize = 8;
+/// The longest ground: the guest takes 16 KiB of headers.
+const GROUND_BYTES: usize = 12 << 10;
 /// How long an identity, a cancellation or the first word of a stream may take.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 /// How long the guest may take to come to rest: it runs each program once, in emulation.
@@ -48,6 +50,7 @@ pub struct Guest {
     runtime: Handle,
     /// Room for uploads: the connection's window is every request's.
     uploads: Arc<Semaphore>,
+    ground: Option<HeaderValue>,
 }
 
 impl Guest {
@@ -81,7 +84,17 @@ impl Guest {
             }
             ended.send_replace(true);
         });
-        Ok(Self { requests, closed, runtime, uploads: Arc::new(Semaphore::new(UPLOADS)) })
+        Ok(Self { requests, closed, runtime, uploads: Arc::new(Semaphore::new(UPLOADS)), ground: None })
+    }
+
+    /// The same, for calls on this ground.
+    ///
+    /// # Errors
+    /// [`Error::Ground`] where it does not fit into a header.
+    pub fn on(&self, ground: &Ground) -> Result<Self, Error> {
+        let text = serde_json::to_vec(ground).ok().filter(|text| text.len() <= GROUND_BYTES);
+        let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::Ground)?;
+        Ok(Self { ground: Some(value), ..self.clone() })
     }
 
     /// Gives the guest its identity, and returns what it reads back. Compare it with [`IdentityReport::proves`].
@@ -216,7 +229,8 @@ impl Guest {
     }
 
     /// The answer's head, or the guest's refusal.
-    pub(super) async fn send(&self, request: Request<Stream>) -> Result<Response<Incoming>, Error> {
+    pub(super) async fn send(&self, mut request: Request<Stream>) -> Result<Response<Incoming>, Error> {
+        request.headers_mut().extend(self.ground.clone().map(|ground| (GROUND, ground)));
         let answer = match self.requests.clone().send_request(request).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.verdict(&error).await),
@@ -298,7 +312,10 @@ fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Stream>, E
     request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).map_err(malformed)
 }
 
-pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(super) async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     timeout(limit, answer).await.map_err(|_| Error::Silent(limit))?
 }
 

@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
     sync::watch,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::Layer;
@@ -36,6 +36,8 @@ use crate::{
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of a TLS connection: a record with a handshake in it.
 const TLS_HANDSHAKE: u8 = 0x16;
+/// How long the first words of a connection may take once the server stops.
+const FIRST_WORDS: Duration = Duration::from_millis(300);
 /// How often it is said at the most that connections are turned away.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
@@ -92,7 +94,7 @@ impl Inner {
         let mut stopping = self.stopping.clone();
         let (stream, first) = tokio::select! {
             greeted = timeout(self.limits.header_timeout, self.greet(stream)) => greeted??,
-            _ = stopping.wait_for(|stopping| *stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            () = stopped(&mut stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
         let encrypted = Encrypted(matches!(stream, Wire::Tls(_)));
         let (tempo, unread) = (Tempo::new(), Unread::default());
@@ -134,6 +136,12 @@ impl Inner {
             );
         }
     }
+}
+
+/// Waits until nobody is let in any more. Who was accepted right before has its first words on their way.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+    sleep(FIRST_WORDS).await;
 }
 
 /// Reads until it is clear whether this is HTTP/2.

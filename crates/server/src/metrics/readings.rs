@@ -67,9 +67,9 @@ impl Readings {
         registry.register_with_unit("uptime", "Since the server began", Unit::Seconds, seconds);
         let store = self.store.ping(PING_LIMIT).await.is_ok();
         flag(registry, "store_up", "Whether the store takes commands", store);
-        let working = self.vms.swarm().ok().filter(|swarm| swarm.health().is_ok());
+        let working = self.vms.swarm_now().ok().filter(|swarm| swarm.health().is_ok());
         flag(registry, "swarm_up", "Whether VMs can be booted", working.is_some());
-        let figures = match self.vms.swarm() {
+        let figures = match self.vms.swarm_now() {
             Ok(swarm) => swarm.figures().await,
             Err(_) => Figures::default(),
         };

@@ -141,7 +141,7 @@ fn lift_descriptions(value: &mut Value) {
     }
 }
 
-/// Where the path names the VM, the body does not; where it does not, the body must.
+/// Where the path names the VM, the body does not.
 fn exec_bodies(document: &mut Value) {
     let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else {
         return;
@@ -153,9 +153,6 @@ fn exec_bodies(document: &mut Value) {
         properties.remove("vm");
     }
     request["description"] = json!("The body of `POST /api/exec`.");
-    request["required"] = json!(["command", "vm"]);
-    let description = request["properties"]["vm"]["description"].take();
-    request["properties"]["vm"] = json!({"$ref": "#/components/schemas/VmField", "description": description});
     schemas.insert("ExecInVmRequest".to_owned(), inside);
     let body = "/paths/~1api~1swarm~1vm~1{pid}~1exec/post/requestBody/content/application~1json/schema";
     if let Some(schema) = document.pointer_mut(body) {

@@ -80,7 +80,8 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("session", "Sessions of browsers"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("files", "Files of the workspace, or of a VM"),
-        tag("exec", "Commands inside VMs"),
+        tag("exec", "Commands, on the server or inside VMs"),
+        tag("server", "The server itself"),
         tag("metrics", "What the server does, in figures"),
         tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),
@@ -108,7 +109,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
 }
 
 /// What a reader needs to know before the first call.
-const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them.\n\n\
+const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them, or on the server.\n\n\
     Every refusal is `{error, message}` with its stable code in the header `Skep-Error`. Every answer carries \
     `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.\n\n\
     Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.";
@@ -241,18 +242,21 @@ fn add_session(operation: &mut Operation) {
     if is_public(operation) || operation.operation_id.as_deref() == Some(BEGINS_SESSION) {
         return;
     }
-    let scopes = scopes(operation);
+    let all: Vec<Vec<String>> = operation.security.iter().flatten().map(scopes_of).collect();
     if let Some(security) = &mut operation.security {
-        security.push(SecurityRequirement::new("session", scopes));
+        security.extend(all.into_iter().map(|scopes| SecurityRequirement::new("session", scopes)));
     }
 }
 
-/// The scopes that an operation needs. They can be read in no other way.
+/// The scopes that an operation needs; of those that it needs in one place or another, those of the first.
 fn scopes(operation: &Operation) -> Vec<String> {
-    let first = operation.security.as_ref().and_then(|security| security.first());
-    let first = first.and_then(|one| serde_json::to_value(one).ok());
-    let scopes = first.and_then(|one| serde_json::from_value(one.get("bearer")?.clone()).ok());
-    scopes.unwrap_or_default()
+    operation.security.iter().flatten().map(scopes_of).next().unwrap_or_default()
+}
+
+/// They can be read in no other way.
+fn scopes_of(requirement: &SecurityRequirement) -> Vec<String> {
+    let written = serde_json::to_value(requirement).ok();
+    written.and_then(|one| serde_json::from_value(one.get("bearer")?.clone()).ok()).unwrap_or_default()
 }
 
 fn add_headers(status: &str, response: &mut Response) {

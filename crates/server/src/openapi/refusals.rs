@@ -62,6 +62,13 @@ refusals! {
         PermissionDenied, PreconditionFailed, NotText, TooManyLinks, TooDeep, DiskFull, BodyTooLarge, SwarmUnavailable,
         ShuttingDown, GuestTimeout,
     ],
+    /// Of a restart.
+    RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
+    /// Of a command on the server, or in a VM.
+    ExecAnywhereRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
+        SwarmUnavailable, ShuttingDown, GuestTimeout,
+    ],
     /// Of a command in a VM.
     ExecRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,

@@ -240,7 +240,7 @@ impl AccountDesk {
     }
 
     async fn delete_with_vms(&self, account: AccountId, request_id: &str) -> Result<DeletedAccount, Refusal> {
-        let swarm = self.vms.swarm()?;
+        let swarm = self.vms.swarm().await?;
         // First the keys: then only boots that are under way can come on record yet.
         let (at, words) = (Timestamp::now(), Some(request_id.to_owned()));
         let keys = self.store.revoke_all_keys(RevokeAllKeys { account, except: None, at, request_id: words });

@@ -1,4 +1,4 @@
-//! Commands inside VMs: `POST /api/swarm/vm/{pid}/exec`, `POST /api/exec` with `vm`, and the way back to a streamed one.
+//! Commands: `POST /api/exec` on the server or in a VM, `POST /api/swarm/vm/{pid}/exec`, and the way back to a streamed one.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Deserialize;
 use skep_api::{
-    ErrorCode, Failure, VmRef,
+    ErrorCode, Failure, Scope,
     exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand},
 };
 use skep_store::Store;
@@ -17,13 +17,18 @@ use tokio::sync::watch;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{Routes, boot::check_env, exec_stream};
+use super::{
+    Routes,
+    boot::check_env,
+    exec_stream::{self, Home},
+};
 use crate::{
     auth::Identity,
     body::Object,
     error::Refusal,
-    extract::{Call, Caller, ExecPath, NoParameters, Query, SwarmExec, VmPath, vm_of},
-    openapi::refusals::{ExecAgainRefused, ExecRefused},
+    extract::{Call, Caller, ExecAnywhere, ExecPath, NoParameters, Query, SwarmExec, VmPath},
+    openapi::refusals::{ExecAgainRefused, ExecAnywhereRefused, ExecRefused},
+    places::{Chosen, Places},
     vms::Vms,
 };
 
@@ -32,6 +37,8 @@ use crate::{
 pub(crate) struct ExecDesk {
     /// The swarm, or why there is none.
     pub vms: Vms,
+    /// Where commands run.
+    pub places: Places,
     /// Where a streaming caller's key is looked up again.
     pub store: Arc<dyn Store>,
     /// True when the server is about to cut off those who are still there.
@@ -49,36 +56,41 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
 
 /// Run a command
 ///
-/// Runs `command` by `/bin/sh -c` inside the VM that `vm` names. It answers when the shell has ended; a caller that goes
+/// Runs `command` by `/bin/sh -c`: on the server, which takes `server:admin`, or inside the VM that `vm` names, which takes
+/// `swarm:exec` alone. On the server it runs as the workspace's user and reaches the account's roots and what is installed,
+/// but neither the server's data nor its processes. It answers when the shell has ended; a caller that goes
 /// away ends its command. With `stream: true` the answer is a stream of the events `stdout` and `stderr`
 /// (`{data, offset}`) and `exit`, the last; an `error` event (`{error, message, code}`) ends a stream whose command's end
-/// is unknown. Its header `Skep-Exec-Id` is the command's id, to come back to it where the server ended meanwhile.
+/// is unknown. Its header `Skep-Exec-Id` is the command's id, to come back to one in a VM where the server ended meanwhile.
 #[utoipa::path(
-    post, path = "/api/exec", tag = "exec", operation_id = "exec", security(("bearer" = ["swarm:exec"])),
-    request_body(content = ExecRequest, example = json!({"vm": 4242, "command": "uname -n"})),
+    post, path = "/api/exec", tag = "exec", operation_id = "exec",
+    security(("bearer" = ["swarm:exec"]), ("bearer" = ["server:admin"])),
+    request_body(content = ExecRequest, examples(
+        ("In a VM" = (value = json!({"vm": 4242, "command": "uname -n"}))),
+        ("On the server" = (value = json!({"command": "ls"}))),
+    )),
     responses(
         (status = 200, description = "How the command ended", content(
             (ExecOutcome = "application/json"), (String = "text/event-stream")
         )),
-        ExecRefused,
+        ExecAnywhereRefused,
     )
 )]
 async fn exec(
     State(desk): State<ExecDesk>,
-    caller: Caller<SwarmExec>,
+    caller: Caller<ExecAnywhere>,
     _: Query<NoParameters>,
     call: Call,
     object: Object,
 ) -> Result<Response, Refusal> {
     let (request, timeout_ms) = read(object)?;
-    let Some(vm) = request.vm.as_ref().map(|vm| vm.as_text()) else {
-        let message = "`vm` is missing: commands run inside VMs; name one by its pid or id";
-        return Err(Refusal::new(ErrorCode::MissingParameter, message));
-    };
+    let scope = if request.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin };
+    caller.needs(scope)?;
+    let vm = request.vm.clone();
     let (command, streamed) = command(request, timeout_ms)?;
-    let vm = vm_of(&vm)?;
-    call.trail.acts_on(vm);
-    run(&desk, &caller, vm, command, streamed).await
+    let chosen = Chosen::by_field(vm.as_ref())?;
+    Places::note(&chosen, &call.trail);
+    run(&desk, &caller, chosen, command, streamed).await
 }
 
 /// Run a command in a VM
@@ -109,7 +121,7 @@ async fn exec_in_vm(
         return Err(Refusal::new(ErrorCode::UnknownField, message));
     }
     let (command, streamed) = command(request, timeout_ms)?;
-    run(&desk, &caller, path.vm()?, command, streamed).await
+    run(&desk, &caller, Chosen::Vm(path.vm()?), command, streamed).await
 }
 
 /// Where to come back to.
@@ -152,22 +164,22 @@ async fn exec_again(
     let swarm = desk.vms.reached_by(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
     let events = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
-    Ok(exec_stream::answer(events, &desk, caller.key.clone()))
+    Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm))
 }
 
 async fn run(
     desk: &ExecDesk,
     caller: &Identity,
-    vm: VmRef,
+    chosen: Chosen,
     command: RunCommand,
     streamed: bool,
 ) -> Result<Response, Refusal> {
-    let swarm = desk.vms.reached_by(caller, vm).await?;
     if streamed {
-        let events = swarm.exec_stream(&caller.account.id, vm, command).await?;
-        return Ok(exec_stream::answer(events, desk, caller.key.clone()));
+        let home = Home::of(&chosen);
+        let events = desk.places.stream(caller, chosen, command).await?;
+        return Ok(exec_stream::answer(events, desk, caller.key.clone(), home));
     }
-    Ok(Json(swarm.call(&caller.account.id, vm, &command).await?).into_response())
+    Ok(Json(desk.places.run(caller, chosen, command).await?).into_response())
 }
 
 /// The body, and its timeout in milliseconds.

@@ -17,16 +17,24 @@ use skep_api::{
 use skep_swarm::{ExecEvent, ExecStream};
 
 use super::exec::ExecDesk;
-use crate::{error, error::Refusal, key_watch::{closed, key_lost}, pieces::Pieces};
+use crate::{
+    error,
+    error::Refusal,
+    helper,
+    key_watch::{closed, key_lost},
+    pieces::Pieces,
+    places::Chosen,
+};
 
 /// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The answer that streams these events for as long as the key holds and the server serves.
-pub(super) fn answer(events: ExecStream, desk: &ExecDesk, key: Key) -> Response {
+pub(super) fn answer(events: ExecStream, desk: &ExecDesk, key: Key, home: Home) -> Response {
     let id = HeaderValue::from_str(events.id());
     let run = Run {
         events: Some(events),
+        home,
         stdout: Text::default(),
         stderr: Text::default(),
         key_lost: Box::pin(key_lost(Arc::clone(&desk.store), key)),
@@ -37,6 +45,30 @@ pub(super) fn answer(events: ExecStream, desk: &ExecDesk, key: Key) -> Response 
     // Ids are of our own making, so they fit into a header.
     answer.headers_mut().extend(id.map(|id| (HeaderName::from_static(EXEC_ID_HEADER), id)));
     answer
+}
+
+/// Where a command runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Home {
+    Server,
+    Vm,
+}
+
+impl Home {
+    pub(super) fn of(chosen: &Chosen) -> Self {
+        match chosen {
+            Chosen::Workspace => Self::Server,
+            Chosen::Vm(_) => Self::Vm,
+        }
+    }
+
+    /// Why the events of a command broke off.
+    fn told(self, error: skep_channel::Error) -> Refusal {
+        match self {
+            Self::Server => helper::told(error).into(),
+            Self::Vm => skep_swarm::Error::from(error).into(),
+        }
+    }
 }
 
 /// One of the two output streams.
@@ -69,6 +101,7 @@ impl Text {
 struct Run {
     /// `None` once it ended.
     events: Option<ExecStream>,
+    home: Home,
     stdout: Text,
     stderr: Text,
     /// Lives on from event to event: a look-up that each event cut short would never end while a command floods its output.
@@ -105,18 +138,23 @@ impl Run {
                 last.push(event("exit", &exit));
                 Some(last)
             }
-            Some(Err(error)) => Some(self.broken(skep_swarm::Error::from(error).into())),
+            Some(Err(error)) => Some(self.broken(self.home.told(error))),
             None => Some(self.broken(Refusal::internal("a command's events ended without its exit"))),
         }
     }
 
-    /// The command runs on, for whoever comes back to it.
+    /// In a VM the command runs on, for whoever comes back to it.
     fn leave(&mut self) -> Vec<Event> {
-        if let Some(events) = self.events.take() {
-            events.leave();
-        }
-        let message = "the server ends; the command runs on: come back to it by its id, which the header \
-                       `Skep-Exec-Id` named, with the last offsets";
+        let message = match self.home {
+            Home::Vm => {
+                if let Some(events) = self.events.take() {
+                    events.leave();
+                }
+                "the server ends; the command runs on: come back to it by its id, which the header `Skep-Exec-Id` named, \
+                 with the last offsets"
+            }
+            Home::Server => "the server ends, and the command with it; run it again",
+        };
         self.broken(Refusal::new(ErrorCode::ShuttingDown, message))
     }
 

@@ -78,7 +78,7 @@ async fn health(State(vitals): State<Vitals>, _: Query<NoParameters>) -> Answer<
 
 /// This answer is public, so the reason, which may name paths, stands only in the log and in `skep doctor`.
 fn engine_check(vms: &Vms) -> String {
-    let working = vms.swarm().map_err(|failure| failure.message).and_then(|swarm| swarm.health());
+    let working = vms.swarm_now().map_err(|failure| failure.message).and_then(|swarm| swarm.health());
     match working {
         Ok(()) => FINE.to_owned(),
         Err(reason) => {

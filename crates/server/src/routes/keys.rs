@@ -124,7 +124,7 @@ impl KeyDesk {
 async fn bound_vm(vms: &Vms, account: AccountId, granted: &KeyGrant) -> Result<Option<VmId>, Refusal> {
     let Some(field) = &granted.vm else { return Ok(None) };
     let vm = vm_of(&field.as_text())?;
-    Ok(Some(vms.swarm()?.vm(&account, vm).await?.id))
+    Ok(Some(vms.swarm().await?.vm(&account, vm).await?.id))
 }
 
 /// Read a key

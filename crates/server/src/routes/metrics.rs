@@ -46,7 +46,7 @@ async fn metrics(
     let text = if sees_all {
         readings.whole(format).await?
     } else {
-        let vms = match readings.vms.swarm() {
+        let vms = match readings.vms.swarm_now() {
             Ok(swarm) => swarm.status(&caller.account.id).await?.vms,
             Err(_) => Vec::new(),
         };

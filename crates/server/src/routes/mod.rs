@@ -5,6 +5,7 @@ use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
 
 pub(crate) mod accounts;
+pub(crate) mod admin;
 pub(crate) mod audit;
 pub(crate) mod boot;
 pub(crate) mod docs;

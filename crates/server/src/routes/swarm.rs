@@ -50,7 +50,7 @@ async fn status(
     caller: Caller<SwarmRead>,
     _: Query<NoParameters>,
 ) -> Answer<SwarmStatus> {
-    match desk.vms.swarm() {
+    match desk.vms.swarm().await {
         Ok(swarm) => Ok(Json(swarm.status(&caller.account.id).await?)),
         Err(_) => Ok(Json(SwarmStatus {
             vms: Vec::new(),
@@ -85,7 +85,7 @@ async fn boot(
     // Where an account may have none, the quota's own refusal says so.
     let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
     let order = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
-    let booted = desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?;
+    let booted = desk.vms.swarm().await?.boot(&account.id, &account.limits, order).await?;
     match booted.vms.as_slice() {
         [] => {}
         [one] => call.trail.acts_on(one.id),
@@ -113,7 +113,7 @@ async fn cleanup(
     _: NoBody,
 ) -> Answer<CleanupAnswer> {
     call.trail.acts_on(caller.account.id);
-    let terminated = desk.vms.swarm()?.cleanup(&caller.account.id, call.id.as_str()).await?;
+    let terminated = desk.vms.swarm().await?.cleanup(&caller.account.id, call.id.as_str()).await?;
     Ok(Json(CleanupAnswer { terminated }))
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod exec;
 pub(crate) mod find;
 pub(crate) mod git;
 pub(crate) mod grep;
+pub(crate) mod helper;
 pub(crate) mod keys;
 pub(crate) mod ls;
 pub(crate) mod ps;

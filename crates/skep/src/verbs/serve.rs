@@ -16,15 +16,15 @@ use anyhow::{Context, bail};
 use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, KeeperOrder, PairFiles, Started, SwarmOrder, VmLimits, holder};
+use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
-use skep_server::Metrics;
+use skep_server::{Metrics, swarm_at_hand};
 
 use super::bake::bakery;
 use crate::{
-    admin_key, engine, logging, output,
-    service::{self, Listeners},
-    settings::{Settings, TlsSource},
+    admin_key, engine, helper_process, logging, output, reread,
+    service::{self, Listeners, Others},
+    settings::Settings,
     templates::BaseTemplate,
     tls::{Holder, Tls},
 };
@@ -41,7 +41,7 @@ const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
@@ -49,17 +49,16 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     if let Some((_, error)) = check(&settings).into_iter().next() {
         return Err(error);
     }
-    let source = settings.transport.tls_source()?;
     logging::begin(&settings)?;
     if rustix::process::geteuid().is_root() {
-        return keep(&settings, source);
+        return keep(&settings);
     }
     serve_alone(&settings)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What is wrong with settings that each may be, but not together or not here, by their names.
-pub(super) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
+pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
     let metrics = settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address);
     let guarded = settings.transport.is_guarded();
     let checks = [
@@ -72,16 +71,12 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
 }
 
 /// The keeper, until it is told to stop.
-fn keep(settings: &Settings, source: TlsSource) -> anyhow::Result<ExitCode> {
+fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
     refuse_second(&settings.data_dir)?;
-    let tls = match source {
-        TlsSource::Files { certificate, key } => Some(PairFiles::open(certificate, key)?),
-        TlsSource::PlainText | TlsSource::SelfSigned => None,
-    };
+    let configured = reread::configured(settings)?;
     let order = KeeperOrder {
         data_dir: settings.data_dir.clone(),
         listen: [settings.listen].into_iter().chain(settings.metrics_listen).collect(),
-        tls,
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
         // Not its path: an upgrade replaces the file while an old keeper still runs.
@@ -91,7 +86,8 @@ fn keep(settings: &Settings, source: TlsSource) -> anyhow::Result<ExitCode> {
             .into_iter()
             .filter_map(|name| Some((name.to_owned(), env::var(name).ok()?)))
             .collect(),
-        settings: serde_json::to_value(settings)?,
+        configured,
+        reread: reread::reread(settings.clone()),
         grace: GRACE,
         swarm: swarm(settings).map_err(|error| {
             let reason = output::one_line(&error);
@@ -166,8 +162,13 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
         let tls = Tls::of(settings, Holder::Us).await?;
         let metrics = Metrics::default();
         let store = service::open_store(settings, Some(admin_key), &metrics).await?;
-        let no_swarm = Err(NO_ROOT.to_owned());
-        service::serve(settings, listeners, metrics, store, no_swarm, tls, std::future::pending()).await
+        let others = Others {
+            swarm: swarm_at_hand(Err(NO_ROOT.to_owned())),
+            helper: helper_process::by_us(settings),
+            restart: service::no_restart(),
+            is_first: true,
+        };
+        service::serve(settings, listeners, metrics, store, others, tls, std::future::pending()).await
     })
 }
 

@@ -16,15 +16,17 @@ use rustix::fs::{FileType, fstat};
 use skep_engine::Driver;
 use skep_keeper_protocol::{ServerEnd, SwarmAbility, Welcome, peek_welcome};
 use skep_server::{
-    Metrics,
+    Metrics, SwarmToCome,
     confine::{Confinement, Reach, Rules, confine},
+    swarm_at_hand,
 };
 use skep_store::Store;
 use skep_swarm::{Parts, Swarm};
+use tokio::sync::watch;
 
 use crate::{
-    engine, logging,
-    service::{self, AdminKey, Listeners},
+    engine, helper_process, logging, output,
+    service::{self, AdminKey, Listeners, Others},
     settings::Settings,
     tls::{Holder, Tls},
 };
@@ -38,11 +40,12 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let settings: Settings =
         serde_json::from_value(welcome.settings).context("the keeper's settings are not ours")?;
     logging::begin(&settings)?;
-    make_workspace(&settings)?;
-    confine_to(&settings)?;
+    let prepared = make_workspace(&settings).and_then(|()| confine_to(&settings));
     // Only now: threads that exist before are not confined.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("the asynchronous runtime could not start")?.block_on(serve(keeper, settings))?;
+    runtime
+        .context("the asynchronous runtime could not start")?
+        .block_on(serve(keeper, settings, prepared))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -95,9 +98,27 @@ fn rules() -> Rules {
     }
 }
 
-async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
+async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>) -> anyhow::Result<()> {
     let (keeper, welcome, listeners) = ServerEnd::connect(keeper).await?;
-    let Welcome { admin_key, swarm, .. } = welcome;
+    let succeeds = welcome.succeeds;
+    let served = match prepared {
+        Ok(()) => serve_as(keeper.clone(), welcome, listeners, settings).await,
+        refused => refused,
+    };
+    if let (true, Err(error)) = (succeeds, &served) {
+        // Whoever asked for the restart is told. Where we served already, nobody waits for this.
+        let _ = keeper.unable(output::one_line(error)).await;
+    }
+    served
+}
+
+async fn serve_as(
+    keeper: ServerEnd,
+    welcome: Welcome,
+    listeners: Vec<OwnedFd>,
+    settings: Settings,
+) -> anyhow::Result<()> {
+    let Welcome { admin_key, swarm, succeeds, .. } = welcome;
     let admin_key = admin_key
         .map(|key| {
             Ok::<_, skep_accounts::Refusal>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix })
@@ -107,10 +128,17 @@ async fn serve(keeper: OwnedFd, settings: Settings) -> anyhow::Result<()> {
     let tls = Tls::of(&settings, Holder::Keeper(keeper.clone())).await?;
     let metrics = Metrics::default();
     let store = service::open_store(&settings, admin_key, &metrics).await?;
-    let swarm = start_swarm(&keeper, Arc::clone(&store), swarm, settings.pool_size, metrics.clone()).await?;
+    let begin = start_swarm(keeper.clone(), Arc::clone(&store), swarm, settings.pool_size, metrics.clone());
+    let swarm = if succeeds { take_over(keeper.clone(), begin) } else { swarm_at_hand(begin.await?) };
+    let others = Others {
+        swarm,
+        helper: helper_process::by_keeper(keeper.clone()),
+        restart: service::restart_by(keeper.clone()),
+        is_first: !succeeds,
+    };
     // A server without its keeper could not end what it boots.
     let gone = async move { keeper.closed().await };
-    service::serve(&settings, listeners, metrics, store, swarm, tls, gone).await
+    service::serve(&settings, listeners, metrics, store, others, tls, gone).await
 }
 
 /// The listening sockets, in the order in which the keeper was told to bind them.
@@ -125,8 +153,28 @@ fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listener
     }
 }
 
+/// The swarm of a server that takes another's place: that one's streams to the VMs must be closed first. We serve meanwhile.
+fn take_over(
+    keeper: ServerEnd,
+    begin: impl Future<Output = anyhow::Result<Result<Swarm, String>>> + Send + 'static,
+) -> SwarmToCome {
+    let (tell, coming) = watch::channel(None);
+    tokio::spawn(async move {
+        let swarm = match keeper.ready().await {
+            Ok(()) => begin.await,
+            Err(error) => Err(error.into()),
+        };
+        tell.send_replace(Some(swarm.unwrap_or_else(|error| {
+            let reason = output::one_line(&error);
+            tracing::error!(reason, "the VMs could not be taken over: {reason}");
+            Err(reason)
+        })));
+    });
+    coming
+}
+
 async fn start_swarm(
-    keeper: &ServerEnd,
+    keeper: ServerEnd,
     store: Arc<dyn Store>,
     ability: SwarmAbility,
     pool_size: Option<u32>,
@@ -141,7 +189,7 @@ async fn start_swarm(
     };
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
-    let (keeper, observer) = (keeper.clone(), Arc::new(metrics));
+    let observer = Arc::new(metrics);
     let parts = Parts { keeper, driver, store, engine: report, max_vms, memory_mb, pool_size, observer };
     Ok(Ok(Swarm::start(parts).await?))
 }

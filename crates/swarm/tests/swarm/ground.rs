@@ -100,7 +100,7 @@ impl Ground {
         let (keeper_socket, server_socket) = pair().unwrap();
         let end = KeeperEnd::new(keeper_socket).unwrap();
         let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
-        let welcome = Welcome { settings: serde_json::Value::Null, admin_key: None, swarm };
+        let welcome = Welcome { settings: serde_json::Value::Null, admin_key: None, swarm, succeeds: false };
         end.welcome(&welcome, &[]).await.unwrap();
         let keeping = tokio::spawn(keep(end, keeper.clone()));
         let (server_end, _, _) = ServerEnd::connect(server_socket).await.unwrap();
@@ -317,7 +317,12 @@ impl Handler for Mirror {
         pending().await
     }
 
-    async fn run_streamed(&self, name: &str, _: bytes::Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
+    async fn run_streamed(
+        &self,
+        name: &str,
+        _: bytes::Bytes,
+        _: Content,
+    ) -> Result<(Vec<u8>, Content), Failure> {
         Err(Failure::new(ErrorCode::UnknownRoute, name))
     }
 

@@ -16,6 +16,7 @@ use skep_api::exec::RunCommand;
 
 use super::{
     ahead::ShellAhead,
+    bounds::Bounds,
     cgroup::ControlGroup,
     running::Running,
     shell::Shell,
@@ -46,7 +47,8 @@ pub struct Commands(Arc<Table>);
 
 #[derive(Debug)]
 struct Table {
-    cgroup_parent: PathBuf,
+    /// `None` where nobody may make groups.
+    cgroup_parent: Option<PathBuf>,
     started: AtomicU64,
     /// Names that were given to commands and groups without one.
     named: AtomicU64,
@@ -66,7 +68,7 @@ struct Shelf {
 }
 
 impl Commands {
-    pub(crate) fn new(cgroup_parent: PathBuf) -> Self {
+    pub(crate) fn new(cgroup_parent: Option<PathBuf>) -> Self {
         Self(Arc::new(Table {
             cgroup_parent,
             started: AtomicU64::new(0),
@@ -91,9 +93,9 @@ impl Commands {
         if shelf.by_id.contains_key(id) {
             return Err(Error::IdTaken { id: id.to_owned() });
         }
-        let (group, spawned) = self.launch(id, command, &cwd, place)?;
+        let (bounds, spawned) = self.launch(id, command, &cwd, place)?;
         self.0.started.fetch_add(1, Ordering::Relaxed);
-        let running = Running::new(id, group);
+        let running = Running::new(id, bounds);
         shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
         drop(shelf);
         let (commands, supervised) = (self.clone(), Arc::clone(&running));
@@ -106,26 +108,30 @@ impl Commands {
         Ok(running)
     }
 
-    /// The shell of a command, in a control group of its own.
+    /// The shell of a command, in a control group of its own where there are any.
     fn launch(
         &self,
         id: &str,
         command: &RunCommand,
         cwd: &Path,
         place: &Place,
-    ) -> Result<(ControlGroup, Spawned), Error> {
+    ) -> Result<(Bounds, Spawned), Error> {
         let ahead = self.0.ahead.get().and_then(|ahead| ahead.run(self, command, cwd, place));
-        if let Some(started) = ahead {
-            return Ok(started);
+        if let Some((group, spawned)) = ahead {
+            return Ok((Bounds::Group(group), spawned));
         }
-        let failed = |source| Error::ControlGroup { path: self.0.cgroup_parent.join(id), source };
-        let group = ControlGroup::create(&self.0.cgroup_parent, id).map_err(failed)?;
+        let Some(parent) = &self.0.cgroup_parent else {
+            let (shell, spawned) = self.bear(|| spawn(command, cwd, None, place))?;
+            return Ok((Bounds::Descendants(shell), spawned));
+        };
+        let failed = |source| Error::ControlGroup { path: parent.join(id), source };
+        let group = ControlGroup::create(parent, id).map_err(failed)?;
         let started = group
             .entrance()
             .map_err(failed)
-            .and_then(|entrance| Ok(self.bear(|| spawn(command, cwd, entrance, place))?));
+            .and_then(|entrance| Ok(self.bear(|| spawn(command, cwd, Some(entrance), place))?));
         match started {
-            Ok((_, spawned)) => Ok((group, spawned)),
+            Ok((_, spawned)) => Ok((Bounds::Group(group), spawned)),
             Err(error) => {
                 group.remove();
                 Err(error)
@@ -182,7 +188,8 @@ impl Commands {
     /// A control group for a command that has no id yet. None is named like it: an id holds no dot.
     pub(super) fn unnamed_group(&self) -> io::Result<ControlGroup> {
         let name = format!("shell.{}", self.0.named.fetch_add(1, Ordering::Relaxed));
-        ControlGroup::create(&self.0.cgroup_parent, &name)
+        let parent = self.0.cgroup_parent.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        ControlGroup::create(parent, &name)
     }
 
     /// From now on shells are started ahead of their commands; most commands will start in this directory.

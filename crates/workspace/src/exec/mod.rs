@@ -8,6 +8,7 @@
 //! What a command prints is kept by the [`Running`], not by who asked: a reader may leave and come back.
 
 mod ahead;
+mod bounds;
 mod cgroup;
 mod commands;
 mod output;

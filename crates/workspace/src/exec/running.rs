@@ -9,7 +9,7 @@ use std::{
 use skep_api::exec::{ExecExit, ExecOutcome};
 use tokio::sync::watch;
 
-use super::{Output, cgroup::ControlGroup, output::Reader, tape::Tape};
+use super::{Output, bounds::Bounds, output::Reader, tape::Tape};
 
 /// One of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub struct Running {
     id: String,
-    group: ControlGroup,
+    bounds: Bounds,
     state: Mutex<State>,
     /// Rings when output or the end was added: readers listen.
     added: watch::Sender<()>,
@@ -69,10 +69,10 @@ impl State {
 }
 
 impl Running {
-    pub(super) fn new(id: &str, group: ControlGroup) -> Arc<Self> {
+    pub(super) fn new(id: &str, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
-            group,
+            bounds,
             state: Mutex::default(),
             added: watch::Sender::new(()),
             taken: watch::Sender::new(()),
@@ -124,12 +124,12 @@ impl Running {
 
     pub(super) fn kill(&self) {
         // Fails only where the group is gone, and with it everything inside.
-        let _ = self.group.kill();
+        let _ = self.bounds.kill();
     }
 
     /// Removes its control group. `false` while something that it started lives on.
     pub(super) fn remove_group(&self) -> bool {
-        self.group.remove()
+        self.bounds.remove()
     }
 
     /// How long ago it ended and how many bytes are kept of it. `None` while it runs.

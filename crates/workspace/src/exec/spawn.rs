@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use rustix::process::Pid;
+use rustix::process::{Pid, getpid, set_child_subreaper};
 use skep_api::exec::RunCommand;
 use tokio::net::unix::pipe;
 
@@ -78,7 +78,7 @@ pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<Path
         io::ErrorKind::NotADirectory => Error::NotADirectory { path: path() },
         _ => Error::NotStarted { source: error },
     })?;
-    if !real.starts_with(place.root()) {
+    if !place.folders().any(|folder| real.starts_with(folder)) {
         return Err(Error::OutsideRoot { path: path() });
     }
     if !real.is_dir() {
@@ -87,13 +87,14 @@ pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<Path
     Ok(real)
 }
 
-/// Starts the shell inside the control group whose entrance is given.
+/// Starts the shell inside the control group whose entrance is given; without one it inherits the orphans of all that it
+/// starts, so that they are found below it.
 ///
 /// The fork is awaited in place: it is short, and a guest has but one processor to run it on.
 pub(super) fn spawn(
     command: &RunCommand,
     cwd: &Path,
-    entrance: File,
+    entrance: Option<File>,
     place: &Place,
 ) -> io::Result<(Pid, Spawned)> {
     let mut shell = Command::new("/bin/sh");
@@ -105,11 +106,18 @@ pub(super) fn spawn(
     let join = move || {
         rustix::process::setsid()?;
         rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
-        rustix::io::write(&entrance, b"0")?;
+        match &entrance {
+            Some(entrance) => rustix::io::write(entrance, b"0").map(|_| ())?,
+            None => set_child_subreaper(Some(getpid()))?,
+        }
         Ok(())
     };
-    // SAFETY: between fork and exec only three plain system calls run, and nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
     unsafe { shell.pre_exec(join) };
+    // Last: behind it, not even the control group can be reached.
+    if let Some(fence) = place.fence() {
+        fence.around(&mut shell);
+    }
     let mut child = shell.spawn()?;
     let adopted = adopt(&mut child).inspect_err(|_| {
         let _ = child.kill();

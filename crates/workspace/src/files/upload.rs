@@ -18,7 +18,11 @@ use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no
 const BLOCK_BYTES: usize = 256 << 10;
 
 impl RunStreamed for UploadFile {
-    async fn run_streamed(self, mut content: Content, place: &Place) -> Result<(FileWritten, Content), Error> {
+    async fn run_streamed(
+        self,
+        mut content: Content,
+        place: &Place,
+    ) -> Result<(FileWritten, Content), Error> {
         let place = place.clone();
         let mut upload = on_its_thread(move || Upload::begin(&*place.roots()?, self)).await?;
         loop {

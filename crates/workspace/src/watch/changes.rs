@@ -145,7 +145,8 @@ impl<'a> Changes<'a> {
             Some(_) => encoded(path.as_os_str()),
             None => told(path.as_os_str()).0,
         };
-        let change = FileChange { r#type: kind, path: text(&path), from: from.as_ref().map(text), path_encoding };
+        let change =
+            FileChange { r#type: kind, path: text(&path), from: from.as_ref().map(text), path_encoding };
         let repeats = |last: &FileChange| {
             kind == ChangeType::Modified
                 && matches!(last.r#type, ChangeType::Modified | ChangeType::Created)

@@ -252,9 +252,10 @@ fn flags() -> WatchFlags {
 fn too_many_or(path: &Path, error: io::Error) -> Error {
     let named = || path.display().to_string();
     match Errno::from_io_error(&error) {
-        Some(Errno::NOSPC | Errno::MFILE | Errno::NOMEM) => {
-            Error::TooManyFolders { path: named(), reason: "8,192, or what `fs.inotify` of the kernel leaves" }
-        }
+        Some(Errno::NOSPC | Errno::MFILE | Errno::NOMEM) => Error::TooManyFolders {
+            path: named(),
+            reason: "8,192, or what `fs.inotify` of the kernel leaves",
+        },
         _ => Error::of_path(path, &error),
     }
 }

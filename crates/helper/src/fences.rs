@@ -1,0 +1,97 @@
+//! The rules of Landlock: one set for the helper itself, and a narrower one for the programs of each account.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, Scope,
+};
+use skep_workspace::Fence;
+
+use crate::Error;
+
+/// The newest rules that we know. A kernel that knows fewer applies those.
+const NEWEST: ABI = ABI::V6;
+/// Programs, libraries and their settings: read and executed. What a machine lacks of them is passed over.
+const PROGRAMS: [&str; 9] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/nix/store"];
+/// Only read: names of hosts, processes, and what the kernel says of itself.
+const READ: [&str; 3] = ["/proc", "/run/systemd/resolve", "/sys/devices/system/cpu"];
+/// Devices that programs take for granted.
+const DEVICES: [&str; 8] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+];
+/// What the helper itself writes there: that a program goes before it when memory runs out.
+const PROC: &str = "/proc";
+
+/// What may be reached besides programs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reach {
+    /// Read, written and executed.
+    pub(crate) write: Vec<PathBuf>,
+}
+
+/// Confines this thread and all that it starts.
+pub(crate) fn confine(reach: &Reach) -> Result<(), Error> {
+    // Signals do not leave this domain: where no namespace hides the server's processes, the user is the same.
+    let rules = base()?.scope(Scope::Signal)?.create()?;
+    let rules =
+        allow(rules, Path::new(PROC), AccessFs::from_read(NEWEST) | AccessFs::WriteFile, Missing::Passes)?;
+    with(rules, reach)?.restrict_self()?;
+    Ok(())
+}
+
+/// The fence of programs that may reach this.
+pub(crate) fn fence(reach: &Reach) -> Result<Fence, Error> {
+    Ok(Fence::new(with(base()?.create()?, reach)?.into()))
+}
+
+fn base() -> Result<Ruleset, Error> {
+    Ok(Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))?)
+}
+
+fn with(mut rules: RulesetCreated, reach: &Reach) -> Result<RulesetCreated, Error> {
+    for path in &reach.write {
+        rules = allow(rules, path, AccessFs::from_all(NEWEST), Missing::Fails)?;
+    }
+    for path in PROGRAMS {
+        rules = allow(rules, Path::new(path), AccessFs::from_read(NEWEST), Missing::Passes)?;
+    }
+    for path in READ {
+        let read = AccessFs::from_read(NEWEST) & !AccessFs::Execute;
+        rules = allow(rules, Path::new(path), read, Missing::Passes)?;
+    }
+    for path in DEVICES {
+        let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+        rules = allow(rules, Path::new(path), access, Missing::Passes)?;
+    }
+    Ok(rules)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Fails,
+    Passes,
+}
+
+fn allow(
+    rules: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+    missing: Missing,
+) -> Result<RulesetCreated, Error> {
+    match PathFd::new(path) {
+        Ok(folder) => Ok(rules.add_rule(PathBeneath::new(folder, access))?),
+        Err(_) if missing == Missing::Passes => Ok(rules),
+        Err(source) => Err(Error::Path { path: path.to_owned(), source }),
+    }
+}

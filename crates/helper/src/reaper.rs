@@ -1,0 +1,46 @@
+//! Orphans: the helper inherits all whose parents ended, and must await them.
+
+use std::{collections::BTreeSet, fs, io, time::Duration};
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+use skep_workspace::Commands;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A child that somebody here awaits is awaited before it has been dead for so long. What is still dead then is nobody's.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Reaps orphans from now on.
+pub(crate) fn start(commands: Commands) -> io::Result<()> {
+    let mut deaths = signal(SignalKind::child())?;
+    tokio::spawn(async move {
+        let mut dead = BTreeSet::new();
+        loop {
+            // Those that died meanwhile are looked at once more, though nobody else may die.
+            if dead.is_empty() && deaths.recv().await.is_none() {
+                return;
+            }
+            tokio::time::sleep(PATIENCE).await;
+            let now = dead_children(&commands);
+            now.intersection(&dead).for_each(|pid| reap(*pid));
+            dead = now.difference(&dead).copied().collect();
+        }
+    });
+    Ok(())
+}
+
+fn reap(pid: i32) {
+    let _ = Pid::from_raw(pid).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));
+}
+
+/// The dead children that no command's supervisor awaits. Orphans come to the first thread of this process.
+fn dead_children(commands: &Commands) -> BTreeSet<i32> {
+    let own = std::process::id();
+    let list = fs::read_to_string(format!("/proc/self/task/{own}/children")).unwrap_or_default();
+    let children = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+    children.filter(|pid: &i32| !commands.owns(pid.unsigned_abs()) && is_dead(*pid)).collect()
+}
+
+fn is_dead(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
+}

@@ -1,0 +1,177 @@
+//! Helpers: the processes in which whatever starts programs for callers is done. One for each server, and another where it died.
+//!
+//! Each is the first process of a namespace, in a control group that is its own: it makes groups for commands below it, and
+//! changes no limit. Its end is the end of all that it started.
+
+use std::{
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use skep_jail::{
+    Cgroup, CgroupLimits, Confinement, Handles, Jailed, Order, Seclusion, Tree, stage::OWN_PROGRAM,
+};
+
+use crate::{DataDir, Error, HelperOrder, User, clean};
+
+/// Helpers at the same time. A server has one; another where that one's stream broke before it ended.
+const MOST: usize = 4;
+/// A killed process is gone within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Tells servers of one keeper apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServerId(pub(crate) u64);
+
+/// Where helpers are started.
+pub(crate) struct Helpers {
+    binary: PathBuf,
+    user: User,
+    data_dir: DataDir,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Made with the first helper. `Some(None)`: this machine lets us make none.
+    tree: Option<Option<Tree>>,
+    started: u64,
+    living: Vec<Living>,
+}
+
+struct Living {
+    /// Whose it is.
+    server: ServerId,
+    process: Jailed,
+    group: Option<Cgroup>,
+}
+
+impl Helpers {
+    pub(crate) fn new(binary: PathBuf, user: User, data_dir: DataDir) -> Self {
+        Self { binary, user, data_dir, state: Mutex::default() }
+    }
+
+    /// Starts one for a server, and gives that one's end of its stream. Blocks for some milliseconds.
+    pub(crate) fn start(&self, server: ServerId, order: &HelperOrder) -> Result<OwnedFd, Error> {
+        let mut state = self.state();
+        state.living.retain_mut(|living| !living.is_over());
+        if state.living.iter().filter(|living| living.server == server).count() >= MOST {
+            return Err(Error::Helpers(MOST));
+        }
+        state.started += 1;
+        let name = format!("helper-{}", state.started);
+        let group = state.tree(&self.data_dir).map(|tree| tree.group(&name, &limits(order))).transpose()?;
+        match self.spawn(order, group.as_ref()) {
+            Ok((process, stream)) => {
+                state.living.push(Living { server, process, group });
+                Ok(stream)
+            }
+            Err(error) => {
+                if let Some(group) = group {
+                    group.remove_with_all_below()?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn spawn(&self, order: &HelperOrder, group: Option<&Cgroup>) -> Result<(Jailed, OwnedFd), Error> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(Error::io("socket pair for a helper"))?;
+        let mut arguments = order.arguments.clone();
+        let below = group.map(|group| group.give_to(self.user.uid, self.user.gid)).transpose()?.flatten();
+        if let Some(below) = below {
+            arguments.extend(["--groups".to_owned(), below.display().to_string()]);
+        }
+        let process = Order {
+            program: OWN_PROGRAM.into(),
+            arguments,
+            environment: order.environment.clone(),
+            uid: self.user.uid,
+            gid: self.user.gid,
+            groups: Vec::new(),
+            confinement: Confinement::Secluded(Seclusion { scratch: order.scratch.clone() }),
+        };
+        let cgroup_doors = group.map(Cgroup::doors).transpose()?.unwrap_or_default();
+        let handles = Handles { cgroup_doors, inherited: vec![theirs], ..Handles::default() };
+        Ok((skep_jail::spawn(&self.binary, &process, handles)?, ours))
+    }
+
+    /// Ends those of a server. Blocks for some tens of milliseconds.
+    pub(crate) fn end_those_of(&self, server: ServerId) {
+        let mut state = self.state();
+        for living in state.living.extract_if(.., |living| living.server == server) {
+            let mut living = living;
+            if let Err(error) = living.end() {
+                tracing::error!(%error, "a helper could not be cleared away: {error}");
+            }
+        }
+    }
+
+    /// Leaves nothing of them on this machine. Their servers are gone.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        if let Some(Some(tree)) = self.state().tree.take() {
+            tree.remove()?;
+        }
+        clean::forget_helper_groups(&self.data_dir)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn limits(order: &HelperOrder) -> CgroupLimits {
+    let HelperOrder { memory_bytes, pids, .. } = *order;
+    CgroupLimits { memory_bytes, pids, cpu_weight: 100, cpu_percent: None }
+}
+
+impl State {
+    fn tree(&mut self, data_dir: &DataDir) -> Option<&Tree> {
+        let tree = self.tree.get_or_insert_with(|| match make_tree(data_dir) {
+            Ok(tree) => Some(tree),
+            Err(error) => {
+                tracing::warn!(%error, "programs of callers run without a limit on memory and processes: {error}");
+                None
+            }
+        });
+        tree.as_ref()
+    }
+}
+
+/// What a keeper that crashed left there goes.
+fn make_tree(data_dir: &DataDir) -> Result<Tree, Error> {
+    let tree = Tree::create(&data_dir.helpers_name())?;
+    let ready =
+        clean::record_helper_groups(data_dir, &tree).and_then(|()| Ok(tree.remove_all_but(|_| false)?));
+    match ready {
+        Ok(()) => Ok(tree),
+        Err(error) => {
+            tree.remove()?;
+            Err(error)
+        }
+    }
+}
+
+impl Living {
+    /// Whether it ended by itself. What is left of it is cleared away then.
+    fn is_over(&mut self) -> bool {
+        if !self.process.wait(Duration::ZERO).unwrap_or(false) {
+            return false;
+        }
+        if let Err(error) = self.end() {
+            tracing::error!(%error, "a helper that ended could not be cleared away: {error}");
+        }
+        true
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.process.kill()?;
+        self.process.wait(PATIENCE)?;
+        self.process.reap();
+        self.group.take().map_or(Ok(()), |group| Ok(group.remove_with_all_below()?))
+    }
+}
