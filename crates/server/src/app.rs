@@ -41,6 +41,7 @@ use crate::{
         docs,
         exec::{self, ExecDesk},
         files,
+        git::{self, GitDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
         metrics, openapi as document,
@@ -49,6 +50,7 @@ use crate::{
         waitlist::{self, WaitlistDesk},
         whoami,
     },
+    vault::Vault,
     vms::Vms,
     workspaces::Workspaces,
 };
@@ -74,6 +76,8 @@ pub struct Parts {
     pub audit: AuditQueue,
     /// What callers may take.
     pub limits: Limits,
+    /// Private networks and hosts that git may reach.
+    pub git_allow: Vec<String>,
     /// The proxies whose word counts.
     pub proxies: TrustedProxies,
     /// True when those who are still there are about to be cut off.
@@ -87,11 +91,16 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
-    let Parts { audit: queue, limits, proxies, closing, .. } = parts;
+    let Parts { audit: queue, limits, proxies, closing, git_allow, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
+    let git = GitDesk {
+        places: Places::new(vms.clone()),
+        vault: Vault::new(Arc::clone(&store), &data_dir),
+        allow: git_allow.into(),
+    };
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
     let waitlist = WaitlistDesk::new(Arc::clone(&store), Arc::clone(&limiter));
     let public = [
@@ -110,6 +119,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         files::routes(Places::new(vms.clone())),
+        git::routes(git),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
     ];
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));

@@ -31,6 +31,7 @@ mod run;
 mod session;
 pub mod tls;
 mod trail;
+mod vault;
 mod vms;
 mod workspaces;
 
