@@ -43,6 +43,7 @@ use crate::{
         docs,
         exec::{self, ExecDesk},
         files,
+        git::{self, GitDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
         metrics, openapi as document,
@@ -52,6 +53,7 @@ use crate::{
         waitlist::{self, WaitlistDesk},
         whoami,
     },
+    vault::Vault,
     vms::{SwarmToCome, Vms},
     watchers::Watchers,
     workspaces::Workspaces,
@@ -82,6 +84,8 @@ pub struct Parts {
     pub audit: AuditQueue,
     /// What callers may take.
     pub limits: Limits,
+    /// Private networks and hosts that git may reach.
+    pub git_allow: Vec<String>,
     /// The proxies whose word counts.
     pub proxies: TrustedProxies,
     /// True when those who are still there are about to be cut off.
@@ -95,12 +99,17 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, helper, restart, .. } = parts;
-    let Parts { audit: queue, limits, proxies, closing, .. } = parts;
+    let Parts { audit: queue, limits, proxies, closing, git_allow, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let places = Places::new(vms.clone(), Helper::new(helper));
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
+    let git = GitDesk {
+        places: places.clone(),
+        vault: Vault::new(Arc::clone(&store), &data_dir),
+        allow: git_allow.into(),
+    };
     let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
     let waitlist = WaitlistDesk::new(Arc::clone(&store), Arc::clone(&limiter));
     let public = [
@@ -125,6 +134,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         files::routes(files_desk),
+        git::routes(git),
         admin::routes(restart),
         exec::routes(ExecDesk { vms, places, store: Arc::clone(&store), closing }),
     ];

@@ -45,6 +45,10 @@ demands! {
     FilesRead = [FilesRead],
     /// `files:write`.
     FilesWrite = [FilesWrite],
+    /// `git:read`.
+    GitRead = [GitRead],
+    /// `git:write`.
+    GitWrite = [GitWrite],
     /// `metrics:read`.
     MetricsRead = [MetricsRead],
     /// `server:admin`.

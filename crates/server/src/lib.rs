@@ -34,6 +34,7 @@ mod run;
 mod session;
 pub mod tls;
 mod trail;
+mod vault;
 mod vms;
 mod watchers;
 mod workspaces;

@@ -72,6 +72,8 @@ pub struct ServerOrder {
     pub metrics_listener: Option<TcpListener>,
     /// The certificate. `None`: plain text.
     pub tls: Option<Certificates>,
+    /// Private networks and hosts that git may reach: CIDRs, addresses, names.
+    pub git_allow: Vec<String>,
     /// The proxies whose word counts.
     pub proxies: TrustedProxies,
     /// What callers may take.
@@ -177,6 +179,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         limits,
         proxies,
         closing: told,
+        git_allow: order.git_allow,
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
     let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));

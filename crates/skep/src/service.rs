@@ -150,6 +150,7 @@ pub(crate) async fn serve(
         tls: tls.as_ref().map(|tls| tls.certificates.clone()),
         proxies: settings.transport.proxies(),
         limits: settings.transport.limits(),
+        git_allow: settings.git_allow.clone(),
     };
     if let Some(tls) = tls {
         tokio::spawn(tls.follow());

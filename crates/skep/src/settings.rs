@@ -3,9 +3,16 @@
 
 pub(crate) mod given;
 
-use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -52,6 +59,10 @@ pub(crate) struct Settings {
     /// How long a VM lives whose boot names no `ttl_ms`, such as `30m` or `8h` [default: until it is ended].
     #[arg(long, env = "SKEP_DEFAULT_TTL", value_name = "TIME", value_parser = lifetime)]
     pub(crate) default_ttl: Option<Duration>,
+    /// A private network (CIDR), address or host that git may reach besides the public ones; may be given several times.
+    #[arg(long, env = "SKEP_GIT_ALLOW", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network)]
+    #[serde(default)]
+    pub(crate) git_allow: Vec<String>,
     /// How callers reach it.
     #[command(flatten)]
     #[serde(flatten)]
@@ -133,6 +144,19 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     let given: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
     let given = Duration::try_from(given).map_err(|_| "it lies in the past".to_owned())?;
     if given < Duration::from_millis(1) { Err("it must be at least 1ms".to_owned()) } else { Ok(given) }
+}
+
+/// What git may reach besides: a network, an address, or the name of a host.
+fn host_or_network(text: &str) -> Result<String, String> {
+    let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_name = (1..254).contains(&text.len()) && text.bytes().all(named) && !text.starts_with(['-', '.']);
+    // What looks like an address and is none would be a name that no host has.
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_address = text.parse::<IpNet>().is_ok() || text.parse::<IpAddr>().is_ok();
+    if is_address || is_name && !digits {
+        return Ok(text.to_owned());
+    }
+    Err("give a network such as 10.0.0.0/8, an address, or the name of a host".to_owned())
 }
 
 /// Why a file of settings cannot be used.

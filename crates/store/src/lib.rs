@@ -7,6 +7,7 @@ mod audit;
 mod commits;
 mod error;
 mod event;
+mod git;
 mod key;
 mod session;
 pub mod sqlite;
@@ -24,6 +25,7 @@ pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter,
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
 pub use event::{Event, EventKind};
+pub use git::{GitCredential, SetGitCredential};
 pub use key::{
     ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
     RevokeAllKeys, RevokeKey, RotateKey,

@@ -9,10 +9,10 @@ use tokio::sync::broadcast;
 
 use crate::{
     Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
-    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
-    ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession, PresentedKey,
-    PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, TrimHistory, Trimmed, VmRecord, WaitlistPage,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, GitCredential, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
+    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
+    RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -79,6 +79,13 @@ pub trait Store: Send + Sync {
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+
+    /// Keeps a credential of git; fails with `UnknownAccount`.
+    async fn set_git_credential(&self, command: SetGitCredential) -> Result<()>;
+    /// The credentials of git that an account has, by host.
+    async fn git_credentials(&self, account: AccountId) -> Result<Vec<GitCredential>>;
+    /// Forgets a credential of git; tells whether there was one.
+    async fn remove_git_credential(&self, account: AccountId, host: &str) -> Result<bool>;
 
     /// Puts somebody on the waitlist. It does the same work for an address that is on it: nobody can tell by the time.
     async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;

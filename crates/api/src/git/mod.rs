@@ -1,6 +1,7 @@
 //! Git: the operations, and what they answer. Each runs on the server's workspace and inside a VM alike.
 
 mod answers;
+mod credentials;
 mod network;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ pub use answers::{
     DiffFile, FilePath, Initialized, Log, Person, Pulled, Pushed, RepositoryStatus, ResetDone, Signature,
     Staged, Stash, Stashes, Worktree, WorktreeChanged, Worktrees,
 };
+pub use credentials::{CredentialPage, CredentialRemoved, KeptCredential};
 pub use network::{Credential, GitReach, NETWORK_LIMIT};
 
 use crate::{operation::Operation, path::AbsolutePath};

@@ -80,6 +80,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("session", "Sessions of browsers"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("files", "Files of the workspace, or of a VM"),
+        tag("git", "Repositories of the workspace, or of a VM"),
         tag("exec", "Commands, on the server or inside VMs"),
         tag("server", "The server itself"),
         tag("metrics", "What the server does, in figures"),

@@ -69,6 +69,26 @@ refusals! {
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
         SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
+    /// Of what is read of a repository.
+    GitRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
+        UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
+        ShuttingDown, GuestTimeout, BareRepository, BodyTooLarge,
+    ],
+    /// Of what is done to a repository.
+    GitWriteRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
+        UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
+        ShuttingDown, GuestTimeout, BareRepository, AlreadyExists, NothingToCommit, MergeConflict, BodyTooLarge,
+    ],
+    /// Of what needs another repository.
+    GitNetworkRefused = [
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
+        UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
+        ShuttingDown, GuestTimeout, BareRepository, AlreadyExists, MergeConflict, UnknownRemote, RemoteForbidden, RemoteFailed, PushRejected,
+    ],
+    /// Of a credential that is forgotten.
+    CredentialRefused = [UnknownCredential],
     /// Of a command in a VM.
     ExecRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,

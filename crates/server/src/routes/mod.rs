@@ -12,6 +12,7 @@ pub(crate) mod docs;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;
 pub(crate) mod files;
+pub(crate) mod git;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod metrics;

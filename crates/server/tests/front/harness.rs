@@ -41,13 +41,14 @@ pub(crate) struct Options {
     pub(crate) limits: Limits,
     pub(crate) proxies: TrustedProxies,
     pub(crate) tls: Option<Certificates>,
+    pub(crate) git_allow: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // All tests call from one address.
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
-        Self { limits, proxies: TrustedProxies::default(), tls: None }
+        Self { limits, proxies: TrustedProxies::default(), tls: None, git_allow: vec![] }
     }
 }
 
@@ -58,7 +59,7 @@ impl Skep {
 
     pub(crate) async fn start_with(options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls } = options;
+        let Options { limits, proxies, tls, git_allow } = options;
         let data = tempfile::tempdir().unwrap();
         let metrics = Metrics::default();
         let settings = SqliteSettings {
@@ -89,6 +90,7 @@ impl Skep {
             tls,
             proxies,
             limits,
+            git_allow,
         };
         let serving = tokio::spawn(run(order, async { drop(stopped.await) }));
         let mut skep = Self {

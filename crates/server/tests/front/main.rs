@@ -12,6 +12,7 @@ mod docs;
 mod errors;
 mod faults;
 mod files;
+mod git;
 mod harness;
 mod keys;
 mod metrics;

@@ -110,6 +110,7 @@ pub(super) fn delete(
     let revoked = keys::revoke_all(connection, &revocation)?;
     let sql = "UPDATE accounts SET deleted_at = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     change(connection, sql, params![account.id.to_string(), millis(command.at)])?;
+    change(connection, "DELETE FROM git_credentials WHERE account = ?1", [account.id.to_string()])?;
     Ok((account, revoked))
 }
 

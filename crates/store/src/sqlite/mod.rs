@@ -7,6 +7,7 @@ mod copies;
 mod events;
 mod fault;
 mod file;
+mod git;
 mod health;
 mod history;
 mod inspect;
@@ -44,10 +45,10 @@ use self::{
 use crate::{
     Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CommitObserver,
     CreateAccount, DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
-    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry,
-    NewKey, NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
-    RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmRecord,
-    WaitlistPage,
+    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist,
+    NewAuditEntry, NewKey, NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd,
+    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
+    Store, TrimHistory, Trimmed, VmRecord, WaitlistPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -260,6 +261,19 @@ impl Store for SqliteStore {
 
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {
         self.readers.run(move |c| events::after(c, sequence, limit)).await
+    }
+
+    async fn set_git_credential(&self, command: SetGitCredential) -> Result<()> {
+        self.writer.run(move |c| git::set(c, &command)).await
+    }
+
+    async fn git_credentials(&self, account: AccountId) -> Result<Vec<GitCredential>> {
+        self.readers.run(move |c| git::list(c, account)).await
+    }
+
+    async fn remove_git_credential(&self, account: AccountId, host: &str) -> Result<bool> {
+        let host = host.to_owned();
+        self.writer.run(move |c| git::remove(c, account, &host)).await
     }
 
     async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()> {

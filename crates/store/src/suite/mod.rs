@@ -11,6 +11,7 @@ pub mod accounts;
 pub mod audit;
 pub mod concurrency;
 pub mod events;
+pub mod git;
 pub mod keys;
 pub mod rotation;
 pub mod sessions;
@@ -68,6 +69,8 @@ macro_rules! store_suite {
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            git::a_host_has_one_credential_of_an_account,
+            git::credentials_end_with_their_account,
             waitlist::who_joins_is_listed_newest_first,
             waitlist::an_address_is_listed_once_with_what_it_said_first,
             waitlist::pages_of_the_waitlist_hold_everybody_once,

@@ -13,10 +13,11 @@ use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
 use skep_store::{
     Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
-    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist, KeyPage, KeyRecord,
-    KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession, PresentedKey,
-    PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, Store, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitlistPage,
+    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, GitCredential, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
+    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
+    RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, Store, TrimHistory, Trimmed, VmBooted, VmEnd,
+    VmRecord, WaitlistPage,
 };
 use tokio::sync::broadcast;
 
@@ -141,6 +142,15 @@ impl Store for Records {
         unreachable!()
     }
     async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {
+        unreachable!()
+    }
+    async fn set_git_credential(&self, _: SetGitCredential) -> Result<()> {
+        unreachable!()
+    }
+    async fn git_credentials(&self, _: AccountId) -> Result<Vec<GitCredential>> {
+        unreachable!()
+    }
+    async fn remove_git_credential(&self, _: AccountId, _: &str) -> Result<bool> {
         unreachable!()
     }
     async fn join_waitlist(&self, _: JoinWaitlist) -> Result<()> {

@@ -1,0 +1,183 @@
+//! `/api/git/credentials`: tokens that git presents to hosts. They are taken and used, and never told.
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use skep_api::{
+    ErrorCode, Failure,
+    git::{Credential, CredentialPage, CredentialRemoved, KeptCredential},
+};
+use skep_store::GitCredential;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use crate::{
+    body::Body,
+    extract::{Call, Caller, GitWrite, NoParameters, Query},
+    openapi::refusals::CredentialRefused,
+    routes::{Answer, Created, Routes, created},
+    vault::Vault,
+};
+
+/// As whom git presents itself where nobody says: what the hosts that take tokens agree on.
+const USERNAME: &str = "x-access-token";
+/// The longest token, in bytes.
+const LONGEST_TOKEN: usize = 8 << 10;
+/// Hosts of one account.
+const MOST: usize = 1_000;
+/// Hosts on a page where the caller names no number, and at the most.
+const DEFAULT_PAGE: u32 = 100;
+const LARGEST_PAGE: u32 = 1_000;
+
+pub(super) fn routes(vault: Vault) -> Routes {
+    vec![
+        routes!(list).with_state(vault.clone()),
+        routes!(set).with_state(vault.clone()),
+        routes!(remove).with_state(vault),
+    ]
+}
+
+/// Which page.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListQuery {
+    /// Hosts on the page, 1 to 1,000; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List credentials
+///
+/// The hosts whose tokens are kept, never a token.
+#[utoipa::path(
+    get, path = "/api/git/credentials", tag = "git", operation_id = "list_git_credentials", params(ListQuery),
+    security(("bearer" = ["git:write"])),
+    responses((status = 200, description = "A page of the hosts", body = CredentialPage))
+)]
+async fn list(
+    State(vault): State<Vault>,
+    caller: Caller<GitWrite>,
+    Query(query): Query<ListQuery>,
+) -> Answer<CredentialPage> {
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        return Err(invalid(format!(
+            "`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}"
+        ))
+        .into());
+    }
+    let after = query.cursor.map(host).transpose()?;
+    let mut kept = vault.list(caller.account.id).await?;
+    kept.retain(|one| after.as_ref().is_none_or(|after| one.host > *after));
+    let more = kept.len() > limit as usize;
+    kept.truncate(limit as usize);
+    let credentials: Vec<KeptCredential> = kept.into_iter().map(told).collect();
+    let next_cursor = credentials.last().filter(|_| more).map(|last| last.host.clone());
+    Ok(Json(CredentialPage { credentials, next_cursor }))
+}
+
+/// A token for a host.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct CredentialBody {
+    /// The host, with its port where URLs name one.
+    #[schema(example = "git.example.com")]
+    host: String,
+    /// The token. It is never told again.
+    #[schema(example = "a-token-of-that-host")]
+    token: String,
+    /// As whom git presents itself; `x-access-token` unless given.
+    username: Option<String>,
+}
+
+/// Keep a credential
+///
+/// Git on the server presents it to this host, over https alone, for all keys of the account. It takes the place of the one
+/// that the host had, is encrypted at rest, and enters no VM.
+#[utoipa::path(
+    post, path = "/api/git/credentials", tag = "git", operation_id = "set_git_credential",
+    security(("bearer" = ["git:write"])),
+    request_body(content = CredentialBody, example = json!({"host": "git.example.com", "token": "a-token-of-that-host"})),
+    responses((status = 201, description = "It is kept", body = KeptCredential))
+)]
+async fn set(
+    State(vault): State<Vault>,
+    caller: Caller<GitWrite>,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(body): Body<CredentialBody>,
+) -> Created<KeptCredential> {
+    let host = host(body.host)?;
+    let token = line("token", body.token)?;
+    let username = line("username", body.username.unwrap_or_else(|| USERNAME.to_owned()))?;
+    let known = vault.list(caller.account.id).await?;
+    if known.len() >= MOST && !known.iter().any(|one| one.host == host) {
+        return Err(invalid(format!("`host` would be one more than {MOST}; remove another one")).into());
+    }
+    let credential = Credential { username, token };
+    let kept = vault.keep(caller.account.id, host, &credential, call.arrival.wall).await?;
+    created(told(kept))
+}
+
+/// Which host.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemoveQuery {
+    /// The host, as it was given.
+    #[param(example = "git.example.com")]
+    host: String,
+}
+
+/// Forget a credential
+///
+/// Git presents nothing to this host from now on.
+#[utoipa::path(
+    delete, path = "/api/git/credentials", tag = "git", operation_id = "remove_git_credential", params(RemoveQuery),
+    security(("bearer" = ["git:write"])),
+    responses((status = 200, description = "It is forgotten", body = CredentialRemoved), CredentialRefused)
+)]
+async fn remove(
+    State(vault): State<Vault>,
+    caller: Caller<GitWrite>,
+    Query(query): Query<RemoveQuery>,
+) -> Answer<CredentialRemoved> {
+    let host = host(query.host)?;
+    if vault.forget(caller.account.id, &host).await? {
+        return Ok(Json(CredentialRemoved { host, removed: true }));
+    }
+    let message = format!("no credential for `{host}`; `GET /api/git/credentials` lists the hosts");
+    Err(Failure::new(ErrorCode::UnknownCredential, message).into())
+}
+
+fn told(kept: GitCredential) -> KeptCredential {
+    KeptCredential { host: kept.host, username: kept.username, created_at: kept.created_at }
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(ErrorCode::InvalidValue, message)
+}
+
+/// A host as it stands in URLs, perhaps with a port.
+fn host(text: String) -> Result<String, Failure> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let (name, port) = text.split_once(':').map_or((text.as_str(), None), |(name, port)| (name, Some(port)));
+    let named = (1..254).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(fits);
+    if named && port.is_none_or(|port| port.parse::<u16>().is_ok()) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    let shown: String = text.chars().take(80).collect();
+    Err(invalid(format!(
+        "`host` is {shown:?}; give a name such as git.example.com, with `:PORT` where URLs name one"
+    )))
+}
+
+/// What git's own lines can say. The value is a secret, so no message repeats it.
+fn line(field: &str, text: String) -> Result<String, Failure> {
+    if text.is_empty() || text.len() > LONGEST_TOKEN || text.chars().any(char::is_control) {
+        return Err(invalid(format!("`{field}` must be one line of 1 to {LONGEST_TOKEN} bytes")));
+    }
+    Ok(text)
+}

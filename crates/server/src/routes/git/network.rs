@@ -1,0 +1,188 @@
+//! What needs another repository, and perhaps a network.
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use skep_api::{
+    ErrorCode, Failure,
+    exec::VmField,
+    git::{Cloned, GitClone, GitPull, GitPush, GitReach, PullStrategy, Pulled, Pushed},
+    path::PathEncoding,
+};
+use utoipa::ToSchema;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{GitDesk, any_path, key_as_person, path, word, written};
+use crate::{
+    body::Body,
+    extract::{Call, Caller, GitWrite, NoParameters, Query},
+    openapi::refusals::GitNetworkRefused,
+    places::Chosen,
+    routes::{Answer, Created, Routes, created},
+};
+
+pub(super) fn routes(desk: &GitDesk) -> Routes {
+    vec![
+        routes!(push).with_state(desk.clone()),
+        routes!(pull).with_state(desk.clone()),
+        routes!(clone_repository).with_state(desk.clone()),
+    ]
+}
+
+/// What is sent.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PushBody {
+    /// The repository: absolute, below a root; unless given, the one that the roots have.
+    #[schema(example = "/srv/workspace/project")]
+    path: Option<String>,
+    /// How paths are written.
+    path_encoding: Option<PathEncoding>,
+    /// A remote's name; that of the branch, or `origin`, unless given.
+    #[schema(example = "origin")]
+    remote: Option<String>,
+    /// The branch; the current one unless given.
+    #[schema(example = "main")]
+    branch: Option<String>,
+    /// Whether the branch follows the remote's from now on.
+    set_upstream: Option<bool>,
+    /// Whether commits may be lost there, where the remote's branch is as it was last seen.
+    force_with_lease: Option<bool>,
+}
+
+/// Push
+///
+/// Sends a branch to a remote. A rejection is 409 with the remote's words. Tokens are those of
+/// `/api/git/credentials`; no hook runs, of a local remote neither.
+#[utoipa::path(
+    post, path = "/api/git/push", tag = "git", operation_id = "git_push", security(("bearer" = ["git:write"])),
+    request_body(content = PushBody, example = json!({"path": "/srv/workspace/project"})),
+    responses((status = 200, description = "The branch is there", body = Pushed), GitNetworkRefused)
+)]
+async fn push(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitWrite>,
+    _: Query<NoParameters>,
+    _: Call,
+    Body(body): Body<PushBody>,
+) -> Answer<Pushed> {
+    let chosen = Chosen::Workspace;
+    let reach = desk.reach(&caller).await?;
+    let operation = GitPush {
+        path: any_path(body.path.as_deref(), body.path_encoding)?,
+        remote: body.remote,
+        branch: body.branch,
+        set_upstream: body.set_upstream.unwrap_or(false),
+        force_with_lease: body.force_with_lease.unwrap_or(false),
+        reach,
+    };
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// What is fetched.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PullBody {
+    /// The repository: absolute, below a root; unless given, the one that the roots have.
+    #[schema(example = "/srv/workspace/project")]
+    path: Option<String>,
+    /// How paths are written.
+    path_encoding: Option<PathEncoding>,
+    /// A remote's name; that of the branch, or `origin`, unless given.
+    #[schema(example = "origin")]
+    remote: Option<String>,
+    /// The remote's branch; the one that the current branch follows unless given.
+    #[schema(example = "main")]
+    branch: Option<String>,
+    /// How both are joined; `ff-only` unless given.
+    strategy: Option<PullStrategy>,
+}
+
+/// Pull
+///
+/// Fetches a branch and joins it with the current one. Where they conflict it is 409, and the work tree is as it
+/// was before.
+#[utoipa::path(
+    post, path = "/api/git/pull", tag = "git", operation_id = "git_pull", security(("bearer" = ["git:write"])),
+    request_body(content = PullBody, example = json!({"path": "/srv/workspace/project"})),
+    responses((status = 200, description = "What is new", body = Pulled), GitNetworkRefused)
+)]
+async fn pull(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitWrite>,
+    _: Query<NoParameters>,
+    _: Call,
+    Body(body): Body<PullBody>,
+) -> Answer<Pulled> {
+    let chosen = Chosen::Workspace;
+    let reach = desk.reach(&caller).await?;
+    let operation = GitPull {
+        path: any_path(body.path.as_deref(), body.path_encoding)?,
+        remote: body.remote,
+        branch: body.branch,
+        strategy: body.strategy.unwrap_or_default(),
+        committer: key_as_person(&caller),
+        reach,
+    };
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// What is cloned, and to where.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct CloneBody {
+    /// `https://`, `ssh://`, or an absolute path below a root.
+    #[schema(example = "https://git.example.com/project.git")]
+    url: String,
+    /// The folder, which is made: absolute, below a root.
+    #[schema(example = "/srv/workspace/project")]
+    path: String,
+    /// How paths are written.
+    path_encoding: Option<PathEncoding>,
+    /// The branch that is checked out; the remote's own unless given.
+    branch: Option<String>,
+    /// Only so many commits of its history.
+    depth: Option<u32>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<VmField>,
+}
+
+/// Clone
+///
+/// Private and loopback addresses only where the operator allows them. A VM clones by its own network, and without
+/// tokens. In a VM it needs the scope `swarm:exec` besides.
+#[utoipa::path(
+    post, path = "/api/git/clone", tag = "git", operation_id = "git_clone", security(("bearer" = ["git:write"])),
+    request_body(content = CloneBody, example = json!({"url": "https://git.example.com/project.git", "path": "/srv/workspace/project"})),
+    responses((status = 201, description = "The repository", body = Cloned), GitNetworkRefused)
+)]
+async fn clone_repository(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitWrite>,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(body): Body<CloneBody>,
+) -> Created<Cloned> {
+    let chosen = written(body.vm.as_ref(), &call)?;
+    let reach = match chosen {
+        Chosen::Workspace => desk.reach(&caller).await?,
+        // Its own network decides, and no token enters it.
+        Chosen::Vm(_) => GitReach { anywhere: true, ..GitReach::default() },
+    };
+    let operation = GitClone {
+        url: word("url", body.url)?,
+        path: path("path", &body.path, body.path_encoding)?,
+        branch: body.branch,
+        depth: depth(body.depth)?,
+        reach,
+    };
+    created(desk.places.run(&caller, chosen, operation).await?)
+}
+
+fn depth(depth: Option<u32>) -> Result<Option<u32>, Failure> {
+    match depth {
+        Some(0) => {
+            Err(Failure::new(ErrorCode::InvalidValue, "`depth` is 0; it must be a whole number from 1"))
+        }
+        depth => Ok(depth),
+    }
+}

@@ -1,0 +1,240 @@
+//! What is read of a repository.
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use skep_api::{
+    ErrorCode, Failure,
+    git::{
+        Branches, Diff, GitBranches, GitDiff, GitLog, GitStatus, GitWorktrees, LONGEST_LOG, Log,
+        RepositoryStatus, Worktrees,
+    },
+    path::PathEncoding,
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{GitDesk, any_path, path, word};
+use crate::{
+    extract::{Caller, GitRead, Query},
+    openapi::refusals::GitRefused,
+    places::Chosen,
+    routes::{Answer, Routes},
+};
+
+/// Commits on a page where the caller names no number.
+const DEFAULT_LOG: u32 = 50;
+/// Lines around a change where the caller names no number, and at the most.
+const DEFAULT_CONTEXT: u32 = 3;
+const LARGEST_CONTEXT: u32 = 10_000;
+
+pub(super) fn routes(desk: &GitDesk) -> Routes {
+    vec![
+        routes!(status).with_state(desk.clone()),
+        routes!(diff).with_state(desk.clone()),
+        routes!(log).with_state(desk.clone()),
+        routes!(branches).with_state(desk.clone()),
+        routes!(worktrees).with_state(desk.clone()),
+    ]
+}
+
+/// Which repository, and where.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RepositoryQuery {
+    /// The repository, or a folder in its work tree: absolute, below a root.
+    #[param(example = "/srv/workspace/project")]
+    path: String,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// Tell what is changed
+///
+/// Branch, upstream, and every file that is staged, modified, untracked or in conflict. In a VM it needs the scope
+/// `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/status", tag = "git", operation_id = "git_status", params(RepositoryQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "What is changed", body = RepositoryStatus), GitRefused)
+)]
+async fn status(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<RepositoryQuery>,
+) -> Answer<RepositoryStatus> {
+    let operation = GitStatus { path: path("path", &query.path, query.path_encoding)? };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// Which states are compared.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct DiffQuery {
+    /// The repository; unless given, the one that the roots have.
+    #[param(example = "/srv/workspace/project")]
+    path: Option<String>,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// Whether what is staged is compared, and not the work tree.
+    staged: Option<bool>,
+    /// The older state: a commit, a branch, a tag. The index unless given; of `staged`, the last commit.
+    from: Option<String>,
+    /// The newer state; the work tree unless given.
+    to: Option<String>,
+    /// Only this file or folder, below the repository's top.
+    file: Option<String>,
+    /// Lines around each change; 3 unless given.
+    #[param(maximum = 10000)]
+    context: Option<u32>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// Compare two states
+///
+/// `diff` ends at 16 MiB, and `truncated` says so. In a VM it needs the scope `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/diff", tag = "git", operation_id = "git_diff", params(DiffQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "What differs", body = Diff), GitRefused)
+)]
+async fn diff(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<DiffQuery>,
+) -> Answer<Diff> {
+    let operation = GitDiff {
+        path: any_path(query.path.as_deref(), query.path_encoding)?,
+        staged: query.staged.unwrap_or(false),
+        from: query.from,
+        to: query.to,
+        file: file(query.file)?,
+        context: most("context", query.context.unwrap_or(DEFAULT_CONTEXT), 0, LARGEST_CONTEXT)?,
+    };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// Which commits.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct LogQuery {
+    /// The repository; unless given, the one that the roots have.
+    #[param(example = "/srv/workspace/project")]
+    path: Option<String>,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// The commit, branch or tag to begin with; the current commit unless given.
+    r#ref: Option<String>,
+    /// Only commits that changed this file or folder, below the repository's top.
+    file: Option<String>,
+    /// Commits on the page, 1 to 1,000; 50 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before. It goes on from where that page began, whatever was committed since.
+    cursor: Option<String>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// List commits
+///
+/// Newest first, a page at a time; an empty list where nothing was committed yet. In a VM it needs the scope
+/// `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/log", tag = "git", operation_id = "git_log", params(LogQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "A page of commits", body = Log), GitRefused)
+)]
+async fn log(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<LogQuery>,
+) -> Answer<Log> {
+    let operation = GitLog {
+        path: any_path(query.path.as_deref(), query.path_encoding)?,
+        revision: query.r#ref,
+        file: file(query.file)?,
+        limit: most("limit", query.limit.unwrap_or(DEFAULT_LOG), 1, LONGEST_LOG)?,
+        cursor: query.cursor,
+    };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// Which branches.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct BranchesQuery {
+    /// The repository; unless given, the one that the roots have.
+    #[param(example = "/srv/workspace/project")]
+    path: Option<String>,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// Whether those of remotes are listed too, as they were last seen.
+    remote: Option<bool>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// List branches
+///
+/// And which one is checked out. In a VM it needs the scope `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/branch", tag = "git", operation_id = "git_branches", params(BranchesQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "The branches", body = Branches), GitRefused)
+)]
+async fn branches(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<BranchesQuery>,
+) -> Answer<Branches> {
+    let path = any_path(query.path.as_deref(), query.path_encoding)?;
+    let operation = GitBranches { path, remote: query.remote.unwrap_or(false) };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// List work trees
+///
+/// The main one first. In a VM it needs the scope `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/worktree", tag = "git", operation_id = "git_worktrees", params(RepositoryQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "The work trees", body = Worktrees), GitRefused)
+)]
+async fn worktrees(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<RepositoryQuery>,
+) -> Answer<Worktrees> {
+    let operation = GitWorktrees { path: path("path", &query.path, query.path_encoding)? };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+fn file(file: Option<String>) -> Result<Option<String>, Failure> {
+    match file {
+        Some(empty) if empty.is_empty() => Err(Failure::new(
+            ErrorCode::InvalidValue,
+            "`file` is empty; name a file or a folder, or leave it out",
+        )),
+        file => file.map(|file| word("file", file)).transpose(),
+    }
+}
+
+fn most(field: &str, number: u32, least: u32, most: u32) -> Result<u32, Failure> {
+    if (least..=most).contains(&number) {
+        return Ok(number);
+    }
+    let message = format!("`{field}` is {number}; it must be a whole number from {least} to {most}");
+    Err(Failure::new(ErrorCode::InvalidValue, message))
+}

@@ -1,0 +1,411 @@
+//! Repositories that would start programs. Each attack has its control: plain git does start the program.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{git, plain, refused, repository, send};
+use crate::harness::Skep;
+
+/// A program that leaves a trace where it runs.
+struct Canary {
+    program: String,
+    trace: PathBuf,
+}
+
+impl Canary {
+    fn new(skep: &Skep) -> Self {
+        let (program, trace) = (skep.at("canary"), PathBuf::from(skep.at("trace")));
+        let script = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\ncat\nexit 0\n", trace.display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { program, trace }
+    }
+
+    fn sang(&self) -> bool {
+        let sang = self.trace.exists();
+        let _ = fs::remove_file(&self.trace);
+        sang
+    }
+
+    fn hook(&self, folder: &Path, name: &str) {
+        fs::create_dir_all(folder).unwrap();
+        fs::copy(&self.program, folder.join(name)).unwrap();
+    }
+}
+
+/// Everything that the API does with one repository. Whether it is done or refused is no matter here.
+async fn all_calls(skep: &Skep, path: &str) -> Vec<(String, u16)> {
+    let mut seen = Vec::new();
+    let reads = [
+        "status?",
+        "diff?",
+        "diff?staged=true&",
+        "diff?from=HEAD&",
+        "log?",
+        "log?file=file&",
+        "branch?remote=true&",
+        "worktree?",
+    ];
+    let writes = [
+        ("add", json!({})),
+        ("commit", json!({"message": "x", "allow_empty": true})),
+        ("checkout", json!({"ref": "attacked", "create": true})),
+        ("commit", json!({"message": "y", "all": true, "allow_empty": true})),
+        ("checkout", json!({"ref": "main"})),
+        ("stash", json!({"action": "push"})),
+        ("stash", json!({"action": "pop"})),
+        ("reset", json!({"mode": "hard"})),
+        ("branch", json!({"name": "made"})),
+        ("worktree", json!({"worktree": skep.at("attacked-tree")})),
+        ("pull", json!({"strategy": "merge"})),
+        ("pull", json!({"strategy": "rebase", "branch": "main"})),
+        ("push", json!({"branch": "main", "force_with_lease": true})),
+    ];
+    for read in reads {
+        let response = skep.get(&format!("/api/git/{read}path={path}")).await;
+        seen.push((read.to_owned(), response.status().as_u16()));
+    }
+    for (verb, mut body) in writes {
+        for name in ["file", "other"] {
+            fs::write(format!("{path}/{name}"), format!("{verb} {} {name}\n", seen.len())).unwrap();
+        }
+        body["path"] = json!(path);
+        let response = send(skep, verb, body).await;
+        seen.push((verb.to_owned(), response.status().as_u16()));
+    }
+    assert!(seen.iter().all(|(_, status)| *status != 500), "{seen:?}");
+    seen
+}
+
+/// A repository with a remote beside it, on which both have commits of their own.
+fn with_remote(skep: &Skep) -> String {
+    let path = repository(skep, "project");
+    let remote = skep.at("remote.git");
+    git(&path, &["clone", "-q", "--bare", &path, &remote]);
+    git(&path, &["remote", "add", "origin", &remote]);
+    git(&path, &["push", "-qu", "origin", "main"]);
+    let other = skep.at("elsewhere");
+    git(&path, &["clone", "-q", &remote, &other]);
+    fs::write(format!("{other}/file"), "theirs\n").unwrap();
+    git(&other, &["commit", "-qam", "Theirs"]);
+    git(&other, &["push", "-q", "origin", "main"]);
+    path
+}
+
+/// Tries an attack: nothing that the API does starts the program, and plain git does.
+async fn attack(name: &str, set_up: impl Fn(&str, &Canary), control: &[&[&str]]) {
+    let skep = Skep::start().await;
+    let path = with_remote(&skep);
+    let canary = Canary::new(&skep);
+    set_up(&path, &canary);
+    // What setting it up started does not count.
+    canary.sang();
+    let seen = all_calls(&skep, &path).await;
+    assert!(!canary.sang(), "{name}: a program was started");
+    assert_eq!(seen[0].1, 200, "{name}: it can still be read: {seen:?}");
+    for file in ["file", "other"] {
+        fs::write(format!("{path}/{file}"), "the control\n").unwrap();
+    }
+    for arguments in control {
+        plain(&path, arguments);
+    }
+    assert!(canary.sang(), "{name}: the control started nothing, so the attack is none");
+}
+
+fn set(path: &str, key: &str, value: &str) {
+    git(path, &["config", key, value]);
+}
+
+#[tokio::test]
+async fn no_setting_with_one_name_starts_a_program() {
+    attack("core.fsmonitor", |path, canary| set(path, "core.fsmonitor", &canary.program), &[&["status"]])
+        .await;
+    attack(
+        "core.hooksPath",
+        |path, canary| {
+            let hooks = Path::new(path).parent().unwrap().join("hooks");
+            for hook in ["pre-commit", "post-checkout", "post-index-change", "reference-transaction"] {
+                canary.hook(&hooks, hook);
+            }
+            set(path, "core.hooksPath", hooks.to_str().unwrap());
+        },
+        &[&["commit", "-qam", "x"]],
+    )
+    .await;
+    attack("diff.external", |path, canary| set(path, "diff.external", &canary.program), &[&["diff"]]).await;
+    attack("core.editor", |path, canary| set(path, "core.editor", &canary.program), &[&["commit", "-a"]])
+        .await;
+    attack(
+        "gpg.program",
+        |path, canary| {
+            set(path, "gpg.program", &canary.program);
+            set(path, "commit.gpgSign", "true");
+        },
+        &[&["commit", "-qam", "x"]],
+    )
+    .await;
+    attack("alias", |path, canary| set(path, "alias.main", &format!("!{}", canary.program)), &[&["main"]])
+        .await;
+}
+
+#[tokio::test]
+async fn no_pager_is_started() {
+    // A pager needs a terminal, which `script` gives to the control.
+    let skep = Skep::start().await;
+    let path = with_remote(&skep);
+    let canary = Canary::new(&skep);
+    set(&path, "core.pager", &canary.program);
+    set(&path, "pager.log", &canary.program);
+    all_calls(&skep, &path).await;
+    assert!(!canary.sang());
+    let mut control = std::process::Command::new("script");
+    control.args(["-qec", "git log", "/dev/null"]).current_dir(&path).env("TERM", "xterm");
+    if let Ok(said) = control.output() {
+        assert!(canary.sang(), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_hook_is_run() {
+    attack(
+        "hooks",
+        |path, canary| {
+            for hook in [
+                "pre-commit",
+                "commit-msg",
+                "post-commit",
+                "post-checkout",
+                "pre-push",
+                "post-merge",
+                "pre-rebase",
+            ] {
+                canary.hook(&Path::new(path).join(".git/hooks"), hook);
+            }
+        },
+        &[&["commit", "-qam", "x"]],
+    )
+    .await;
+    attack(
+        "hooks of a local remote",
+        |path, canary| {
+            let remote = Path::new(path).parent().unwrap().join("remote.git");
+            for hook in ["pre-receive", "update", "post-receive", "reference-transaction"] {
+                canary.hook(&remote.join("hooks"), hook);
+            }
+        },
+        &[&["push", "-f", "origin", "HEAD:refs/heads/control"]],
+    )
+    .await;
+}
+
+fn attributes(path: &str, text: &str) {
+    fs::write(format!("{path}/.git/info/attributes"), text).unwrap();
+}
+
+#[tokio::test]
+async fn no_driver_that_a_repository_names_is_started() {
+    for kind in ["clean", "smudge", "process"] {
+        attack(
+            kind,
+            |path, canary| {
+                set(path, &format!("filter.a=b.c.{kind}"), &canary.program);
+                set(path, "filter.a=b.c.required", "true");
+                fs::write(format!("{path}/.gitattributes"), "").unwrap();
+                attributes(path, "* filter=a=b.c\n");
+            },
+            &[&["add", "."], &["checkout", "-f", "HEAD", "--", "file"]],
+        )
+        .await;
+    }
+    for kind in ["textconv", "command"] {
+        attack(
+            kind,
+            |path, canary| {
+                set(path, &format!("diff.x.{kind}"), &canary.program);
+                attributes(path, "* diff=x\n");
+            },
+            &[&["diff"]],
+        )
+        .await;
+    }
+    attack(
+        "merge driver",
+        |path, canary| {
+            set(path, "merge.x.driver", &format!("{} %A", canary.program));
+            attributes(path, "* merge=x\n");
+            git(path, &["fetch", "-q"]);
+        },
+        &[
+            &["commit", "-qam", "ours"],
+            &["merge", "-m", "x", "origin/main~0", "--no-ff"],
+            &["merge", "--abort"],
+            &["checkout", "-qb", "a", "HEAD~1"],
+            &["commit", "-qam", "a"],
+            &["merge", "main"],
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn no_setting_of_a_remote_starts_a_program() {
+    attack(
+        "uploadpack",
+        |path, canary| set(path, "remote.origin.uploadpack", &canary.program),
+        &[&["fetch"]],
+    )
+    .await;
+    attack(
+        "receivepack",
+        |path, canary| set(path, "remote.origin.receivepack", &canary.program),
+        &[&["push", "origin", "HEAD:x"]],
+    )
+    .await;
+    attack(
+        "sshCommand",
+        |path, canary| {
+            set(path, "core.sshCommand", &canary.program);
+            set(path, "remote.origin.url", "ssh://127.0.0.1:1/x");
+        },
+        &[&["fetch"]],
+    )
+    .await;
+    attack(
+        "ext",
+        |path, canary| {
+            set(path, "protocol.allow", "always");
+            set(path, "protocol.ext.allow", "always");
+            set(path, "remote.origin.url", &format!("ext::{}", canary.program));
+        },
+        &[&["fetch"]],
+    )
+    .await;
+    attack(
+        "insteadOf",
+        |path, canary| {
+            set(path, "protocol.ext.allow", "always");
+            set(path, &format!("url.ext::{} .insteadOf", canary.program), "/");
+        },
+        &[&["fetch"]],
+    )
+    .await;
+    attack(
+        "alternateRefsCommand",
+        |path, canary| {
+            let remote = Path::new(path).parent().unwrap().join("remote.git");
+            set(remote.to_str().unwrap(), "core.alternateRefsCommand", &canary.program);
+            let borrowed = Path::new(path).parent().unwrap().join("elsewhere/.git/objects");
+            fs::write(remote.join("objects/info/alternates"), format!("{}\n", borrowed.display())).unwrap();
+        },
+        &[&["push", "-f", "origin", "HEAD:refs/heads/control"]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_submodule_starts_nothing_either() {
+    attack(
+        "submodule",
+        |path, canary| {
+            let inner = format!("{path}/inner");
+            git(
+                path,
+                &[
+                    "-c",
+                    "protocol.file.allow=always",
+                    "submodule",
+                    "--quiet",
+                    "add",
+                    "../remote.git",
+                    "inner",
+                ],
+            );
+            git(path, &["commit", "-qm", "Inner"]);
+            set(&inner, "core.fsmonitor", &canary.program);
+            set(&inner, "filter.x.clean", &canary.program);
+            fs::write(format!("{inner}/.gitattributes"), "* filter=x\n").unwrap();
+            fs::write(format!("{inner}/file"), "changed\n").unwrap();
+            set(path, "status.submoduleSummary", "true");
+            set(path, "diff.ignoreSubmodules", "none");
+        },
+        &[&["status"]],
+    )
+    .await;
+}
+
+/// What cannot be overruled is refused by its name.
+#[tokio::test]
+async fn what_cannot_be_overruled_is_refused() {
+    let skep = Skep::start().await;
+    let path = with_remote(&skep);
+    let canary = Canary::new(&skep);
+    let other = skep.at("settings");
+    fs::write(&other, format!("[core]\n\tfsmonitor = {}\n", canary.program)).unwrap();
+    set(&path, "include.path", &other);
+    for (verb, _) in [("status", 0), ("diff", 0), ("log", 0), ("branch", 0)] {
+        let response = skep.get(&format!("/api/git/{verb}?path={path}")).await;
+        let message = refused(response, 409, "hostile_repository").await;
+        assert!(message.contains("include.path"), "{message}");
+    }
+    assert!(!canary.sang());
+    plain(&path, &["status"]);
+    assert!(canary.sang(), "the control");
+    git(&path, &["config", "--unset", "include.path"]);
+    for key in ["remote.origin.vcs", "includeIf.onbranch:main.path"] {
+        set(&path, key, "canary");
+        let message =
+            refused(skep.get(&format!("/api/git/status?path={path}")).await, 409, "hostile_repository").await;
+        assert!(message.to_lowercase().contains(&key.to_lowercase()), "{message}");
+        git(&path, &["config", "--unset", key]);
+    }
+}
+
+#[tokio::test]
+async fn what_begins_with_a_dash_is_never_an_option() {
+    let skep = Skep::start().await;
+    let path = with_remote(&skep);
+    let target = skep.at("written");
+    for evil in ["--output=written", "-u", "--upload-pack=touch written", "--exec=touch written", "-"] {
+        for query in
+            [format!("log?ref={evil}"), format!("diff?from={evil}"), format!("diff?from=HEAD&to={evil}")]
+        {
+            let response = skep.get(&format!("/api/git/{query}&path={path}")).await;
+            let message = refused(response, 400, "invalid_value").await;
+            assert!(message.contains(evil), "{message}");
+        }
+        let bodies: Vec<(&str, Value)> = vec![
+            ("checkout", json!({"path": path, "ref": evil})),
+            ("checkout", json!({"path": path, "ref": evil, "create": true})),
+            ("branch", json!({"path": path, "name": evil})),
+            ("branch", json!({"path": path, "name": "x", "from": evil})),
+            ("reset", json!({"path": path, "to": evil})),
+            ("push", json!({"path": path, "remote": evil})),
+            ("push", json!({"path": path, "branch": evil})),
+            ("pull", json!({"path": path, "remote": evil})),
+            ("pull", json!({"path": path, "branch": evil})),
+            ("worktree", json!({"path": path, "worktree": skep.at("tree"), "ref": evil})),
+            ("clone", json!({"path": skep.at("clone"), "url": path, "branch": evil})),
+        ];
+        for (verb, body) in bodies {
+            refused(send(&skep, verb, body).await, 400, "invalid_value").await;
+        }
+        let url = json!({"path": skep.at("clone"), "url": evil});
+        refused(send(&skep, "clone", url).await, 403, "remote_forbidden").await;
+        // Names of files and folders may begin so.
+        fs::write(format!("{path}/{evil}"), "x").unwrap_or_default();
+        let response = skep.get(&format!("/api/git/log?file={evil}&path={path}")).await;
+        assert_eq!(response.status(), 200, "{evil}");
+        assert_eq!(send(&skep, "add", json!({"path": path, "files": [evil]})).await.status() == 500, false);
+    }
+    let dashed = skep.at("-tree");
+    assert_eq!(send(&skep, "init", json!({"path": dashed})).await.status(), 201);
+    assert!(!Path::new(&target).exists() && !Path::new(&path).join("written").exists());
+    let stash = json!({"path": path, "action": "push", "message": "--all"});
+    assert_ne!(skep.request(Method::POST, "/api/git/stash").json(&stash).send().await.unwrap().status(), 500);
+}

@@ -1,0 +1,80 @@
+//! Git, over HTTP, on real repositories.
+
+mod attacks;
+mod credentials;
+mod flows;
+mod hostile_places;
+mod remotes;
+
+use std::{path::Path, process::Command};
+
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, refused as told};
+
+/// Plain git, as a person runs it: whatever the repository says holds.
+fn plain(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new("git");
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("LC_ALL", "C.UTF-8");
+    for who in ["AUTHOR", "COMMITTER"] {
+        command.env(format!("GIT_{who}_NAME"), "Ada").env(format!("GIT_{who}_EMAIL"), "ada@example.com");
+    }
+    let said = command.output().unwrap();
+    let words = format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    (said.status.success(), words)
+}
+
+/// The same for what must work.
+fn git(folder: impl AsRef<Path>, arguments: &[&str]) -> String {
+    let (done, words) = plain(folder, arguments);
+    assert!(done, "git {arguments:?}: {words}");
+    words
+}
+
+/// A repository in the workspace with one commit.
+fn repository(skep: &Skep, name: &str) -> String {
+    let path = skep.at(name);
+    std::fs::create_dir_all(&path).unwrap();
+    git(&path, &["init", "-q", "-b", "main"]);
+    std::fs::write(format!("{path}/file"), "one\n").unwrap();
+    git(&path, &["add", "."]);
+    git(&path, &["commit", "-qm", "First"]);
+    path
+}
+
+async fn get(skep: &Skep, verb: &str, query: &str) -> Value {
+    let response = skep.get(&format!("/api/git/{verb}?{query}")).await;
+    let status = response.status();
+    let body = response.json().await.unwrap();
+    assert!(status.is_success(), "{verb}?{query}: {status} {body}");
+    body
+}
+
+async fn send(skep: &Skep, verb: &str, body: Value) -> Response {
+    skep.request(Method::POST, &format!("/api/git/{verb}")).json(&body).send().await.unwrap()
+}
+
+async fn post(skep: &Skep, verb: &str, body: Value) -> Value {
+    let response = send(skep, verb, body).await;
+    let status = response.status();
+    let body = response.json().await.unwrap();
+    assert!(status.is_success(), "{verb}: {status} {body}");
+    body
+}
+
+/// The message of a refusal with this status and code.
+async fn refused(response: Response, status: u16, code: &str) -> String {
+    let refused = told(response).await;
+    assert_eq!((refused.status, refused.code.as_str()), (status, code), "{}", refused.message);
+    refused.message
+}
+
+async fn commit(skep: &Skep, path: &str, content: &str, message: &str) -> Value {
+    std::fs::write(format!("{path}/file"), content).unwrap();
+    post(skep, "commit", json!({"path": path, "message": message, "all": true})).await
+}

@@ -1,0 +1,303 @@
+//! Remotes: paths below the roots, and others over HTTP.
+
+use std::{
+    fs,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    http::{HeaderMap, Method, StatusCode, Uri},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::{commit, get, git, post, refused, repository, send};
+use crate::harness::{Options, Skep};
+
+/// A repository, a bare one, and two clones of that.
+async fn two_clones(skep: &Skep) -> (String, String, String) {
+    let path = repository(skep, "first");
+    let remote = skep.at("remote.git");
+    git(&path, &["clone", "-q", "--bare", &path, &remote]);
+    let (one, two) = (skep.at("one"), skep.at("two"));
+    for path in [&one, &two] {
+        let cloned = post(skep, "clone", json!({"url": remote, "path": path})).await;
+        assert_eq!(cloned["branch"], "main");
+        assert!(cloned["head"].is_string());
+    }
+    (remote, one, two)
+}
+
+#[tokio::test]
+async fn what_one_pushes_the_other_pulls() {
+    let skep = Skep::start().await;
+    let (remote, one, two) = two_clones(&skep).await;
+    let first = get(&skep, "log", &format!("path={one}")).await["commits"][0]["id"].clone();
+    let made = commit(&skep, &one, "one\ntwo\n", "Second").await;
+    let status = get(&skep, "status", &format!("path={one}")).await;
+    assert_eq!(
+        (&status["upstream"], &status["ahead"], &status["behind"]),
+        (&json!("origin/main"), &json!(1), &json!(0))
+    );
+    let pushed = post(&skep, "push", json!({"path": one})).await;
+    assert_eq!(
+        pushed,
+        json!({"remote": "origin", "branch": "main", "from": first, "to": made["commit"], "created": false})
+    );
+    assert_eq!(post(&skep, "push", json!({"path": one})).await["from"], made["commit"]);
+    let pulled = post(&skep, "pull", json!({"path": two})).await;
+    assert_eq!(pulled, json!({"from": first, "to": made["commit"], "commits": 1, "files_changed": 1}));
+    post(&skep, "checkout", json!({"path": one, "ref": "topic", "create": true})).await;
+    let pushed = post(&skep, "push", json!({"path": one, "set_upstream": true})).await;
+    assert_eq!((&pushed["created"], &pushed["from"]), (&json!(true), &json!(null)));
+    assert_eq!(get(&skep, "status", &format!("path={one}")).await["upstream"], "origin/topic");
+    let branches = get(&skep, "branch", &format!("path={one}&remote=true")).await;
+    assert!(branches["branches"].as_array().unwrap().iter().any(|one| one["name"] == "origin/topic"));
+    assert!(git(&remote, &["branch"]).contains("topic"));
+}
+
+#[tokio::test]
+async fn a_push_that_is_rejected_and_a_pull_that_conflicts_change_nothing() {
+    let skep = Skep::start().await;
+    let (remote, one, two) = two_clones(&skep).await;
+    commit(&skep, &one, "theirs\n", "Theirs").await;
+    post(&skep, "push", json!({"path": one})).await;
+    let ours = commit(&skep, &two, "ours\n", "Ours").await;
+    let message = refused(send(&skep, "push", json!({"path": two})).await, 409, "push_rejected").await;
+    assert!(message.contains("rejected"), "{message}");
+    fs::write(format!("{two}/untracked"), "mine").unwrap();
+    for strategy in ["ff-only", "merge", "rebase"] {
+        let pull = json!({"path": two, "strategy": strategy});
+        refused(send(&skep, "pull", pull).await, 409, "merge_conflict").await;
+        let status = get(&skep, "status", &format!("path={two}")).await;
+        assert_eq!((&status["head"], &status["branch"]), (&ours["commit"], &json!("main")), "{strategy}");
+        assert_eq!(status["untracked"], json!([{"path": "untracked"}]), "{strategy}");
+        assert_eq!((&status["conflicted"], &status["modified"]), (&json!([]), &json!([])), "{strategy}");
+        assert_eq!(fs::read_to_string(format!("{two}/file")).unwrap(), "ours\n");
+        assert!(!std::path::Path::new(&format!("{two}/.git/MERGE_HEAD")).exists());
+    }
+    // The lease holds: the remote is as it was last seen, by those pulls.
+    let forced = json!({"path": two, "force_with_lease": true});
+    assert_eq!(post(&skep, "push", forced.clone()).await["to"], ours["commit"]);
+    commit(&skep, &one, "theirs again\n", "Theirs").await;
+    let stale = json!({"path": one, "force_with_lease": true});
+    refused(send(&skep, "push", stale).await, 409, "push_rejected").await;
+    // A remote that says no has its words told.
+    git(&remote, &["config", "receive.denyNonFastForwards", "true"]);
+    git(&two, &["commit", "-q", "--amend", "-m", "Amended"]);
+    let message = refused(send(&skep, "push", forced).await, 409, "push_rejected").await;
+    assert!(message.contains("denying non-fast-forward"), "{message}");
+}
+
+#[tokio::test]
+async fn both_sides_are_joined_where_they_do_not_conflict() {
+    for strategy in ["merge", "rebase"] {
+        let skep = Skep::start().await;
+        let (_, one, two) = two_clones(&skep).await;
+        commit(&skep, &one, "theirs\n", "Theirs").await;
+        post(&skep, "push", json!({"path": one})).await;
+        fs::write(format!("{two}/other"), "ours\n").unwrap();
+        post(&skep, "add", json!({"path": two})).await;
+        let ada = json!({"name": "Ada", "email": "ada@example.com"});
+        post(&skep, "commit", json!({"path": two, "message": "Ours", "author": ada})).await;
+        refused(send(&skep, "pull", json!({"path": two})).await, 409, "merge_conflict").await;
+        let pulled = post(&skep, "pull", json!({"path": two, "strategy": strategy})).await;
+        assert_eq!(pulled["commits"], 2, "{strategy}: {pulled}");
+        let log = get(&skep, "log", &format!("path={two}")).await;
+        assert!(log["commits"].as_array().unwrap().iter().any(|one| one["author"]["name"] == "Ada"));
+        assert_eq!(get(&skep, "status", &format!("path={two}")).await["clean"], true);
+        post(&skep, "push", json!({"path": two})).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_remote_is_said() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    refused(send(&skep, "push", json!({"path": path})).await, 404, "unknown_remote").await;
+    refused(send(&skep, "pull", json!({"path": path, "remote": "no"})).await, 404, "unknown_remote").await;
+    for url in
+        ["ext::sh -c id", "fd::17", "git://git.example/x", "file:///etc", "https://user:secret@git.example/x"]
+    {
+        let body = json!({"url": url, "path": skep.at("clone")});
+        let message = refused(send(&skep, "clone", body).await, 403, "remote_forbidden").await;
+        assert!(!message.contains("secret"), "{message}");
+        git(&path, &["config", "remote.origin.url", url]);
+        refused(send(&skep, "pull", json!({"path": path, "branch": "main"})).await, 403, "remote_forbidden")
+            .await;
+    }
+    for (key, value) in
+        [("http.proxy", "http://127.0.0.1:1"), ("remote.origin.proxy", "x"), ("url.x.insteadOf", "https:")]
+    {
+        git(&path, &["config", "remote.origin.url", "https://git.example.com/x"]);
+        git(&path, &["config", key, value]);
+        let refusal = send(&skep, "pull", json!({"path": path, "branch": "main"})).await;
+        refused(refusal, 409, "hostile_repository").await;
+        git(&path, &["config", "--unset", key]);
+    }
+}
+
+/// Every spelling of an address of this machine.
+const LOOPBACK: &[&str] = &[
+    "127.0.0.1",
+    "127.1",
+    "2130706433",
+    "0x7f000001",
+    "0x7f.0.0.1",
+    "017700000001",
+    "localhost",
+    "localhost.",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "0.0.0.0",
+    "0",
+];
+
+#[tokio::test]
+async fn no_private_address_is_reached() {
+    let server = GitServer::start(None).await;
+    let skep = Skep::start().await;
+    for host in LOOPBACK {
+        for scheme in ["https", "ssh"] {
+            let url = format!("{scheme}://{host}:{}/x", server.port);
+            let body = json!({"url": url, "path": skep.at("clone")});
+            let response = send(&skep, "clone", body).await;
+            let status = response.status().as_u16();
+            let code = response.headers()["skep-error"].to_str().unwrap().to_owned();
+            let text = response.text().await.unwrap();
+            // A spelling that the resolver does not take leads nowhere.
+            let nowhere = code == "remote_failed" && (text.contains("502") || text.contains("not found"));
+            assert!((status, code.as_str()) == (403, "remote_forbidden") || nowhere, "{url}: {code} {text}");
+        }
+        let url = format!("http://{host}:{}/x", server.port);
+        let body = json!({"url": url, "path": skep.at("clone")});
+        refused(send(&skep, "clone", body).await, 403, "remote_forbidden").await;
+    }
+    assert_eq!(server.asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
+    let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
+    let skep = Skep::start_with(options).await;
+    let path = repository(&skep, "source");
+    let projects = tempfile::tempdir().unwrap();
+    git(&path, &["clone", "-q", "--bare", &path, projects.path().join("x.git").to_str().unwrap()]);
+    git(projects.path().join("x.git"), &["config", "http.receivepack", "true"]);
+    let server = GitServer::start(Some(Served::Projects(projects.path().display().to_string()))).await;
+    let url = format!("http://127.0.0.1:{}/x.git", server.port);
+    let clone = skep.at("clone");
+    let cloned = post(&skep, "clone", json!({"url": url, "path": clone, "depth": 1, "branch": "main"})).await;
+    assert_eq!(cloned["branch"], "main");
+    let made = commit(&skep, &clone, "two\n", "Second").await;
+    assert_eq!(post(&skep, "push", json!({"path": clone})).await["to"], made["commit"]);
+    assert!(git(projects.path().join("x.git"), &["log", "main"]).contains("Second"));
+    assert_eq!(post(&skep, "pull", json!({"path": clone})).await["commits"], 0);
+    // Another one sends git to the first.
+    let redirecting = GitServer::start(Some(Served::Redirect(url))).await;
+    let before = server.asked.load(Ordering::Relaxed);
+    let body =
+        json!({"url": format!("http://127.0.0.1:{}/x.git", redirecting.port), "path": skep.at("other")});
+    refused(send(&skep, "clone", body).await, 409, "remote_failed").await;
+    assert!(redirecting.asked.load(Ordering::Relaxed) > 0);
+    assert_eq!(server.asked.load(Ordering::Relaxed), before, "nobody followed");
+    assert!(!std::path::Path::new(&skep.at("other")).exists(), "nothing is left of it");
+}
+
+/// What a server answers.
+#[derive(Clone)]
+enum Served {
+    /// Repositories, by `git http-backend`.
+    Projects(String),
+    /// Go there.
+    Redirect(String),
+}
+
+/// A server on loopback that counts who asks.
+struct GitServer {
+    port: u16,
+    asked: Arc<AtomicUsize>,
+}
+
+impl GitServer {
+    async fn start(served: Option<Served>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
+            count.fetch_add(1, Ordering::Relaxed);
+            match served {
+                Some(Served::Projects(folder)) => backend(folder, method, uri, headers, body).await,
+                Some(Served::Redirect(to)) => {
+                    let to = format!(
+                        "{to}{}",
+                        uri.path_and_query().unwrap().as_str().trim_start_matches("/x.git")
+                    );
+                    (StatusCode::FOUND, [("location", to)]).into_response()
+                }
+                None => StatusCode::NOT_FOUND.into_response(),
+            }
+        };
+        let router = Router::new().fallback(answer);
+        tokio::spawn(async move {
+            axum_server::from_tcp(listener.into_std().unwrap())
+                .unwrap()
+                .serve(router.into_make_service())
+                .await
+        });
+        Self { port, asked }
+    }
+}
+
+/// `git http-backend` as CGI (RFC 3875).
+async fn backend(folder: String, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let header =
+        |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+    let env = [
+        ("GIT_PROJECT_ROOT", folder),
+        ("GIT_HTTP_EXPORT_ALL", "1".to_owned()),
+        ("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()),
+        ("REMOTE_USER", "tester".to_owned()),
+        ("REQUEST_METHOD", method.to_string()),
+        ("PATH_INFO", uri.path().to_owned()),
+        ("QUERY_STRING", uri.query().unwrap_or_default().to_owned()),
+        ("CONTENT_TYPE", header("content-type")),
+        ("CONTENT_LENGTH", body.len().to_string()),
+        ("HTTP_CONTENT_ENCODING", header("content-encoding")),
+        ("GIT_PROTOCOL", header("git-protocol")),
+    ];
+    let ran = tokio::task::spawn_blocking(move || {
+        use std::io::Write;
+
+        let mut backend = std::process::Command::new("git");
+        backend.arg("http-backend").envs(env).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut backend = backend.spawn().unwrap();
+        let mut stdin = backend.stdin.take().unwrap();
+        let feeding = std::thread::spawn(move || stdin.write_all(&body));
+        let said = backend.wait_with_output().unwrap();
+        let _ = feeding.join();
+        said.stdout
+    });
+    let said = ran.await.unwrap();
+    let end = said.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8_lossy(&said[..end]).into_owned();
+    let mut response = axum::body::Body::from(said[end + 4..].to_vec()).into_response();
+    for line in head.lines() {
+        let (name, value) = line.split_once(": ").unwrap();
+        if name == "Status" {
+            *response.status_mut() = value[..3].parse().unwrap();
+        } else {
+            let name: axum::http::HeaderName = name.parse().unwrap();
+            response.headers_mut().insert(name, value.parse().unwrap());
+        }
+    }
+    response
+}

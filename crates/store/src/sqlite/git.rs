@@ -1,0 +1,44 @@
+//! Credentials of git in SQLite.
+
+use rusqlite::{Connection, params};
+use skep_api::AccountId;
+
+use super::{
+    accounts,
+    columns::{Columns, all, change, millis},
+    fault::Fault,
+};
+use crate::{GitCredential, SetGitCredential};
+
+/// Keeps a credential.
+pub(super) fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), Fault> {
+    accounts::by_id(connection, command.account)?;
+    let GitCredential { host, username, sealed, created_at } = &command.credential;
+    change(
+        connection,
+        "INSERT INTO git_credentials (account, host, username, sealed, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (account, host) DO UPDATE SET
+             username = excluded.username, sealed = excluded.sealed, created_at = excluded.created_at",
+        params![command.account.to_string(), host, username, sealed, millis(*created_at)],
+    )?;
+    Ok(())
+}
+
+/// All of an account, by host.
+pub(super) fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential>, Fault> {
+    let sql = "SELECT * FROM git_credentials WHERE account = ?1 ORDER BY host";
+    all(connection, sql, [account.to_string()], |row| {
+        Ok(GitCredential {
+            host: row.plain("host")?,
+            username: row.plain("username")?,
+            sealed: row.plain("sealed")?,
+            created_at: row.time("created_at")?,
+        })
+    })
+}
+
+/// Forgets a host's; tells whether there was one.
+pub(super) fn remove(connection: &Connection, account: AccountId, host: &str) -> Result<bool, Fault> {
+    let sql = "DELETE FROM git_credentials WHERE account = ?1 AND host = ?2";
+    Ok(change(connection, sql, params![account.to_string(), host])? == 1)
+}
