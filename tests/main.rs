@@ -12,6 +12,7 @@ mod health;
 mod http;
 mod keys;
 mod metrics;
+mod restart;
 mod secrets;
 mod service;
 mod session;
@@ -52,6 +53,8 @@ mod killed;
 mod pool;
 #[cfg(feature = "root")]
 mod processes;
+#[cfg(feature = "root")]
+mod programs;
 #[cfg(feature = "root")]
 mod schemathesis;
 #[cfg(feature = "root")]

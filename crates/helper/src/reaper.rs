@@ -7,7 +7,7 @@ use skep_workspace::Commands;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A child that somebody here awaits is awaited before it has been dead for so long. What is still dead then is nobody's.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Reaps orphans from now on.
 pub(crate) fn start(commands: Commands) -> io::Result<()> {

@@ -26,6 +26,7 @@ async fn ends() -> (KeeperEnd, ServerEnd) {
         settings: serde_json::json!({"a": 1}),
         admin_key: None,
         swarm: SwarmAbility::Unable { reason: "a test".to_owned() },
+        succeeds: false,
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

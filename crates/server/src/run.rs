@@ -20,7 +20,11 @@ use hyper_util::{
 };
 use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
@@ -39,6 +43,8 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(30);
 /// How long streams may take then. What they stream runs on, and they say how to come back to it.
 const STREAM_GRACE: Duration = Duration::from_secs(25);
+/// How often it is looked whether all connections have ended: nobody tells.
+const GLANCE: Duration = Duration::from_millis(20);
 /// What an HTTP/1.1 connection reads ahead at the least: the HTTP library wants so much.
 const LEAST_READ_AHEAD: usize = 8 << 10;
 /// What an HTTP/2 stream keeps for a caller that does not read.
@@ -147,7 +153,7 @@ pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
 }
 
 /// Serves until `shutdown` is ready; then no connection is taken any more, and requests under way have 30 seconds. Where
-/// another server serves by then, connections are taken for a second more, and each caller is told to take another one.
+/// another server serves by then, whoever asks on a connection in the next second is told to take another one.
 ///
 /// # Errors
 /// See [`Error`].
@@ -212,16 +218,16 @@ async fn serve(
     let handle = Handle::new();
     let serving =
         server.handle(handle.clone()).serve(router.into_make_service_with_connect_info::<SocketAddr>());
-    let mut serving = std::pin::pin!(serving);
+    let mut serving = Box::pin(serving);
     let farewell = tokio::select! {
         ended = &mut serving => return ended,
         farewell = shutdown => farewell,
     };
     stages.leaving.send_replace(true);
-    if farewell == Farewell::Successor
-        && let Ok(ended) = timeout(FAREWELL, &mut serving).await
-    {
-        return ended;
+    if farewell == Farewell::Successor {
+        // Takes connections, and nothing else: those that are there are served on. The next one is the other server's.
+        drop(serving);
+        return Ok(leave(&handle, stages).await);
     }
     tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
     stages.stopping.send_replace(true);
@@ -231,6 +237,26 @@ async fn serve(
     }
     stages.closing.send_replace(true);
     serving.await
+}
+
+/// Ends the connections that are left once another server takes the new ones.
+async fn leave(handle: &Handle<SocketAddr>, stages: Stages) {
+    sleep(FAREWELL).await;
+    tracing::info!("another server serves: requests under way have {} s", GRACE.as_secs());
+    stages.stopping.send_replace(true);
+    handle.graceful_shutdown(None);
+    let all_left = async {
+        while handle.connection_count() > 0 {
+            sleep(GLANCE).await;
+        }
+    };
+    let mut all_left = std::pin::pin!(all_left);
+    if timeout(STREAM_GRACE, &mut all_left).await.is_err() {
+        stages.closing.send_replace(true);
+        if timeout(GRACE.saturating_sub(STREAM_GRACE), all_left).await.is_err() {
+            handle.shutdown();
+        }
+    }
 }
 
 /// Serves metrics beside the API, where somebody asked for it, until what is answered is dropped.

@@ -1,6 +1,7 @@
 //! `skep`: the server, and the command that talks to it.
 
 mod admin_key;
+mod again;
 mod bake_process;
 mod cli;
 mod connection;

@@ -12,7 +12,6 @@ use std::{
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_api::{ErrorCode, Failure};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
     BootDefaults, Farewell, Metrics, Restart, ServerOrder, StartHelper, SwarmToCome, tls::self_signed,
@@ -74,14 +73,6 @@ pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
         })
     });
     SuccessorKnown { restart, succeeded }
-}
-
-/// A server without a keeper has nobody who would start another.
-pub(crate) fn no_restart() -> SuccessorKnown {
-    let message = "this server runs without root, and nobody would start another; stop it and start it again";
-    let restart: Restart =
-        Arc::new(move || Box::pin(async move { Err(Failure::new(ErrorCode::RestartRefused, message)) }));
-    SuccessorKnown { restart, succeeded: Arc::default() }
 }
 
 /// Opens the store, with the account `default`, its roots and its admin key.

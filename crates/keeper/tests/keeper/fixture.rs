@@ -60,11 +60,20 @@ impl Fixture {
         keeper
     }
 
+    /// A keeper whose server has these settings.
+    pub(crate) fn keeper_with(&self, settings: &Value) -> Keeper {
+        self.start_with(settings).0
+    }
+
     /// A keeper, and why it has no VMs.
     pub(crate) fn start(&self) -> (Keeper, Value) {
+        self.start_with(&json!({"a": 1}))
+    }
+
+    fn start_with(&self, settings: &Value) -> (Keeper, Value) {
         let log = self.dir.path().join("log");
         let mut child = self
-            .command(&json!({"a": 1}))
+            .command(settings)
             .stdout(Stdio::piped())
             .stderr(File::options().create(true).append(true).open(&log).unwrap())
             .spawn()

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Some("stage") => return skep_jail::stage::main(),
         Some("server-process") => return parts::server(),
         Some("keeper") => return parts::keeper(),
+        Some("helper") => return parts::helper(),
         _ => {}
     }
     assert!(rustix::process::getuid().is_root(), "the tests of the keeper need root: run them with sudo");
@@ -59,6 +60,9 @@ fn main() -> ExitCode {
         ("groups_that_cannot_be_remembered_are_not_left", groups_that_cannot_be_remembered_are_not_left),
         ("descriptors_suffice_for_many_vms", descriptors_suffice_for_many_vms),
         ("a_server_that_cannot_start_ends_the_keeper", a_server_that_cannot_start_ends_the_keeper),
+        ("a_helper_is_secluded_and_ends_with_its_server", a_helper_is_secluded_and_ends_with_its_server),
+        ("a_restart_brings_another_server_to_the_same_vms", a_restart_brings_another_server_to_the_same_vms),
+        ("a_restart_that_cannot_be_changes_nothing", a_restart_that_cannot_be_changes_nothing),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {
@@ -441,6 +445,73 @@ fn a_server_that_cannot_start_ends_the_keeper() {
     let (status, _) = fixture.keeper_with_settings(json!({"exit": 7}));
     assert_eq!(status, 7);
     fixture.assert_nothing_left();
+}
+
+fn a_helper_is_secluded_and_ends_with_its_server() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let helper = keeper.ask(&json!({"helper": {}}));
+    assert_eq!(helper["pid"], 1, "{helper}");
+    assert_eq!(helper["processes"], json!([1]), "it sees others than its own");
+    assert_eq!(helper["environment"], json!([["A", "b"]]));
+    assert_eq!((&helper["scratch"], &helper["lifts_limits"]), (&json!(0), &json!(false)), "{helper}");
+    assert_eq!((&helper["makes_groups"], &helper["moves"]), (&json!(true), &json!(true)), "{helper}");
+    let status = helper["status"].as_str().unwrap();
+    for line in ["Uid:\t65534\t", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"]
+    {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    assert_eq!(helper["arguments"][0], "--groups", "{helper}");
+    let group = fixture.groups_of("helper-1");
+    let limit = |file: &str| group.iter().find_map(|group| fs::read_to_string(group.join(file)).ok());
+    assert_eq!(limit("pids.max").unwrap().trim(), "32");
+
+    // Another while that one lives: each has a group of its own. More than some are refused.
+    assert_eq!(keeper.ask(&json!({"helper": {}}))["pid"], 1);
+    assert!(!fixture.groups_of("helper-2").is_empty());
+    for _ in 0..2 {
+        assert_eq!(keeper.ask(&json!({"helper": {}}))["pid"], 1);
+    }
+    assert_eq!(keeper.ask(&json!({"helper": {}}))["refused"], "exec_unavailable");
+    keeper.kill_server();
+    wait_until("the helpers' end", || fixture.groups_of("helper-1").is_empty());
+    wait_until("the other helpers' end", || fixture.groups_of("helper-4").is_empty());
+    assert_eq!(keeper.ask(&json!({"helper": {}}))["pid"], 1);
+    keeper.stop();
+    fixture.assert_nothing_left();
+    assert_eq!(fixture.groups_of(&format!("{}-helpers", fixture.name())), Vec::<std::path::PathBuf>::new());
+}
+
+fn a_restart_brings_another_server_to_the_same_vms() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper_with(&json!({"a": 1, "next": {"a": 2, "next": {"exit": 7}}}));
+    let vm = keeper.launch_for_good();
+    let nobodys = keeper.launch("base");
+    let before = keeper.server_pid();
+    assert_eq!(keeper.ask(&json!({"restart": {}})), json!({}));
+    wait_until("the new server", || keeper.whoami()["alone"] == true && keeper.server_pid() != before);
+    assert_eq!(keeper.whoami()["settings"]["a"], 2);
+    keeper.assert_taken_over(&vm);
+    assert_eq!(keeper.list(), [vm.id.clone()], "{} was nobody's", nobodys.id);
+    keeper.stop();
+}
+
+fn a_restart_that_cannot_be_changes_nothing() {
+    for next in [
+        json!({"no_restart": "`listen` changed"}),
+        json!({"next": {"unable": "the certificate is none"}}),
+        json!({"next": {"exit": 7}}),
+    ] {
+        let fixture = Fixture::new();
+        let keeper = fixture.keeper_with(&next);
+        let vm = keeper.launch("base");
+        let before = keeper.server_pid();
+        assert_eq!(keeper.ask(&json!({"restart": {}}))["refused"], "restart_refused", "{next}");
+        assert_eq!(keeper.server_pid(), before);
+        // Not even what is nobody's yet has ended.
+        assert_eq!(keeper.list(), [vm.id.clone()]);
+        keeper.stop();
+    }
 }
 
 fn more_vms_than_the_machine_holds_are_refused() {

@@ -8,7 +8,10 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -19,10 +22,12 @@ use skep_api::{
 };
 use skep_engine::{LaunchOrder, Launcher, VmmCommand};
 use skep_jail::UidRange;
-use skep_keeper::{KeeperOrder, OpenTemplate, SwarmOrder, Templates, VmLimits};
+use skep_keeper::{
+    Configured, HelperOrder, KeeperOrder, OpenTemplate, Reread, SwarmOrder, Templates, VmLimits,
+};
 use skep_keeper_protocol::{AdminKey, Error, ServerEnd};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     sync::Mutex,
 };
@@ -59,13 +64,13 @@ pub(crate) fn keeper() -> ExitCode {
     let order = KeeperOrder {
         data_dir,
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        tls: None,
         user: Some(settings["user"].as_str().unwrap_or("nobody").to_owned()),
         first_root: None,
         binary: "/proc/self/exe".into(),
         server_arguments: vec!["server-process".to_owned()],
         server_environment: vec![],
-        settings,
+        configured: configured(settings.clone()),
+        reread: reread(settings),
         grace: Duration::from_secs(5),
         swarm,
     };
@@ -75,6 +80,25 @@ pub(crate) fn keeper() -> ExitCode {
     outcome.unwrap_or_else(|error| {
         eprintln!("{error}");
         ExitCode::FAILURE
+    })
+}
+
+fn configured(settings: Value) -> Configured {
+    let helper = HelperOrder {
+        arguments: vec!["helper".to_owned()],
+        environment: vec![("A".to_owned(), "b".to_owned())],
+        scratch: vec!["/dev/shm".into()],
+        memory_bytes: 64 << 20,
+        pids: 32,
+    };
+    Configured { settings, tls: None, helper }
+}
+
+/// The settings of a restart: what `next` holds, or a refusal in the words of `no_restart`.
+fn reread(settings: Value) -> Reread {
+    Arc::new(move || match settings["no_restart"].as_str() {
+        Some(why) => Err(why.to_owned()),
+        None => Ok(configured(settings["next"].clone())),
     })
 }
 
@@ -161,6 +185,34 @@ impl Launcher for PlayedLauncher {
 }
 
 /// A server that does what test lines over TCP say.
+/// A helper that says what it is, and waits for the end of its stream.
+pub(crate) fn helper() -> ExitCode {
+    // SAFETY: the keeper passes the stream as descriptor 3, and nobody else here knows of it.
+    let mut stream = std::os::unix::net::UnixStream::from(unsafe { OwnedFd::from_raw_fd(3) });
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let group = arguments.last().cloned().unwrap_or_default();
+    let own = PathBuf::from(&group).join("own");
+    let said = json!({
+        "pid": std::process::id(),
+        "arguments": arguments,
+        "environment": std::env::vars().collect::<Vec<_>>(),
+        "status": fs::read_to_string("/proc/self/status").unwrap(),
+        "processes": fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+            entry.file_name().to_str()?.parse::<u32>().ok()
+        }).collect::<Vec<_>>(),
+        "scratch": fs::read_dir("/dev/shm").unwrap().count(),
+        "makes_groups": fs::create_dir(&own).is_ok(),
+        "moves": fs::write(own.join("cgroup.procs"), "0").is_ok(),
+        "lifts_limits": fs::read_dir("/sys/fs/cgroup").unwrap().flatten().any(|entry| {
+            fs::write(entry.path().join("pids.max"), "max").is_ok()
+        }),
+    });
+    writeln!(stream, "{said}").unwrap();
+    let mut rest = Vec::new();
+    let _ = io::Read::read_to_end(&mut stream, &mut rest);
+    ExitCode::SUCCESS
+}
+
 pub(crate) fn server() -> ExitCode {
     // SAFETY: the keeper passes its socket as descriptor 3, and nobody else here knows of it.
     let socket = unsafe { OwnedFd::from_raw_fd(3) };
@@ -172,9 +224,24 @@ pub(crate) fn server() -> ExitCode {
         if let Some(code) = welcome.settings.get("exit").and_then(Value::as_u64) {
             return ExitCode::from(u8::try_from(code).unwrap());
         }
+        if let Some(why) = welcome.settings["unable"].as_str() {
+            end.unable(why.to_owned()).await.unwrap();
+            return ExitCode::FAILURE;
+        }
+        let alone = Arc::new(AtomicBool::new(!welcome.succeeds));
+        if welcome.succeeds {
+            let (end, alone) = (end.clone(), Arc::clone(&alone));
+            tokio::spawn(async move { alone.store(end.ready().await.is_ok(), Ordering::Release) });
+        }
         let key = welcome.admin_key.unwrap();
-        let played =
-            Arc::new(Played { end, settings: welcome.settings, key, inherited, vms: Mutex::default() });
+        let played = Arc::new(Played {
+            end,
+            settings: welcome.settings,
+            alone,
+            key,
+            inherited,
+            vms: Mutex::default(),
+        });
         let [listener] = <[OwnedFd; 1]>::try_from(listeners).unwrap();
         let serving = Arc::clone(&played);
         let handle = tokio::runtime::Handle::current();
@@ -204,6 +271,8 @@ fn converse(stream: TcpStream, played: &Played, handle: &tokio::runtime::Handle)
 struct Played {
     end: ServerEnd,
     settings: Value,
+    /// Whether no other server is there.
+    alone: Arc<AtomicBool>,
     key: AdminKey,
     inherited: Vec<String>,
     vms: Mutex<HashMap<VmId, Driven>>,
@@ -246,6 +315,15 @@ impl Played {
                 Ok(json!({"memory_bytes": usage.memory_bytes, "disk_bytes": usage.disk_bytes}))
             }
             "say" => self.say(vm(), details).await,
+            "helper" => {
+                let mut said = String::new();
+                let mut stream = tokio::io::BufReader::new(self.end.helper().await?);
+                stream.read_line(&mut said).await.map_err(Error::Io)?;
+                // It lives as long as its stream does, and the stream as long as we do.
+                std::mem::forget(stream);
+                Ok(serde_json::from_str(&said).unwrap())
+            }
+            "restart" => self.end.restart().await.map(|()| json!({})),
             "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
             other => panic!("{other}"),
         }
@@ -275,6 +353,7 @@ impl Played {
             "pid": std::process::id(),
             "status": fs::read_to_string("/proc/self/status").unwrap(),
             "settings": self.settings,
+            "alone": self.alone.load(Ordering::Acquire),
             "key_prefix": self.key.prefix,
             "descriptors": self.inherited,
             "keeper": attempt(fs::read_dir(path("keeper")).map(drop)),

@@ -11,7 +11,11 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
-use skep_server::{BootDefaults, Limits, Metrics, ServerOrder, TrustedProxies, run, tls::Certificates};
+use skep_helper::HelperOrder;
+use skep_server::{
+    BootDefaults, Farewell, Limits, Metrics, Restart, ServerOrder, StartHelper, TrustedProxies, run,
+    swarm_at_hand, tls::Certificates,
+};
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -31,7 +35,7 @@ pub(crate) struct Skep {
     /// A key with all scopes.
     pub(crate) admin: String,
     http: reqwest::Client,
-    stop: Option<oneshot::Sender<()>>,
+    pub(crate) stop: Option<oneshot::Sender<Farewell>>,
     pub(crate) serving: Option<JoinHandle<Result<(), skep_server::Error>>>,
     pub(crate) data: TempDir,
 }
@@ -42,14 +46,30 @@ pub(crate) struct Options {
     pub(crate) proxies: TrustedProxies,
     pub(crate) tls: Option<Certificates>,
     pub(crate) git_allow: Vec<String>,
+    pub(crate) restart: Restart,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // All tests call from one address.
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
-        Self { limits, proxies: TrustedProxies::default(), tls: None, git_allow: vec![] }
+        let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
+        Self { limits, proxies: TrustedProxies::default(), tls: None, git_allow: vec![], restart }
     }
+}
+
+/// A helper in this very process: what it starts is fenced in all the same.
+fn helper(workspaces: std::path::PathBuf) -> StartHelper {
+    Arc::new(move || {
+        let path = ("PATH".to_owned(), "/usr/bin:/bin".to_owned());
+        let roots = vec![workspaces.clone()];
+        let order = HelperOrder { roots, scratch: Vec::new(), env: [path].into(), groups: None };
+        Box::pin(async move {
+            let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
+            tokio::spawn(skep_helper::serve(theirs, order));
+            Ok(ours)
+        })
+    })
 }
 
 impl Skep {
@@ -59,7 +79,7 @@ impl Skep {
 
     pub(crate) async fn start_with(options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls, git_allow } = options;
+        let Options { limits, proxies, tls, git_allow, restart } = options;
         let data = tempfile::tempdir().unwrap();
         let metrics = Metrics::default();
         let settings = SqliteSettings {
@@ -77,11 +97,13 @@ impl Skep {
         let address = listener.local_addr().unwrap();
         let metrics_listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let metrics_address = metrics_listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
+        let (stop, stopped) = oneshot::channel::<Farewell>();
         let order = ServerOrder {
             listener,
             store: Arc::clone(&store),
-            swarm: Err("these tests have none".to_owned()),
+            swarm: swarm_at_hand(Err("these tests have none".to_owned())),
+            helper: helper(data.path().join("workspaces")),
+            restart,
             data_dir: data.path().to_owned(),
             workspaces: data.path().join("workspaces"),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
@@ -92,7 +114,7 @@ impl Skep {
             limits,
             git_allow,
         };
-        let serving = tokio::spawn(run(order, async { drop(stopped.await) }));
+        let serving = tokio::spawn(run(order, async move { stopped.await.unwrap_or(Farewell::Nobody) }));
         let mut skep = Self {
             address,
             metrics_address,

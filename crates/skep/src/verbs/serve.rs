@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{DumpableBehavior, set_dumpable_behavior},
+};
 use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
@@ -22,7 +25,7 @@ use skep_server::{Metrics, swarm_at_hand};
 
 use super::bake::bakery;
 use crate::{
-    admin_key, engine, helper_process, logging, output, reread,
+    admin_key, again, engine, helper_process, logging, output, reread,
     service::{self, Listeners, Others},
     settings::Settings,
     templates::BaseTemplate,
@@ -149,13 +152,19 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
             format!("{} cannot be made; name another place by --data-dir", folder.display())
         })?;
     }
+    // Programs run as the same user, and no namespace hides us from them.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
     let mut lock = lock(settings)?;
-    let listeners = listen(settings)?;
+    let inherited = again::inherited(settings);
+    let is_first = inherited.is_none();
+    let listeners = inherited.map_or_else(|| listen(settings), Ok)?;
+    let kept = again::Kept::of(&listeners)?;
     note_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
     let (key, new) = admin_key::ensure(&settings.admin_key())?;
     if new {
         output::line(&first_key(key.expose(), &settings.admin_key()))?;
     }
+    let restart = again::Restarts::of(settings);
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime could not start")?.block_on(async {
@@ -165,11 +174,12 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
         let others = Others {
             swarm: swarm_at_hand(Err(NO_ROOT.to_owned())),
             helper: helper_process::by_us(settings),
-            restart: service::no_restart(),
-            is_first: true,
+            restart: restart.known(),
+            is_first,
         };
-        service::serve(settings, listeners, metrics, store, others, tls, std::future::pending()).await
-    })
+        service::serve(settings, listeners, metrics, store, others, tls, restart.asked()).await
+    })?;
+    if restart.is_wanted() { Err(kept.start_again()) } else { Ok(()) }
 }
 
 fn listen(settings: &Settings) -> anyhow::Result<Listeners> {

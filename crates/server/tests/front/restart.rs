@@ -1,0 +1,63 @@
+//! A restart as callers see it, by a keeper that is only played. With the real one: `tests/restart.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::{Method, Version};
+use skep_api::{ErrorCode, Failure};
+use skep_server::{Farewell, Restart};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::harness::{Options, Skep, refused};
+
+#[tokio::test]
+async fn a_restart_that_is_refused_says_why() {
+    let why = "`listen` changed";
+    let restart: Restart =
+        Arc::new(move || Box::pin(async move { Err(Failure::new(ErrorCode::RestartRefused, why)) }));
+    let skep = Skep::start_with(Options { restart, ..Options::default() }).await;
+    let found = refused(skep.request(Method::POST, "/api/admin/restart").send().await.unwrap()).await;
+    assert_eq!((found.status, found.code.as_str(), found.message.as_str()), (409, "restart_refused", why));
+    // And a body is none of its business.
+    let found = refused(skep.post("/api/admin/restart", r#"{"now": true}"#).await).await;
+    assert_eq!((found.status, found.code.as_str()), (400, "unknown_field"));
+}
+
+#[tokio::test]
+async fn with_a_successor_whoever_holds_a_connection_is_told_before_it_is_closed() {
+    let mut skep = Skep::start().await;
+    let mut held = TcpStream::connect(skep.address).await.unwrap();
+    let ask = b"GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n";
+    held.write_all(ask).await.unwrap();
+    assert!(!answer(&mut held).await.contains("connection: close"));
+    let running = skep.request(Method::POST, "/api/exec");
+    let running =
+        running.body(r#"{"command": "sleep 2; echo done"}"#).header("content-type", "application/json");
+    let running = tokio::spawn(running.version(Version::HTTP_11).send());
+    // The command is under way once another one was answered.
+    tokio::time::timeout(Duration::from_secs(30), skep.post("/api/exec", r#"{"command": "true"}"#))
+        .await
+        .unwrap();
+    skep.stop.take().unwrap().send(Farewell::Successor).unwrap();
+    held.write_all(ask).await.unwrap();
+    let told = answer(&mut held).await;
+    assert!(told.starts_with("HTTP/1.1 200") && told.contains("connection: close"), "{told}");
+    let mut rest = Vec::new();
+    held.read_to_end(&mut rest).await.unwrap();
+    assert!(running.await.unwrap().unwrap().text().await.unwrap().contains("done"));
+    skep.serving.take().unwrap().await.unwrap().unwrap();
+}
+
+/// One answer of health, in lower case where it is no body.
+async fn answer(held: &mut TcpStream) -> String {
+    let mut text = String::new();
+    while !text.contains("\"checks\"") || !text.ends_with('}') {
+        let mut bytes = [0; 4096];
+        let length = held.read(&mut bytes).await.unwrap();
+        assert!(length > 0, "closed after {text}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+    text
+}

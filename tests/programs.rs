@@ -1,0 +1,151 @@
+//! Commands on the server: what they see, what they may, and what they are kept from, by a server with its keeper.
+//!
+//! These servers run no VMs, so that they start at once.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, eventually, try_send};
+use reqwest::Method;
+
+/// Whoever finds this in what a command printed has found a hole.
+const CANARY: &str = "canary-5ec4e7";
+
+async fn start() -> Skep {
+    // Not below /tmp: there, programs would have none of their own.
+    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir_in("/var/tmp").unwrap();
+    Skep::start_as(dir, |command| {
+        command.env("PATH", "/nonexistent").env("SKEP_INTERNAL_TEST", CANARY);
+    })
+    .await
+}
+
+async fn exec(skep: &Skep, body: &Value) -> Value {
+    skep.post("/api/exec", body).await.ok(200)
+}
+
+async fn run(skep: &Skep, command: &str) -> Value {
+    exec(skep, &json!({"command": command})).await
+}
+
+fn root(skep: &Skep) -> PathBuf {
+    skep.data_dir.path().join("workspaces/default").canonicalize().unwrap()
+}
+
+/// The process of a keeper's child whose command line begins like this.
+fn child(keeper: u32, name: &str) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+    let is_it =
+        |pid: &&str| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains(name);
+    children.split_whitespace().find(is_it).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_program_has_a_clean_environment_and_what_a_user_takes_for_granted() {
+    let skep = start().await;
+    let outcome =
+        run(&skep, "env; echo; pwd; id -un; echo a > /tmp/x && cat /tmp/x; echo b > /dev/shm/y; ls /proc")
+            .await;
+    assert_eq!(outcome["exit_code"], 0, "{outcome}");
+    let text = outcome["stdout"].as_str().unwrap();
+    assert!(!text.contains("SKEP") && !text.contains(CANARY), "{text}");
+    let (environment, rest) = text.split_once("\n\n").unwrap();
+    for line in ["USER=skep", "LOGNAME=skep", "SHELL=/bin/sh", &format!("HOME={}", root(&skep).display())] {
+        assert!(environment.lines().any(|found| found == line), "{line}: {environment}");
+    }
+    assert!(environment.contains("PATH=/usr/local/sbin:"), "{environment}");
+    assert!(rest.starts_with(&format!("{}\nskep\na\n", root(&skep).display())), "{rest}");
+    // Nothing of it is on the machine.
+    assert!(!PathBuf::from("/tmp/x").exists() && !PathBuf::from("/dev/shm/y").exists());
+}
+
+#[tokio::test]
+async fn a_program_reaches_neither_the_servers_data_nor_its_processes() {
+    let skep = start().await;
+    let data = skep.data_dir.path().canonicalize().unwrap();
+    fs::write(data.join("server/canary"), CANARY).unwrap();
+    std::os::unix::fs::chown(data.join("server/canary"), Some(999), None).unwrap();
+    fs::create_dir(data.join("workspaces/other")).unwrap();
+    fs::write(data.join("workspaces/other/canary"), CANARY).unwrap();
+    // Of the server's user, as all files of accounts are; the mode alone would let them be read.
+    for file in ["server/canary", "workspaces/other/canary"] {
+        fs::set_permissions(data.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    }
+    run(&skep, "true").await;
+    let (keeper, server) = (skep.pid(), child(skep.pid(), "server-process"));
+    for file in ["server/canary", "server/skep.db", "admin.key", "workspaces/other/canary", "keeper/lock"] {
+        let path = data.join(file);
+        assert!(fs::read(&path).is_ok(), "{file} is not there to be found");
+        let tried =
+            run(&skep, &format!("cat {0}; echo x >> {0}; ln {0} stolen; cat stolen", path.display())).await;
+        assert_eq!(tried["stdout"], "", "{file}: {tried}");
+    }
+    for pid in [keeper, server, 1] {
+        let look = format!(
+            "cat /proc/{pid}/environ; head -c1 /proc/{pid}/mem; ls /proc/{pid}/fd; ls -l /proc/{pid}/exe"
+        );
+        assert_eq!(run(&skep, &look).await["stdout"], "", "{pid}");
+    }
+    let killed = run(&skep, &format!("kill -9 {server} {keeper}; kill -9 1; kill -9 -1; true")).await;
+    assert!(killed["exit_code"] == 0 || killed["signal"] == "SIGKILL", "{killed}");
+    assert_eq!(child(skep.pid(), "server-process"), server);
+    let groups = "for f in /sys/fs/cgroup/*/cgroup.procs /sys/fs/cgroup/cgroup.procs; do echo 0 > $f; done; ls /run/skep; ls /sys/fs/cgroup";
+    assert_eq!(run(&skep, groups).await["stdout"], "");
+    for forbidden in ["mount -t tmpfs x /mnt", "unshare -m true", "chroot / true", "nsenter -t 1 -m true"] {
+        assert_ne!(run(&skep, forbidden).await["exit_code"], 0, "{forbidden}");
+    }
+    // The control: it is the same user that runs the server, and what is its own can be had.
+    assert_eq!(run(&skep, "echo own > own; cat own").await["stdout"], "own\n");
+}
+
+#[tokio::test]
+async fn what_detached_ends_at_the_timeout_and_lives_on_otherwise() {
+    let skep = start().await;
+    let daemon = "(setsid sh -c 'while :; do date +%N > beat; sleep 0.05; done' > /dev/null 2>&1 &)";
+    let beats = async |skep: &Skep| {
+        let beat = root(skep).join("beat");
+        let before = fs::read(&beat).unwrap_or_default();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        fs::read(&beat).unwrap_or_default() != before
+    };
+    let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 1000});
+    let outcome = exec(&skep, &body).await;
+    assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null));
+    assert!(root(&skep).join("beat").exists());
+    eventually("the daemon's end", async || !beats(&skep).await).await;
+
+    assert_eq!(run(&skep, daemon).await["exit_code"], 0);
+    assert!(beats(&skep).await, "it ended with its shell");
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stays_within_its_limits() {
+    let skep = start().await;
+    let bomb = exec(&skep, &json!({"command": "b() { b | b & }; b; sleep 60", "timeout": 3000})).await;
+    assert_eq!(bomb["timed_out"], true, "{bomb}");
+    // The server never noticed, and commands run again once the dead are buried.
+    assert_eq!(skep.get("/api/health").await.status, 200);
+    eventually("a command after it", async || run(&skep, "/usr/bin/true").await["exit_code"] == 0).await;
+    let memory = json!({"command": "tail /dev/zero", "timeout": 600_000});
+    let hog = exec(&skep, &memory).await;
+    assert!(hog["exit_code"] != 0, "{hog}");
+    assert_eq!(run(&skep, "echo alive").await["stdout"], "alive\n");
+}
+
+#[tokio::test]
+async fn a_helper_that_dies_is_started_again() {
+    let skep = start().await;
+    run(&skep, "true").await;
+    let helper = child(skep.pid(), "helper");
+    let running = skep
+        .request(Method::POST, "/api/exec")
+        .json(&json!({"command": "echo > on; sleep 600", "timeout": 900_000}));
+    let running = tokio::spawn(try_send(running));
+    eventually("the command", async || root(&skep).join("on").exists()).await;
+    let pid = rustix::process::Pid::from_raw(helper.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    running.await.unwrap().unwrap().refused(503, "exec_unavailable");
+    assert_eq!(run(&skep, "echo again").await["stdout"], "again\n");
+    assert_ne!(child(skep.pid(), "helper"), helper);
+}

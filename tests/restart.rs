@@ -1,0 +1,134 @@
+//! `POST /api/admin/restart`: no caller is refused, what runs goes on, and what cannot start is refused before anything ends.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{Skep, eventually, send};
+
+/// A server without VMs, so that it starts at once, and its file of settings.
+async fn start() -> Skep {
+    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir_in("/var/tmp").unwrap();
+    let settings = dir.path().join("skep.toml");
+    fs::write(&settings, "").unwrap();
+    #[cfg(not(feature = "root"))]
+    fs::set_permissions(&settings, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    Skep::start_as(dir, |command| {
+        command.env("PATH", "/nonexistent").arg("--config").arg(settings);
+    })
+    .await
+}
+
+async fn uptime(skep: &Skep) -> f64 {
+    skep.get("/api/health").await.ok(200)["uptime"].as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn no_caller_is_refused_and_what_runs_goes_on() {
+    let skep = Arc::new(start().await);
+    eventually("some uptime", async || uptime(&skep).await > 2.0).await;
+    let pid = skep.pid();
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut callers = Vec::new();
+    for held in [true, true, false, false] {
+        let (skep, stop, asked) = (Arc::clone(&skep), Arc::clone(&stop), Arc::clone(&asked));
+        callers.push(tokio::spawn(async move {
+            let client =
+                reqwest::Client::builder().pool_max_idle_per_host(usize::from(held)).build().unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                let request = client.get(format!("{}/api/whoami", skep.url)).bearer_auth(&skep.key);
+                let answer = request.send().await.unwrap();
+                assert_eq!(answer.status(), 200);
+                answer.bytes().await.unwrap();
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    let long = json!({"command": "for i in 1 2 3 4; do echo $i; sleep 1; done", "stream": true});
+    let mut stream = skep.request(Method::POST, "/api/exec").json(&long).send().await.unwrap();
+    assert!(stream.chunk().await.unwrap().is_some());
+
+    assert_eq!(skep.post("/api/admin/restart", &json!({})).await.ok(202), json!({"restarting": true}));
+    let before = asked.load(Ordering::Relaxed);
+    let mut text = String::new();
+    while let Some(chunk) = stream.chunk().await.unwrap() {
+        text.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    assert!(text.contains(r#""data":"4\n""#) && text.contains("event: exit"), "{text}");
+    eventually("callers after it", async || asked.load(Ordering::Relaxed) > before + 100).await;
+    assert!(uptime(&skep).await < 60.0);
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(skep.pid(), pid);
+    assert_eq!(skep.post("/api/exec", &json!({"command": "echo here"})).await.ok(200)["stdout"], "here\n");
+}
+
+#[tokio::test]
+async fn the_new_server_follows_the_settings_as_they_are_now() {
+    let skep = start().await;
+    fs::write(skep.data_dir.path().join("skep.toml"), "max_headers = 12\n").unwrap();
+    let many =
+        || (0..40).fold(skep.bare(Method::GET, "/api/health"), |ask, n| ask.header(format!("x-{n}"), "y"));
+    assert_eq!(send(many()).await.status, 200);
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    eventually("the new limit", async || send(many()).await.status == 431).await;
+}
+
+#[tokio::test]
+async fn what_cannot_start_is_refused_and_the_server_serves_on() {
+    let skep = start().await;
+    let settings = skep.data_dir.path().join("skep.toml");
+    run(&skep, "echo > alive; sleep 600 &").await;
+    for (text, named) in [
+        ("max_vms = ", "TOML"),
+        ("max_vms = 0", "max-vms"),
+        ("bogus = 1", "bogus"),
+        ("max_vms = 7", "`max_vms`"),
+        ("metrics_listen = \"127.0.0.1:0\"", "`metrics_listen`"),
+        ("root = \"/nonexistent/root\"", "/nonexistent/root"),
+        ("tls_cert = \"/etc/hosts\"\ntls_key = \"/etc/hosts\"", "/etc/hosts"),
+        ("tls_cert = \"/nonexistent\"\ntls_key = \"/nonexistent\"", "/nonexistent"),
+    ] {
+        fs::write(&settings, text).unwrap();
+        let before = uptime(&skep).await;
+        let answer = skep.post("/api/admin/restart", &json!({})).await;
+        let message = answer.refused(409, "restart_refused");
+        assert!(message.contains(named), "{text}: {message}");
+        assert!(uptime(&skep).await > before, "{text}");
+    }
+    fs::write(&settings, "").unwrap();
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    eventually("the restart", async || run(&skep, "echo ok").await == "ok\n").await;
+}
+
+async fn run(skep: &Skep, command: &str) -> String {
+    let answer = skep.post("/api/exec", &json!({"command": command})).await.ok(200);
+    answer["stdout"].as_str().unwrap().to_owned()
+}
+
+#[cfg(feature = "root")]
+#[tokio::test]
+async fn vms_live_on() {
+    let skep = Skep::start().await;
+    let pid = skep.boot_one().await;
+    assert_eq!(
+        skep.output(pid, "echo before > /root/file; cat /proc/sys/kernel/random/boot_id > /root/id").await,
+        ""
+    );
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    assert_eq!(
+        skep.output(pid, "cat /root/file; cmp /root/id /proc/sys/kernel/random/boot_id").await,
+        "before"
+    );
+    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    skep.boot_one().await;
+}
