@@ -61,7 +61,6 @@ const ALWAYS: &[(&str, &str)] = &[
     ("receive.autogc", "false"),
     ("receive.denycurrentbranch", "refuse"),
     ("transfer.bundleuri", "false"),
-    ("uploadpack.packobjectshook", ""),
     ("init.templatedir", ""),
     ("safe.directory", "*"),
     ("advice.detachedhead", "false"),

@@ -14,17 +14,22 @@ use crate::harness::Skep;
 
 /// A program that leaves a trace where it runs.
 struct Canary {
+    /// It hands on what it reads, as filters do.
     program: String,
+    /// It reads nothing: whoever speaks to it would wait for ever.
+    deaf: String,
     trace: PathBuf,
 }
 
 impl Canary {
     fn new(skep: &Skep) -> Self {
-        let (program, trace) = (skep.at("canary"), PathBuf::from(skep.at("trace")));
-        let script = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\ncat\nexit 0\n", trace.display());
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { program, trace }
+        let (program, deaf, trace) = (skep.at("canary"), skep.at("deaf"), PathBuf::from(skep.at("trace")));
+        for (path, end) in [(&program, "cat"), (&deaf, "exit 1")] {
+            let script = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\n{end}\n", trace.display());
+            fs::write(path, script).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Self { program, deaf, trace }
     }
 
     fn sang(&self) -> bool {
@@ -237,40 +242,34 @@ async fn no_driver_that_a_repository_names_is_started() {
     attack(
         "merge driver",
         |path, canary| {
+            for branch in ["left", "right"] {
+                git(path, &["checkout", "-q", "-b", branch, "main"]);
+                fs::write(format!("{path}/file"), branch).unwrap();
+                git(path, &["commit", "-qam", branch]);
+            }
+            git(path, &["checkout", "-q", "main"]);
             set(path, "merge.x.driver", &format!("{} %A", canary.program));
             attributes(path, "* merge=x\n");
-            git(path, &["fetch", "-q"]);
         },
-        &[
-            &["commit", "-qam", "ours"],
-            &["merge", "-m", "x", "origin/main~0", "--no-ff"],
-            &["merge", "--abort"],
-            &["checkout", "-qb", "a", "HEAD~1"],
-            &["commit", "-qam", "a"],
-            &["merge", "main"],
-        ],
+        &[&["checkout", "-qf", "left"], &["merge", "right"]],
     )
     .await;
 }
 
 #[tokio::test]
 async fn no_setting_of_a_remote_starts_a_program() {
-    attack(
-        "uploadpack",
-        |path, canary| set(path, "remote.origin.uploadpack", &canary.program),
-        &[&["fetch"]],
-    )
-    .await;
+    attack("uploadpack", |path, canary| set(path, "remote.origin.uploadpack", &canary.deaf), &[&["fetch"]])
+        .await;
     attack(
         "receivepack",
-        |path, canary| set(path, "remote.origin.receivepack", &canary.program),
+        |path, canary| set(path, "remote.origin.receivepack", &canary.deaf),
         &[&["push", "origin", "HEAD:x"]],
     )
     .await;
     attack(
         "sshCommand",
         |path, canary| {
-            set(path, "core.sshCommand", &canary.program);
+            set(path, "core.sshCommand", &canary.deaf);
             set(path, "remote.origin.url", "ssh://127.0.0.1:1/x");
         },
         &[&["fetch"]],
@@ -281,7 +280,7 @@ async fn no_setting_of_a_remote_starts_a_program() {
         |path, canary| {
             set(path, "protocol.allow", "always");
             set(path, "protocol.ext.allow", "always");
-            set(path, "remote.origin.url", &format!("ext::{}", canary.program));
+            set(path, "remote.origin.url", &format!("ext::{}", canary.deaf));
         },
         &[&["fetch"]],
     )
@@ -290,7 +289,7 @@ async fn no_setting_of_a_remote_starts_a_program() {
         "insteadOf",
         |path, canary| {
             set(path, "protocol.ext.allow", "always");
-            set(path, &format!("url.ext::{} .insteadOf", canary.program), "/");
+            set(path, &format!("url.ext::{} .insteadOf", canary.deaf), "/");
         },
         &[&["fetch"]],
     )
@@ -299,7 +298,7 @@ async fn no_setting_of_a_remote_starts_a_program() {
         "alternateRefsCommand",
         |path, canary| {
             let remote = Path::new(path).parent().unwrap().join("remote.git");
-            set(remote.to_str().unwrap(), "core.alternateRefsCommand", &canary.program);
+            set(remote.to_str().unwrap(), "core.alternateRefsCommand", &canary.deaf);
             let borrowed = Path::new(path).parent().unwrap().join("elsewhere/.git/objects");
             fs::write(remote.join("objects/info/alternates"), format!("{}\n", borrowed.display())).unwrap();
         },

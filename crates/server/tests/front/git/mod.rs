@@ -16,6 +16,7 @@ use crate::harness::{Skep, refused as told};
 /// Plain git, as a person runs it: whatever the repository says holds.
 fn plain(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
+    command.stdin(std::process::Stdio::null());
     command
         .args(arguments)
         .current_dir(folder)
