@@ -83,7 +83,7 @@ async fn a_program_reaches_neither_the_servers_data_nor_its_processes() {
     }
     for pid in [keeper, server, 1] {
         let look = format!(
-            "cat /proc/{pid}/environ; head -c1 /proc/{pid}/mem; ls /proc/{pid}/fd; ls -l /proc/{pid}/exe"
+            "cat /proc/{pid}/environ; head -c1 /proc/{pid}/mem; ls /proc/{pid}/fd; readlink /proc/{pid}/exe"
         );
         assert_eq!(run(&skep, &look).await["stdout"], "", "{pid}");
     }
@@ -127,9 +127,6 @@ async fn a_fork_bomb_stays_within_its_limits() {
     // The server never noticed, and commands run again once the dead are buried.
     assert_eq!(skep.get("/api/health").await.status, 200);
     eventually("a command after it", async || run(&skep, "/usr/bin/true").await["exit_code"] == 0).await;
-    let memory = json!({"command": "tail /dev/zero", "timeout": 600_000});
-    let hog = exec(&skep, &memory).await;
-    assert!(hog["exit_code"] != 0, "{hog}");
     assert_eq!(run(&skep, "echo alive").await["stdout"], "alive\n");
 }
 

@@ -9,19 +9,19 @@ use std::{
         unix::process::CommandExt,
     },
     process::Command,
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    sync::Arc,
 };
 
 use anyhow::Context;
 use rustix::{io::FdFlags, net::getsockname};
 use skep_api::{ErrorCode, Failure};
 use skep_server::Restart;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::{
     output,
     reread::{read_again, takes_more},
-    service::{Listeners, SuccessorKnown},
+    service::{Listeners, Succession, SuccessorKnown},
     settings::Settings,
     tls::{Holder, Tls},
 };
@@ -80,44 +80,44 @@ impl Kept {
 /// Restarts that callers ask for.
 pub(crate) struct Restarts {
     before: Settings,
-    wanted: Arc<AtomicBool>,
-    asked: Arc<Notify>,
+    told: Arc<watch::Sender<Succession>>,
 }
 
 impl Restarts {
     pub(crate) fn of(settings: &Settings) -> Self {
-        Self { before: settings.clone(), wanted: Arc::default(), asked: Arc::default() }
+        Self { before: settings.clone(), told: Arc::default() }
     }
 
     /// How one is asked for.
     pub(crate) fn known(&self) -> SuccessorKnown {
-        let (before, wanted, asked) =
-            (self.before.clone(), Arc::clone(&self.wanted), Arc::clone(&self.asked));
+        let (before, told) = (self.before.clone(), Arc::clone(&self.told));
         let restart: Restart = Arc::new(move || {
-            let (before, wanted, asked) = (before.clone(), Arc::clone(&wanted), Arc::clone(&asked));
+            let (before, told) = (before.clone(), Arc::clone(&told));
             Box::pin(async move {
                 check(&before).await.map_err(|why| {
-                    Failure::new(
-                        ErrorCode::RestartRefused,
-                        format!("this server cannot be started again: {why}"),
-                    )
+                    let message = format!("this server cannot be started again: {why}");
+                    Failure::new(ErrorCode::RestartRefused, message)
                 })?;
-                wanted.store(true, Ordering::Release);
-                asked.notify_one();
+                told.send_modify(|succession| succession.granted = true);
                 Ok(())
             })
         });
-        SuccessorKnown { restart, succeeded: Arc::clone(&self.wanted) }
+        SuccessorKnown { restart, succession: self.told.subscribe() }
     }
 
     /// Waits until one is asked for.
     pub(crate) fn asked(&self) -> impl Future<Output = ()> + Send + 'static {
-        let asked = Arc::clone(&self.asked);
-        async move { asked.notified().await }
+        let mut succession = self.told.subscribe();
+        async move {
+            if succession.wait_for(|succession| succession.granted).await.is_err() {
+                // Nobody can ask any more.
+                std::future::pending().await
+            }
+        }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Acquire)
+        self.told.borrow().granted
     }
 }
 

@@ -1,23 +1,20 @@
 //! What serving takes, whether one process does everything or the keeper started us.
 
-use std::{
-    future::Future,
-    net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{future::Future, net::TcpListener, sync::Arc};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
+use skep_api::{ErrorCode, Failure};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
     BootDefaults, Farewell, Metrics, Restart, ServerOrder, StartHelper, SwarmToCome, tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
 
 use crate::{
     output,
@@ -57,22 +54,40 @@ pub(crate) struct Others {
 /// How another server is had, and whether it is had.
 pub(crate) struct SuccessorKnown {
     pub(crate) restart: Restart,
-    pub(crate) succeeded: Arc<AtomicBool>,
+    pub(crate) succession: watch::Receiver<Succession>,
+}
+
+/// Whether another server takes our place.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Succession {
+    /// Requests for one that have no answer yet.
+    pub(crate) asked: u32,
+    /// It serves.
+    pub(crate) granted: bool,
 }
 
 /// A restart by asking the keeper.
 pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
-    let succeeded = Arc::new(AtomicBool::new(false));
-    let known = Arc::clone(&succeeded);
+    let (told, succession) = watch::channel(Succession::default());
+    let told = Arc::new(told);
     let restart: Restart = Arc::new(move || {
-        let (keeper, known) = (keeper.clone(), Arc::clone(&known));
+        let (keeper, told) = (keeper.clone(), Arc::clone(&told));
         Box::pin(async move {
-            keeper.restart().await?;
-            known.store(true, Ordering::Release);
+            told.send_modify(|succession| succession.asked += 1);
+            // On its own: whoever asked may go away before the answer.
+            let asking = tokio::spawn(async move {
+                let answer = keeper.restart().await;
+                told.send_modify(|succession| {
+                    succession.asked -= 1;
+                    succession.granted |= answer.is_ok();
+                });
+                answer
+            });
+            asking.await.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))??;
             Ok(())
         })
     });
-    SuccessorKnown { restart, succeeded }
+    SuccessorKnown { restart, succession }
 }
 
 /// Opens the store, with the account `default`, its roots and its admin key.
@@ -106,7 +121,7 @@ pub(crate) async fn serve(
     tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let Others { swarm, helper, restart: SuccessorKnown { restart, succeeded }, is_first } = others;
+    let Others { swarm, helper, restart: SuccessorKnown { restart, mut succession }, is_first } = others;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be waited for")?;
     let shutdown = async move {
@@ -115,7 +130,9 @@ pub(crate) async fn serve(
             _ = interrupt.recv() => {}
             () = end => {}
         }
-        if succeeded.load(Ordering::Acquire) {
+        // We are told to end at the same moment at which the keeper's answer comes.
+        let known = succession.wait_for(|succession| succession.granted || succession.asked == 0).await;
+        if known.is_ok_and(|succession| succession.granted) {
             return Farewell::Successor;
         }
         tell_service_manager(&[sd_notify::NotifyState::Stopping]);

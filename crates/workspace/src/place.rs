@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    process::Command,
     sync::{Arc, OnceLock},
 };
 
@@ -111,9 +112,12 @@ impl Place {
         self.folders.iter().filter_map(|folder| folder.canonicalize().ok())
     }
 
-    /// What every program does first that is started here, whatever starts it.
-    pub(crate) fn fence(&self) -> Option<&Fence> {
-        self.fence.as_ref()
+    /// Has a program do first what every program does that is started here. Whatever starts one calls this, after all else
+    /// that it wants done between fork and exec.
+    pub(crate) fn fence_in(&self, command: &mut Command) {
+        if let Some(fence) = &self.fence {
+            fence.around(command);
+        }
     }
 
     pub(crate) fn default_cwd(&self) -> &Path {

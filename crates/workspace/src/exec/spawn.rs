@@ -115,9 +115,7 @@ pub(super) fn spawn(
     // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
     unsafe { shell.pre_exec(join) };
     // Last: behind it, not even the control group can be reached.
-    if let Some(fence) = place.fence() {
-        fence.around(&mut shell);
-    }
+    place.fence_in(&mut shell);
     let mut child = shell.spawn()?;
     let adopted = adopt(&mut child).inspect_err(|_| {
         let _ = child.kill();
