@@ -29,6 +29,8 @@ mod stage;
 mod stash;
 mod status;
 mod upstream;
+#[cfg(test)]
+mod tests;
 mod worktree;
 
 pub use refused::Refused;
