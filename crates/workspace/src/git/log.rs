@@ -107,7 +107,7 @@ fn read(text: &[u8]) -> Option<Vec<Commit>> {
         return Some(Vec::new());
     }
     let fields: Vec<&[u8]> = text.split(|byte| *byte == 0).collect();
-    if fields.len() % FIELDS != 0 {
+    if !fields.len().is_multiple_of(FIELDS) {
         return None;
     }
     fields.chunks_exact(FIELDS).map(commit).collect()

@@ -28,9 +28,9 @@ mod settings;
 mod stage;
 mod stash;
 mod status;
-mod upstream;
 #[cfg(test)]
 mod tests;
+mod upstream;
 mod worktree;
 
 pub use refused::Refused;

@@ -27,7 +27,9 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
         let said = fill("https", "git.example").await;
         assert!(said.done() && said.line().contains(&format!("username=ada\npassword={TOKEN}")), "{said:?}");
     }
-    for (protocol, host) in [("https", "other.example"), ("http", "git.example"), ("https", "git.example.evil")] {
+    for (protocol, host) in
+        [("https", "other.example"), ("http", "git.example"), ("https", "git.example.evil")]
+    {
         let said = fill(protocol, host).await;
         assert!(!said.done() && !said.words().contains(TOKEN), "{protocol}://{host}: {said:?}");
     }
@@ -36,9 +38,9 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
 /// Whether a process with this argument runs.
 fn runs(argument: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
-    processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok()).any(|line| {
-        line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
-    })
+    processes
+        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .any(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))
 }
 
 async fn until(mut holds: impl FnMut() -> bool) {
