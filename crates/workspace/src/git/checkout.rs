@@ -33,7 +33,7 @@ impl Run for GitCheckout {
             }
             return Err(Refused::by_words(words).into());
         }
-        let (branch, head) = tokio::try_join!(repository.branch(), repository.head())?;
+        let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
         Ok(CheckedOut { detached: branch.is_none(), branch, head })
     }
 }

@@ -12,15 +12,15 @@ use crate::{Error, Place, Run};
 /// Hash, parents, author, committer, message; each ends with a zero byte.
 const FORMAT: &str = "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%s%x00%b";
 const FIELDS: usize = 10;
+/// The current commit, where it is not looked up first.
+const HEAD: &str = "HEAD";
 /// The longest page that is answered, in bytes.
 const LONGEST: usize = 32 << 20;
 
 impl Run for GitLog {
     async fn run(self, place: &Place) -> Result<Log, Error> {
         let repository = Repository::find(place, self.path.as_ref()).await?;
-        let Some(Start { commit, seen }) = start(&self, &repository).await? else {
-            return Ok(Log { commits: Vec::new(), next_cursor: None });
-        };
+        let Start { commit, seen } = start(&self, &repository).await?;
         let (most, skip) = (format!("-n{}", self.limit + 1), format!("--skip={seen}"));
         let git = repository.reading().at_most(LONGEST).args([
             "log",
@@ -39,30 +39,39 @@ impl Run for GitLog {
             &commit,
             "--",
         ]);
-        let said = repository.done(git.args(&self.file)).await?;
+        let said = git.args(&self.file).run().await?;
+        if !said.done() {
+            let unborn = commit == HEAD && repository.head().await?.is_none();
+            let none = Log { commits: Vec::new(), next_cursor: None };
+            return if unborn { Ok(none) } else { Err(Refused::by_words(said.words()).into()) };
+        }
         if said.cut {
             return Err(Refused::TooMuch { command: "log" }.into());
         }
         let mut commits = read(&said.out).ok_or(Refused::Unreadable { command: "log" })?;
         let more = commits.len() > self.limit as usize;
         commits.truncate(self.limit as usize);
+        let first = commits.first().map(|first| first.id.clone());
+        let commit = if commit == HEAD { first.unwrap_or(commit) } else { commit };
         let next = Start { commit, seen: seen + u64::from(self.limit) };
         Ok(Log { commits, next_cursor: more.then(|| next.cursor()) })
     }
 }
 
-/// Where the page begins; `None` in a repository without commits.
-async fn start(request: &GitLog, repository: &Repository) -> Result<Option<Start>, Error> {
+/// Where the page begins.
+async fn start(request: &GitLog, repository: &Repository) -> Result<Start, Error> {
     if let Some(cursor) = &request.cursor {
         let start = Start::parse(cursor)?;
         let commit = repository.resolve("cursor", &start.commit, "commit").await?;
-        return Ok(Some(Start { commit, ..start }));
+        return Ok(Start { commit, ..start });
     }
-    let commit = match &request.revision {
-        Some(revision) => Some(repository.resolve("ref", revision, "commit").await?),
-        None => repository.head().await?,
+    let commit = match (&request.revision, &request.file) {
+        (Some(revision), _) => repository.resolve("ref", revision, "commit").await?,
+        // The first commit of the page is not the one that the log begins with.
+        (None, Some(_)) => repository.head().await?.unwrap_or_else(|| HEAD.to_owned()),
+        (None, None) => HEAD.to_owned(),
     };
-    Ok(commit.map(|commit| Start { commit, seen: 0 }))
+    Ok(Start { commit, seen: 0 })
 }
 
 /// A commit whose history never changes, and how much of it was shown.
@@ -98,7 +107,7 @@ fn read(text: &[u8]) -> Option<Vec<Commit>> {
         return Some(Vec::new());
     }
     let fields: Vec<&[u8]> = text.split(|byte| *byte == 0).collect();
-    if fields.len() % FIELDS != 0 {
+    if !fields.len().is_multiple_of(FIELDS) {
         return None;
     }
     fields.chunks_exact(FIELDS).map(commit).collect()

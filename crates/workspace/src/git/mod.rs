@@ -28,6 +28,8 @@ mod settings;
 mod stage;
 mod stash;
 mod status;
+#[cfg(test)]
+mod tests;
 mod upstream;
 mod worktree;
 

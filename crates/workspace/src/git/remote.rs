@@ -104,28 +104,15 @@ impl Remote {
         };
         match self {
             Self::Local(_) => {}
-            Self::Web { secure, host, port } => {
-                way.protocol = if *secure { "https" } else { "http" };
-                way.settings = way.settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60");
-                if !secure && !reach.anywhere {
-                    let address: Option<IpAddr> = host.parse().ok();
-                    if !allowed.names(host) && !address.is_some_and(|address| allowed.holds(address)) {
-                        return Err(refused("is not encrypted; take `https://`").into());
-                    }
-                    way.settings = way.settings.with("http.followredirects", "false");
+            Self::Web { secure: true, host, port } => way.encrypted(host, *port, reach).await?,
+            Self::Web { secure: false, host, .. } => {
+                way.protocol = "http";
+                let address: Option<IpAddr> = host.parse().ok();
+                let named = allowed.names(host) || address.is_some_and(|address| allowed.holds(address));
+                if !named && !reach.anywhere {
+                    return Err(refused("is not encrypted; take `https://`").into());
                 }
-                if *secure && !reach.anywhere {
-                    let proxy = Proxy::start(allowed).await.map_err(|_| Error::Broken)?;
-                    way.settings =
-                        way.settings.with("http.proxy", proxy.url()).with("http.proxyauthmethod", "basic");
-                    way.proxy = Some(proxy);
-                }
-                let named = port.map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
-                let known = reach.credentials.get(&named).or_else(|| reach.credentials.get(host));
-                if let Some(credential) = known.filter(|_| *secure) {
-                    let handed = hand_over(way.settings, &named, credential).map_err(|_| Error::Broken)?;
-                    (way.settings, way.token) = (handed.0, Some(Arc::new(handed.1)));
-                }
+                way.settings = patient(way.settings).with("http.followredirects", "false");
             }
             Self::Ssh { host, port } => {
                 way.protocol = "ssh";
@@ -156,7 +143,31 @@ fn ssh(host: &str, address: &str) -> String {
     )
 }
 
+/// Settings of a call by HTTP: one that stands still for a minute ends.
+fn patient(settings: Settings) -> Settings {
+    settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60")
+}
+
 impl Way {
+    /// By https: through a proxy that looks at each address, with the token of this host.
+    async fn encrypted(&mut self, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
+        self.protocol = "https";
+        let mut settings = patient(self.settings.clone());
+        if !reach.anywhere {
+            let proxy = Proxy::start(Allowed::of(&reach.allow)).await.map_err(|_| Error::Broken)?;
+            settings = settings.with("http.proxy", proxy.url()).with("http.proxyauthmethod", "basic");
+            self.proxy = Some(proxy);
+        }
+        let named = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let lower = named.to_ascii_lowercase();
+        if let Some(credential) = reach.credentials.get(&lower) {
+            let (with_token, token) = hand_over(settings, &named, credential).map_err(|_| Error::Broken)?;
+            (settings, self.token) = (with_token, Some(Arc::new(token)));
+        }
+        self.settings = settings;
+        Ok(())
+    }
+
     /// A git that goes this way.
     pub(super) fn git(&self, git: impl FnOnce(&Settings) -> Git) -> Git {
         let git = git(&self.settings).env("GIT_ALLOW_PROTOCOL", self.protocol).within(NETWORK_LIMIT);

@@ -11,7 +11,7 @@ use skep_api::{AbsolutePath, git::LOCAL_LIMIT};
 use super::{
     Refused,
     program::{Git, Said},
-    settings::{Own, Settings, listed, value},
+    settings::{Own, Settings, listed, plain, value},
 };
 use crate::{
     Error, Place, Roots,
@@ -37,6 +37,8 @@ pub(super) struct Repository {
     pub(super) git_dir: PathBuf,
     /// What belongs to all its work trees.
     pub(super) common_dir: PathBuf,
+    /// The current branch when it was found, where it was read without git.
+    pub(super) branch: Option<String>,
     /// What it is configured to.
     pub(super) own: Vec<Own>,
     /// What holds instead.
@@ -49,6 +51,10 @@ struct Lies {
     top: Option<PathBuf>,
     git_dir: PathBuf,
     common_dir: PathBuf,
+    /// Its settings, where they can be read without git.
+    own: Option<Vec<Own>>,
+    /// Its branch, where it can be read without git.
+    branch: Option<String>,
 }
 
 impl Repository {
@@ -70,23 +76,31 @@ impl Repository {
     }
 
     async fn open(asked: PathBuf, lies: Lies) -> Result<Self, Error> {
-        let Lies { top, git_dir, common_dir } = lies;
-        let mut repository =
-            Self { asked, top, git_dir, common_dir, own: Vec::new(), settings: Settings::default() };
-        let said = repository.git().args(["config", "--list", "-z", "--no-includes"]).run().await?;
-        if !said.done() {
-            return Err(Refused::Other { words: said.words() }.into());
-        }
-        // What was set here comes back too, and harms nobody.
-        repository.own = listed(&said.out);
-        let own = repository.own.len().saturating_sub(Settings::default().len());
-        repository.own.truncate(own);
+        let Lies { top, git_dir, common_dir, own, branch } = lies;
+        let settings = Settings::default();
+        let mut repository = Self { asked, top, git_dir, common_dir, own: Vec::new(), branch, settings };
+        repository.own = match own {
+            Some(own) => own,
+            None => repository.listed().await?,
+        };
         repository.settings.overrule(&repository.own)?;
         let main = repository.git_dir == repository.common_dir;
         if main && value(&repository.own, b"core.bare").is_some_and(is_true) {
             repository.top = None;
         }
         Ok(repository)
+    }
+
+    /// Its settings, as git reads them.
+    async fn listed(&self) -> Result<Vec<Own>, Error> {
+        let said = self.git().args(["config", "--list", "-z", "--no-includes"]).run().await?;
+        if !said.done() {
+            return Err(Refused::Other { words: said.words() }.into());
+        }
+        // What was set here comes back too, behind all others.
+        let mut own = listed(&said.out);
+        own.truncate(own.len().saturating_sub(self.settings.len()));
+        Ok(own)
     }
 
     /// A git that works here.
@@ -148,6 +162,14 @@ impl Repository {
 
     /// The current branch, also before its first commit.
     pub(super) async fn branch(&self) -> Result<Option<String>, Error> {
+        if let Some(branch) = &self.branch {
+            return Ok(Some(branch.clone()));
+        }
+        self.branch_now().await
+    }
+
+    /// The same after it may have changed.
+    pub(super) async fn branch_now(&self) -> Result<Option<String>, Error> {
         let said = self.reading().args(["symbolic-ref", "--quiet", "HEAD"]).run().await?;
         let line = said.line();
         Ok(line.strip_prefix("refs/heads/").filter(|_| said.done()).map(str::to_owned))
@@ -297,7 +319,31 @@ fn at(roots: &Roots, folder: &Path) -> Result<Option<Lies>, Error> {
         check_entries(roots, folder)?;
     }
     check_alternates(roots, &common_dir)?;
-    Ok(Some(Lies { top, git_dir, common_dir }))
+    let own = plain_settings(roots, &git_dir, &common_dir);
+    let branch = plain_branch(roots, &git_dir);
+    Ok(Some(Lies { top, git_dir, common_dir, own, branch }))
+}
+
+/// The settings of a repository, where one plain file has them all.
+fn plain_settings(roots: &Roots, git_dir: &Path, common_dir: &Path) -> Option<Vec<Own>> {
+    // Git reads it besides only where a setting says so; that is left to git.
+    if !matches!(roots.find(&git_dir.join("config.worktree"), Last::Keep), Err(Error::UnknownPath { .. })) {
+        return None;
+    }
+    let path = common_dir.join("config");
+    let text = small(&roots.find(&path, Last::Follow).ok()?, &path).ok()?;
+    if text.len() as u64 == LONGEST_FILE { None } else { plain(&text) }
+}
+
+/// The branch that `HEAD` names.
+fn plain_branch(roots: &Roots, git_dir: &Path) -> Option<String> {
+    let path = git_dir.join("HEAD");
+    let text = small(&roots.find(&path, Last::Follow).ok()?, &path).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    let name = text.strip_prefix("ref: refs/heads/")?.strip_suffix('\n')?;
+    // With another store of references than files, `HEAD` has this name for want of one.
+    let plain = !name.is_empty() && name != ".invalid" && !name.contains(['\n', ' ']);
+    plain.then(|| name.to_owned())
 }
 
 /// Where a found folder really is.

@@ -203,6 +203,45 @@ pub(super) fn listed(text: &[u8]) -> Vec<Own> {
         .collect()
 }
 
+/// What a file of settings says, where it is as plain as git itself writes them. `None` for one that needs git to be read:
+/// quotes, escapes, comments, several things in a line.
+pub(super) fn plain(text: &[u8]) -> Option<Vec<Own>> {
+    let mut own = Vec::new();
+    let mut section: Option<Vec<u8>> = None;
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        if let Some(head) = line.strip_prefix(b"[") {
+            section = Some(plain_section(head.strip_suffix(b"]")?)?);
+            continue;
+        }
+        let line = line.strip_prefix(b"\t")?;
+        let sign = line.windows(3).position(|window| window == b" = ")?;
+        let (name, value) = (&line[..sign], &line[sign + 3..]);
+        let fits = |byte: &u8| (b' '..0x7f).contains(byte) && !b"\"\\#;".contains(byte);
+        let trimmed = !value.starts_with(b" ") && !value.ends_with(b" ") && !value.is_empty();
+        if !is_plain_name(name) || !trimmed || !value.iter().all(fits) {
+            return None;
+        }
+        let key = [section.as_deref()?, b".", &name.to_ascii_lowercase()].concat();
+        own.push(Own { key, value: Some(value.into()) });
+    }
+    Some(own)
+}
+
+/// `section`, or `section "subsection"`.
+fn plain_section(head: &[u8]) -> Option<Vec<u8>> {
+    let Some(blank) = head.iter().position(|byte| *byte == b' ') else {
+        return is_plain_name(head).then(|| head.to_ascii_lowercase());
+    };
+    let subsection = head[blank + 1..].strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let fits = |byte: &u8| (b' '..0x7f).contains(byte) && !b"\"\\".contains(byte);
+    let plain = is_plain_name(&head[..blank]) && !subsection.is_empty() && subsection.iter().all(fits);
+    plain.then(|| [&head[..blank].to_ascii_lowercase(), &b"."[..], subsection].concat())
+}
+
+fn is_plain_name(name: &[u8]) -> bool {
+    name.first().is_some_and(u8::is_ascii_alphabetic) && name.iter().all(u8::is_ascii_alphanumeric)
+}
+
 /// The last value of a key.
 pub(super) fn value<'a>(own: &'a [Own], key: &[u8]) -> Option<&'a [u8]> {
     own.iter().rev().find(|own| own.key == key)?.value.as_deref()
@@ -246,6 +285,25 @@ mod tests {
     }
 
     #[test]
+    fn what_git_writes_is_plain() {
+        let text = b"[core]\n\trepositoryformatversion = 0\n\tfileMode = true\n[remote \"origin\"]\n\turl = https://a.b/c d\n";
+        let own = plain(text).unwrap();
+        assert_eq!(value(&own, b"core.filemode"), Some(&b"true"[..]));
+        assert_eq!(value(&own, b"remote.origin.url"), Some(&b"https://a.b/c d"[..]));
+        for odd in [
+            "[a]\n\tb = \"c\"",
+            "[a] b = c",
+            "[a]\n\tb",
+            "[a]\n\tb = c\\",
+            "\tb = c",
+            "[a]\n\tb = c # d",
+            "[a]\r\n",
+        ] {
+            assert_eq!(plain(odd.as_bytes()), None, "{odd:?}");
+        }
+    }
+
+    #[test]
     fn what_leads_elsewhere_is_refused_for_the_network() {
         for key in
             ["url.x.insteadof", "http.proxy", "http.https://a.b/.proxy", "remote.o.proxy", "fetch.bundleuri"]
@@ -268,9 +326,27 @@ mod tests {
             prop_assert_eq!(said.stdout, text.as_bytes());
         }
 
+        /// What is taken for plain, git reads in the same way.
+        #[test]
+        fn plain_settings_mean_what_git_says(
+            lines in prop::collection::vec("(\\[[a-zA-Z]{1,3}( \"[a-z.=# ]{1,5}\")?\\]|\t[a-zA-Z]{1,4} = [!-~ ]{1,8}|\tinclude = x|[ -~\t]{0,6})", 0..6),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("config");
+            let text = lines.join("\n");
+            let own = plain(text.as_bytes());
+            prop_assume!(own.is_some());
+            std::fs::write(&file, &text).unwrap();
+            let git = std::process::Command::new("git").args(["config", "--list", "-z", "--file"]).arg(&file).output();
+            let said = git.unwrap();
+            prop_assert!(said.status.success(), "{}", text);
+            prop_assert_eq!(own.unwrap(), listed(&said.stdout), "{}", text);
+        }
+
         #[test]
         fn any_list_is_read(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let own = listed(&text);
+            let _ = plain(&text);
             let _ = Settings::default().overrule(&own);
             let _ = check_network(&own);
         }
