@@ -24,8 +24,10 @@ async fn files_are_the_same_on_the_server_and_in_a_vm() {
 async fn reads_and_writes(ground: &Ground<'_>) {
     let written = ground.write(&json!({"path": ground.at("new/a.txt"), "content": "grün\n"})).await.ok(201);
     assert_eq!((&written["created"], &written["size_bytes"]), (&json!(true), &json!(6)), "{ground:?}");
-    let replaced =
-        ground.write(&json!({"path": ground.at("new/a.txt"), "content": "grün", "mode": "0640"})).await.ok(200);
+    let replaced = ground
+        .write(&json!({"path": ground.at("new/a.txt"), "content": "grün", "mode": "0640"}))
+        .await
+        .ok(200);
     assert_eq!(replaced["created"], false);
     let read = ground.read("new/a.txt", &[]).await.ok(200);
     assert_eq!(
@@ -44,13 +46,17 @@ async fn reads_and_writes(ground: &Ground<'_>) {
         (&json!("au "), &json!(8), &json!(true))
     );
     assert_eq!(ground.read("new/a.txt", &[("offset", "900")]).await.ok(200)["content"], "");
-    for (encoding, content) in [("base64", "YmxhdQ=="), ("hex", "626c6175"), ("utf-16le", "\u{6c62}\u{7561}")] {
+    for (encoding, content) in [("base64", "YmxhdQ=="), ("hex", "626c6175"), ("utf-16le", "\u{6c62}\u{7561}")]
+    {
         let query = [("encoding", encoding), ("limit", "4")];
         assert_eq!(ground.read("new/a.txt", &query).await.ok(200)["content"], content, "{encoding}");
     }
-    for (encoding, content, bytes) in
-        [("base64", "/wA=", "ff00"), ("hex", "00ff", "00ff"), ("utf-16be", "ü", "00fc"), ("latin1", "ü", "fc")]
-    {
+    for (encoding, content, bytes) in [
+        ("base64", "/wA=", "ff00"),
+        ("hex", "00ff", "00ff"),
+        ("utf-16be", "ü", "00fc"),
+        ("latin1", "ü", "fc"),
+    ] {
         let body = json!({"path": ground.at("new/b"), "content": content, "encoding": encoding});
         ground.write(&body).await;
         let read = ground.read("new/b", &[("encoding", "hex")]).await.ok(200);
@@ -107,7 +113,10 @@ async fn searches(ground: &Ground<'_>) {
     assert_eq!(found(&[("pattern", "*.rs")]).await, ["src/deep/x.rs", "src/main.rs"]);
     assert_eq!(found(&[("pattern", "src/*.rs")]).await, ["src/main.rs"]);
     assert_eq!(found(&[("pattern", "^src/.*\\.rs$")]).await, ["src/deep/x.rs", "src/main.rs"]);
-    assert_eq!(found(&[("pattern", "*"), ("type", "directory"), ("hidden", "false")]).await, ["src", "src/deep"]);
+    assert_eq!(
+        found(&[("pattern", "*"), ("type", "directory"), ("hidden", "false")]).await,
+        ["src", "src/deep"]
+    );
     assert_eq!(found(&[("pattern", "*.log")]).await, ["a.log"]);
     assert!(found(&[("pattern", "*.log"), ("gitignore", "true")]).await.is_empty());
     let grep = async |query: &[(&str, &str)]| -> Value {

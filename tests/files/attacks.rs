@@ -20,7 +20,11 @@ async fn patterns(ground: &Ground<'_>) {
     ground.write(&body).await.ok(201);
     for pattern in ["(a+)+$", "(a|a)*b", "(.*)*x(.*)*y", "a{0,500}a{0,500}b"] {
         let found = ground.get("/api/files/grep", "p", &[("pattern", pattern)]).await.ok(200);
-        assert_eq!((found["matches"].as_array().unwrap().len(), &found["truncated"]), (0, &json!(false)), "{pattern}");
+        assert_eq!(
+            (found["matches"].as_array().unwrap().len(), &found["truncated"]),
+            (0, &json!(false)),
+            "{pattern}"
+        );
     }
     let stars = "*".repeat(10_000);
     for pattern in [stars.clone(), format!("{}x", "*a".repeat(5_000)), "{a,b}".repeat(2_000)] {
@@ -32,9 +36,12 @@ async fn patterns(ground: &Ground<'_>) {
 /// Folders in folders, deeper than any path reaches and than descriptors would last.
 async fn deep_trees(ground: &Ground<'_>) {
     let depth = 3_000;
-    let make = format!("perl -e 'mkdir \"deep\"; chdir \"deep\"; for (1..{depth}) {{ mkdir \"d\" or die; chdir \"d\" or die }}'");
+    let make = format!(
+        "perl -e 'mkdir \"deep\"; chdir \"deep\"; for (1..{depth}) {{ mkdir \"d\" or die; chdir \"d\" or die }}'"
+    );
     ground.shell(&make).await;
-    let copied = ground.post("/api/files/copy", &json!({"from": ground.at("deep"), "to": ground.at("copy")})).await;
+    let copied =
+        ground.post("/api/files/copy", &json!({"from": ground.at("deep"), "to": ground.at("copy")})).await;
     copied.refused(422, "too_deep");
     ground.get("/api/files/search", "deep", &[("pattern", "nothing")]).await.ok(200);
     assert_eq!(ground.remove("deep", &[]).await.ok(200)["removed"], depth + 1);

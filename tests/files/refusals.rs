@@ -11,7 +11,8 @@ fn words(ground: &Ground<'_>, answer: &Answer) -> (u16, String, String) {
     let code = answer.headers.get("skep-error").map(|code| code.to_str().unwrap().to_owned());
     let message = answer.body["message"].as_str().unwrap_or_default();
     // A path's length differs with the folder's.
-    let counted = |name: &str| message.starts_with("`path` ") && name.parse::<u32>().is_ok_and(|number| number > 255);
+    let counted =
+        |name: &str| message.starts_with("`path` ") && name.parse::<u32>().is_ok_and(|number| number > 255);
     let message: Vec<&str> = message.split(' ').map(|word| if counted(word) { "N" } else { word }).collect();
     (answer.status.as_u16(), code.unwrap_or_default(), message.join(" ").replace(&ground.dir, "DIR"))
 }
@@ -98,7 +99,8 @@ async fn refusals_leave_a_vm_unchanged() {
 
 async fn what_is_allowed_all_the_same(ground: &Ground<'_>) {
     assert_eq!(ground.read("r/hard", &[]).await.ok(200)["content"], "x\n", "a hard link is a file");
-    let window = ground.read("r/sparse", &[("offset", "9000000000000"), ("limit", "2"), ("encoding", "hex")]).await;
+    let window =
+        ground.read("r/sparse", &[("offset", "9000000000000"), ("limit", "2"), ("encoding", "hex")]).await;
     assert_eq!(window.ok(200)["content"], "0000");
     assert_eq!(ground.read("r/full/../full/f", &[]).await.ok(200)["content"], "x\n");
     // A name that is not UTF-8.
@@ -119,7 +121,8 @@ async fn outside_the_roots(ground: &Ground<'_>) {
         let answer = send(ground.request(Method::GET, "/api/files/read", path, &[])).await;
         answer.refused(403, "path_outside_roots");
     }
-    for name in ["r/out", "r/up/hostname", "r/magic", "../../../../../../etc/hostname", "..", "r/../../../x"] {
+    for name in ["r/out", "r/up/hostname", "r/magic", "../../../../../../etc/hostname", "..", "r/../../../x"]
+    {
         ground.read(name, &[]).await.refused(403, "path_outside_roots");
         let write = json!({"path": ground.at(name), "content": "x"});
         ground.write(&write).await.refused(403, "path_outside_roots");
@@ -134,7 +137,13 @@ async fn outside_the_roots(ground: &Ground<'_>) {
 
 async fn kernels_own(ground: &Ground<'_>) {
     ground.shell("ln -s /proc/self/mem r/mem").await;
-    for path in ["/proc/self/mem", "/proc/1/environ", "/proc/self/root/etc/hostname", "/sys/power/state", &ground.at("r/mem")] {
+    for path in [
+        "/proc/self/mem",
+        "/proc/1/environ",
+        "/proc/self/root/etc/hostname",
+        "/sys/power/state",
+        &ground.at("r/mem"),
+    ] {
         let answer = send(ground.request(Method::GET, "/api/files/read", path, &[])).await;
         answer.refused(403, "path_outside_roots");
         let write = json!({"path": path, "content": "x"});

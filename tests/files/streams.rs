@@ -62,14 +62,18 @@ async fn whole_and_in_parts(ground: &Ground<'_>) {
 async fn refused(ground: &Ground<'_>) {
     let absent = put(ground, "raw/file", &[]).header("if-none-match", "*").body(pattern());
     send(absent).await.refused(412, "precondition_failed");
-    send(put(ground, "none/file", &[("create_parents", "false")]).body("x")).await.refused(404, "unknown_path");
+    send(put(ground, "none/file", &[("create_parents", "false")]).body("x"))
+        .await
+        .refused(404, "unknown_path");
     send(put(ground, "raw", &[]).body("x")).await.refused(409, "not_a_file");
     send(put(ground, "raw/x", &[("mode", "rw")]).body("x")).await.refused(400, "invalid_value");
     ground.shell("mkfifo raw/fifo; ln -s fifo raw/link").await;
     for name in ["raw/fifo", "raw/link"] {
         send(put(ground, name, &[]).body("x")).await.refused(409, "not_a_file");
         send(raw(ground, name)).await.refused(409, "not_a_file");
-        send(ground.request(Method::GET, "/api/files/watch", &ground.at(name), &[])).await.refused(409, "not_a_directory");
+        send(ground.request(Method::GET, "/api/files/watch", &ground.at(name), &[]))
+            .await
+            .refused(409, "not_a_directory");
     }
 }
 
@@ -92,7 +96,10 @@ async fn slow_readers(ground: &Ground<'_>) {
     }
     let reads = (0..5).map(|_| ground.read("raw/file", &[]));
     let reads = tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(reads)).await;
-    reads.expect("others are held up").into_iter().for_each(|read| assert_eq!(read.ok(200)["content"], "short"));
+    reads
+        .expect("others are held up")
+        .into_iter()
+        .for_each(|read| assert_eq!(read.ok(200)["content"], "short"));
     // They go on where they are read.
     let first = &mut slow[0];
     let mut came = 0;
@@ -115,7 +122,8 @@ async fn watched(ground: &Ground<'_>) {
     let last = ("created".to_owned(), "w/atomic".to_owned());
     while !seen.contains(&last) {
         let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await;
-        let event = event.unwrap_or_else(|_| panic!("{ground:?}: nothing more is told: {seen:?}")).unwrap().unwrap();
+        let event =
+            event.unwrap_or_else(|_| panic!("{ground:?}: nothing more is told: {seen:?}")).unwrap().unwrap();
         assert_eq!(event.event, "change", "{event:?}");
         let change: Value = serde_json::from_str(&event.data).unwrap();
         let path = change["path"].as_str().unwrap().strip_prefix(&ground.at("")).unwrap().to_owned();

@@ -28,8 +28,8 @@ mod identity;
 pub mod marker;
 pub mod wire;
 
-pub use head::Content;
 pub use hand_out::{HandOut, HandOutReport, Moment};
+pub use head::Content;
 #[cfg(feature = "host")]
 pub use host::{Error, ExecStream, Guest};
 pub use identity::{Identity, IdentityReport, Mismatch};

@@ -46,8 +46,9 @@ fn json_or(other: Form, headers: &HeaderMap) -> Result<Form, Failure> {
         (_, true) if weight > json => Ok(other),
         (true, _) => Ok(Form::Json),
         _ => {
-            let message =
-                format!("`Accept` takes neither `application/json` nor `{kind}/{subkind}`; here are those two");
+            let message = format!(
+                "`Accept` takes neither `application/json` nor `{kind}/{subkind}`; here are those two"
+            );
             Err(Failure::new(ErrorCode::NotAcceptable, message))
         }
     }

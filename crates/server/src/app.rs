@@ -103,7 +103,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         waitlist::public_routes(waitlist.clone()),
     ];
     let files_desk = FilesDesk {
-        places: Places::new(vms.clone()),
+        places: Places::new(vms.clone(), workspaces.clone()),
         store: Arc::clone(&store),
         closing: closing.clone(),
         watchers: Watchers::default(),

@@ -7,16 +7,19 @@ use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
 
 use crate::{
     auth::Identity,
+    confine::fence,
     error::Refusal,
     extract::{check_scope, vm_of},
     trail::Trail,
     vms::Vms,
+    workspaces::Workspaces,
 };
 
 /// The places that callers have.
 #[derive(Clone)]
 pub(crate) struct Places {
     vms: Vms,
+    workspaces: Workspaces,
 }
 
 /// One of them.
@@ -46,8 +49,8 @@ impl Chosen {
 }
 
 impl Places {
-    pub(crate) fn new(vms: Vms) -> Self {
-        Self { vms }
+    pub(crate) fn new(vms: Vms, workspaces: Workspaces) -> Self {
+        Self { vms, workspaces }
     }
 
     /// Does an operation where the caller wants it done.
@@ -68,7 +71,7 @@ impl Places {
                 Ok(swarm.call(&caller.account.id, vm, &operation).await?)
             }
             Chosen::Workspace => {
-                let place = workspace(caller)?;
+                let place = self.workspace(caller)?;
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
         }
@@ -92,7 +95,7 @@ impl Places {
                 Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
             }
             Chosen::Workspace => {
-                let place = workspace(caller)?;
+                let place = self.workspace(caller)?;
                 let content = content.unwrap_or_else(no_content);
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
@@ -105,18 +108,20 @@ impl Places {
             trail.acts_on(vm);
         }
     }
-}
 
-/// The workspace of an account. No command runs in it.
-fn workspace(caller: &Identity) -> Result<Place, Failure> {
-    if let Some(vm) = caller.key.vm {
-        let message = format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
-        return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+    /// The workspace of an account. No command runs in it.
+    fn workspace(&self, caller: &Identity) -> Result<Place, Failure> {
+        if let Some(vm) = caller.key.vm {
+            let message =
+                format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
+            return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+        }
+        let roots: Vec<PathBuf> = caller.account.roots.iter().map(PathBuf::from).collect();
+        let Some(first) = roots.first().cloned() else {
+            let message = "this account has no roots; whoever has `server:admin` gives it some";
+            return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+        };
+        let place = Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new());
+        Ok(place.with_roots(roots).making_roots_in(self.workspaces.dir()).with_fence(fence))
     }
-    let roots: Vec<PathBuf> = caller.account.roots.iter().map(PathBuf::from).collect();
-    let Some(first) = roots.first().cloned() else {
-        let message = "this account has no roots; whoever has `server:admin` gives it some";
-        return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
-    };
-    Ok(Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new()).with_roots(roots))
 }

@@ -30,7 +30,8 @@ impl Watchers {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = all.entry(account).or_default();
         if *count >= MOST {
-            let message = format!("this account watches {MOST} folders already; end one of these streams first");
+            let message =
+                format!("this account watches {MOST} folders already; end one of these streams first");
             return Err(Failure::new(ErrorCode::WatchLimit, message));
         }
         *count += 1;

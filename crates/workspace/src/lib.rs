@@ -15,6 +15,6 @@ mod watch;
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
 pub use operations::{Run, run_by_name};
-pub use place::Place;
+pub use place::{Fence, Place};
 pub use roots::Roots;
 pub use streamed::{Content, RunStreamed, no_content, run_streamed_by_name};

@@ -2,11 +2,17 @@
 
 use std::{
     collections::BTreeMap,
+    fs::DirBuilder,
+    io,
+    os::{fd::BorrowedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
 use crate::{Commands, Error, Roots};
+
+/// Limits the thread that calls it, and all that it starts from then on, to what is read below these folders.
+pub type Fence = fn(&[BorrowedFd<'_>]) -> io::Result<()>;
 
 /// One place below one root. Cheap to clone; clones share the commands that run here.
 #[derive(Debug, Clone)]
@@ -16,6 +22,8 @@ pub struct Place {
     call: Option<Arc<str>>,
     folders: Arc<[PathBuf]>,
     roots: Arc<OnceLock<Arc<Roots>>>,
+    fence: Option<Fence>,
+    made_below: Option<Arc<Path>>,
 }
 
 #[derive(Debug, Clone)]
@@ -42,6 +50,8 @@ impl Place {
             call: None,
             folders,
             roots: Arc::default(),
+            fence: None,
+            made_below: None,
         }
     }
 
@@ -67,6 +77,18 @@ impl Place {
         Self { folders: roots.into_iter().collect(), roots: Arc::default(), ..self }
     }
 
+    /// The same place, where whatever walks by path does so behind this fence.
+    #[must_use]
+    pub fn with_fence(self, fence: Fence) -> Self {
+        Self { fence: Some(fence), ..self }
+    }
+
+    /// The same place, whose roots are made where they are missing, as long as they stand in this folder.
+    #[must_use]
+    pub fn making_roots_in(self, folder: impl Into<PathBuf>) -> Self {
+        Self { made_below: Some(folder.into().into()), ..self }
+    }
+
     /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
@@ -83,8 +105,26 @@ impl Place {
         if let Some(roots) = self.roots.get() {
             return Ok(Arc::clone(roots));
         }
+        self.make_roots()?;
         let opened = Arc::new(Roots::open(self.folders.iter().cloned())?);
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
+    }
+
+    fn make_roots(&self) -> Result<(), Error> {
+        let Some(below) = &self.made_below else { return Ok(()) };
+        for root in self.folders.iter().filter(|root| root.parent() == Some(below)) {
+            match DirBuilder::new().mode(0o700).create(root) {
+                Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::Root { path: root.clone(), source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.fence
     }
 
     pub(crate) fn root(&self) -> &Path {

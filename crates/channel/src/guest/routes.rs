@@ -54,9 +54,8 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
             Ok(respond(StatusCode::OK, whole(answer)))
         }
         (&Method::POST, ["streams", name]) => {
-            let malformed = |error| {
-                Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"))
-            };
+            let malformed =
+                |error| Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"));
             let (request, content) = head::split(body, limit).await.map_err(malformed)?;
             let (answer, content) = handler.run_streamed(name, request, content).await?;
             Ok(respond(StatusCode::OK, head::join(&answer, content)))

@@ -298,7 +298,10 @@ fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Stream>, E
     request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).map_err(malformed)
 }
 
-pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(super) async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     timeout(limit, answer).await.map_err(|_| Error::Silent(limit))?
 }
 

@@ -17,7 +17,12 @@ use skep_api::{
 use skep_swarm::{ExecEvent, ExecStream};
 
 use super::exec::ExecDesk;
-use crate::{error, error::Refusal, key_watch::{closed, key_lost}, pieces::Pieces};
+use crate::{
+    error,
+    error::Refusal,
+    key_watch::{closed, key_lost},
+    pieces::Pieces,
+};
 
 /// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);

@@ -242,7 +242,8 @@ mod tests {
         ] {
             assert_eq!(read(text), expected, "{text}");
         }
-        let twice = [(RANGE, HeaderValue::from_static("bytes=0-1")), (RANGE, HeaderValue::from_static("bytes=2-3"))];
+        let twice =
+            [(RANGE, HeaderValue::from_static("bytes=0-1")), (RANGE, HeaderValue::from_static("bytes=2-3"))];
         let mut headers = HeaderMap::new();
         for (name, value) in twice {
             headers.append(name, value);

@@ -175,7 +175,9 @@ async fn a_file_that_changes_while_it_is_read_is_no_other_file() {
         let mut answer = raw(&skep, "file").send().await.unwrap();
         let mut came = answer.chunk().await.unwrap().unwrap().to_vec();
         match what {
-            "shrinks" => std::fs::File::options().write(true).open(skep.at("file")).unwrap().set_len(5).unwrap(),
+            "shrinks" => {
+                std::fs::File::options().write(true).open(skep.at("file")).unwrap().set_len(5).unwrap()
+            }
             "grows" => {
                 let mut file = std::fs::File::options().append(true).open(skep.at("file")).unwrap();
                 io::Write::write_all(&mut file, &bytes).unwrap();
@@ -236,7 +238,9 @@ async fn a_watch_tells_what_the_api_does() {
     while !told.contains(&gone) {
         told.push_str(std::str::from_utf8(&watch.chunk().await.unwrap().unwrap()).unwrap());
     }
-    for (kind, name) in [("created", "new"), ("created", "new/file"), ("modified", "new/file"), ("deleted", "new/file")] {
+    for (kind, name) in
+        [("created", "new"), ("created", "new/file"), ("modified", "new/file"), ("deleted", "new/file")]
+    {
         let change = format!("event: change\ndata: {{\"type\":\"{kind}\",\"path\":\"{}\"}}", skep.at(name));
         assert!(told.contains(&change), "{kind} {name}: {told}");
     }

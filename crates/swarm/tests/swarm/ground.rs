@@ -317,7 +317,12 @@ impl Handler for Mirror {
         pending().await
     }
 
-    async fn run_streamed(&self, name: &str, _: bytes::Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
+    async fn run_streamed(
+        &self,
+        name: &str,
+        _: bytes::Bytes,
+        _: Content,
+    ) -> Result<(Vec<u8>, Content), Failure> {
         Err(Failure::new(ErrorCode::UnknownRoute, name))
     }
 

@@ -1,12 +1,6 @@
 //! Moving and copying a file, a link, or a folder with all that is in it.
 
-use std::{
-    ffi::OsStr,
-    fs::File,
-    io,
-    os::fd::AsFd,
-    path::Path,
-};
+use std::{ffi::OsStr, fs::File, io, os::fd::AsFd, path::Path};
 
 use rustix::{
     fs::{

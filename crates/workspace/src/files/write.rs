@@ -50,7 +50,11 @@ pub(super) fn slot_for(roots: &Roots, path: &Path, create_parents: bool) -> Resu
 }
 
 /// The file that is replaced, where there is one. Refused where the condition does not hold, or no file stands there.
-pub(super) fn replaceable(slot: &Slot, condition: &WriteCondition, path: &Path) -> Result<Option<Stat>, Error> {
+pub(super) fn replaceable(
+    slot: &Slot,
+    condition: &WriteCondition,
+    path: &Path,
+) -> Result<Option<Stat>, Error> {
     let old = standing(slot).map_err(|error| Error::of_path(path, &error))?;
     check(condition, old.as_ref(), path)?;
     Ok(old)

@@ -110,8 +110,8 @@ impl Tree {
         self.gone
     }
 
-    /// Whether nothing has the folder's name any more. The kernel tells of its end only once our handle is closed too; until
-    /// then it tells that its links became fewer.
+    /// Whether nothing has the folder's name any more. The kernel tells of its end only once our handle is closed too, so it
+    /// is looked at from time to time.
     pub(super) fn is_removed(&self) -> bool {
         fstat(&self.top).is_ok_and(|stat| stat.st_nlink == 0)
     }
@@ -252,9 +252,10 @@ fn flags() -> WatchFlags {
 fn too_many_or(path: &Path, error: io::Error) -> Error {
     let named = || path.display().to_string();
     match Errno::from_io_error(&error) {
-        Some(Errno::NOSPC | Errno::MFILE | Errno::NOMEM) => {
-            Error::TooManyFolders { path: named(), reason: "8,192, or what `fs.inotify` of the kernel leaves" }
-        }
+        Some(Errno::NOSPC | Errno::MFILE | Errno::NOMEM) => Error::TooManyFolders {
+            path: named(),
+            reason: "8,192, or what `fs.inotify` of the kernel leaves",
+        },
         _ => Error::of_path(path, &error),
     }
 }
