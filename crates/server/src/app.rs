@@ -171,7 +171,8 @@ async fn unknown(State(gate): State<Arc<Gate>>, request: Request) -> Refusal {
     Refusal::new(ErrorCode::UnknownRoute, UNKNOWN_ROUTE)
 }
 
-fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf8Error> {
+/// Text out of what is written with `%xx`.
+pub(crate) fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf8Error> {
     let digit = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
     let bytes = path.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

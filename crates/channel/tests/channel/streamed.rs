@@ -79,7 +79,8 @@ async fn what_breaks_off_is_no_file() {
     let guest = ground.connect().await;
     let broken = blocks(8).chain(stream::iter([Err(io::Error::other("cut"))]));
     let refused = guest.call_streamed(&upload(&ground, "file"), Some(Box::pin(broken))).await;
-    refused.err().expect("half of it is no file");
+    let refused = refused.err().expect("half of it is no file");
+    assert_eq!(refused.code(), ErrorCode::MalformedBody, "{refused}");
     // Nobody waits for this one any more.
     let endless = blocks(8).chain(stream::pending());
     let upload = upload(&ground, "endless");
