@@ -121,8 +121,7 @@ async fn outside_the_roots(ground: &Ground<'_>) {
         let answer = send(ground.request(Method::GET, "/api/files/read", path, &[])).await;
         answer.refused(403, "path_outside_roots");
     }
-    for name in ["r/out", "r/up/hostname", "r/magic", "../../../../../../etc/hostname", "..", "r/../../../x"]
-    {
+    for name in ["r/out", "r/up/hostname", "r/magic", "../../../../../../etc/hostname", "r/../../../x"] {
         ground.read(name, &[]).await.refused(403, "path_outside_roots");
         let write = json!({"path": ground.at(name), "content": "x"});
         ground.write(&write).await.refused(403, "path_outside_roots");

@@ -102,8 +102,8 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let Parts { audit: queue, limits, proxies, closing, git_allow, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
-    let places = Places::new(vms.clone(), Helper::new(helper));
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
+    let places = Places::new(vms.clone(), Helper::new(helper), workspaces.clone());
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let git = GitDesk {
         places: places.clone(),
@@ -189,7 +189,8 @@ async fn unknown(State(gate): State<Arc<Gate>>, request: Request) -> Refusal {
     Refusal::new(ErrorCode::UnknownRoute, UNKNOWN_ROUTE)
 }
 
-fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf8Error> {
+/// Text out of what is written with `%xx`.
+pub(crate) fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf8Error> {
     let digit = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
     let bytes = path.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -2,7 +2,7 @@
 
 use axum::body::Body as HttpBody;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use skep_workspace::Content;
 use std::io;
@@ -41,7 +41,8 @@ pub(crate) async fn with_content<F: Future>(
         std::future::pending::<F::Output>().await
     };
     tokio::select! {
-        done = work(Box::pin(content)) => done,
+        // Whoever reads it to its end may ask once more.
+        done = work(Box::pin(content.fuse())) => done,
         never = reading => never,
     }
 }
@@ -73,7 +74,7 @@ async fn read(mut body: HttpBody, times: BodyTimes, sender: &mpsc::Sender<Piece>
 mod tests {
     use std::time::Duration;
 
-    use futures_util::{FutureExt, StreamExt};
+    use futures_util::FutureExt;
 
     use super::*;
 

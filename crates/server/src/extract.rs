@@ -8,6 +8,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure, Scope, VmRef};
 
 use crate::{
+    app::percent_decoded,
     auth::Identity,
     body::wrong_field,
     error::Refusal,
@@ -136,6 +137,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 }
 
 fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
+    // What is no text would be replaced by question marks, and name another file.
+    if percent_decoded(query).is_err() {
+        let message = "the query is not UTF-8 once its %xx are decoded; a path that is not is written with \
+                       `path_encoding=percent`";
+        return Err(Failure::new(ErrorCode::MalformedRequest, message));
+    }
     let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
@@ -288,6 +295,7 @@ mod tests {
             ("limti=7", ErrorCode::UnknownField, "query parameter `limti`"),
             ("limit=x", ErrorCode::InvalidValue, "`limit`"),
             ("limit=", ErrorCode::InvalidValue, "`limit`"),
+            ("limit=%ff", ErrorCode::MalformedRequest, "UTF-8"),
             ("limit=1&limit=2", ErrorCode::InvalidValue, "`limit`"),
         ] {
             let failure = read_query::<Page>(query).unwrap_err();

@@ -11,11 +11,13 @@ use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
 
 use crate::{
     auth::Identity,
+    confine::fence,
     error::Refusal,
     extract::{check_scope, vm_of},
     helper::Helper,
     trail::Trail,
     vms::Vms,
+    workspaces::Workspaces,
 };
 
 /// The places that callers have.
@@ -23,6 +25,7 @@ use crate::{
 pub(crate) struct Places {
     vms: Vms,
     helper: Helper,
+    workspaces: Workspaces,
 }
 
 /// One of them.
@@ -52,8 +55,8 @@ impl Chosen {
 }
 
 impl Places {
-    pub(crate) fn new(vms: Vms, helper: Helper) -> Self {
-        Self { vms, helper }
+    pub(crate) fn new(vms: Vms, helper: Helper, workspaces: Workspaces) -> Self {
+        Self { vms, helper, workspaces }
     }
 
     /// Does an operation where the caller wants it done.
@@ -76,9 +79,9 @@ impl Places {
             Chosen::Workspace => {
                 let roots = roots(caller)?;
                 if O::STARTS_PROGRAMS {
-                    return Ok(self.helper.run(roots, &operation).await?);
+                    return Ok(self.helper.run(self.ready(roots).await?, &operation).await?);
                 }
-                let place = workspace(roots);
+                let place = self.workspace(roots);
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
         }
@@ -102,7 +105,7 @@ impl Places {
                 Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
             }
             Chosen::Workspace => {
-                let place = workspace(roots(caller)?);
+                let place = self.workspace(roots(caller)?);
                 let content = content.unwrap_or_else(no_content);
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
@@ -125,7 +128,10 @@ impl Places {
                 let swarm = self.vms.reached_by(caller, vm).await?;
                 Ok(swarm.exec_stream(&caller.account.id, vm, command).await?)
             }
-            Chosen::Workspace => Ok(self.helper.stream(roots(caller)?, &command).await?),
+            Chosen::Workspace => {
+                let roots = self.ready(roots(caller)?).await?;
+                Ok(self.helper.stream(roots, &command).await?)
+            }
         }
     }
 
@@ -134,6 +140,21 @@ impl Places {
         if let Chosen::Vm(vm) = chosen {
             trail.acts_on(vm);
         }
+    }
+
+    /// These roots, made where they are missing and are ours to make: a fence stands around what is there.
+    async fn ready(&self, roots: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+        let place = self.workspace(roots.clone());
+        let made = tokio::task::spawn_blocking(move || place.make_roots()).await;
+        made.map_err(|_| Failure::new(ErrorCode::Internal, "internal error"))??;
+        Ok(roots)
+    }
+
+    /// The workspace as this very process works on it, which starts no program there.
+    fn workspace(&self, roots: Vec<PathBuf>) -> Place {
+        let first = roots.first().cloned().unwrap_or_default();
+        let place = Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new()).without_groups();
+        place.with_roots(roots).making_roots_in(self.workspaces.dir()).with_walk_fence(fence)
     }
 }
 
@@ -148,10 +169,4 @@ fn roots(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
     }
     Ok(caller.account.roots.iter().map(PathBuf::from).collect())
-}
-
-/// The workspace as this very process works on it, which starts no program there.
-fn workspace(roots: Vec<PathBuf>) -> Place {
-    let first = roots.first().cloned().unwrap_or_default();
-    Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new()).without_groups().with_roots(roots)
 }

@@ -25,6 +25,11 @@ impl Workspaces {
         Self { dir: dir.into(), server_dir: server_dir.into() }
     }
 
+    /// Where the accounts' own folders lie.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Refuses roots through which files would reach the store.
     ///
     /// # Errors

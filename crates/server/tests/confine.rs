@@ -2,11 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, io::ErrorKind, path::Path, process::Command, thread};
+use std::{collections::BTreeMap, fs, io::ErrorKind, os::fd::AsFd, path::Path, process::Command, thread};
 
 use jiff::Timestamp;
-use skep_server::confine::{Confinement, Reach, Rules, confine, landlock_abi};
+use skep_api::{
+    AbsolutePath,
+    files::{PatternSyntax, SearchFiles},
+    path::PathEncoding,
+};
+use skep_server::confine::{Confinement, Reach, Rules, confine, fence, landlock_abi};
 use skep_store::{EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
+use skep_workspace::{Place, Run};
 use tempfile::TempDir;
 
 struct Machine {
@@ -131,4 +137,63 @@ fn a_folder_that_is_missing_is_named() {
     let reach = Reach { write: vec![Path::new("/nowhere/at/all").to_owned()], read: Vec::new() };
     let error = thread::spawn(move || confine(&reach, Rules::Newest).unwrap_err()).join().unwrap();
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}
+
+/// A search whose rules for what is left out lie outside its roots, behind a link: the library that reads them follows
+/// it. What it finds then shows whether they were read.
+fn search_by_rules_outside(fenced: bool) -> Vec<String> {
+    let machine = Machine::new();
+    let (root, outside) = (machine.own.path(), machine.other.path());
+    fs::write(outside.join("rules"), "*.log\n").unwrap();
+    fs::write(root.join("a.log"), "").unwrap();
+    std::os::unix::fs::symlink(outside.join("rules"), root.join(".gitignore")).unwrap();
+    let place = Place::new(root, root, BTreeMap::new(), "/nowhere");
+    let place = if fenced { place.with_fence(fence) } else { place };
+    let search = SearchFiles {
+        path: AbsolutePath::parse("path", root.to_str().unwrap(), PathEncoding::Plain).unwrap(),
+        pattern: "*.log".to_owned(),
+        syntax: PatternSyntax::Glob,
+        r#type: None,
+        hidden: true,
+        gitignore: true,
+        limit: 10,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(search.run(&place)).unwrap();
+    found.matches.into_iter().map(|found| found.path).collect()
+}
+
+#[test]
+fn what_walks_by_path_reaches_nothing_outside_its_roots() {
+    if landlock_abi() == 0 {
+        eprintln!("this kernel has no Landlock: nothing was checked");
+        return;
+    }
+    assert!(search_by_rules_outside(false).is_empty(), "the control: without the fence the rules are read");
+    assert_eq!(search_by_rules_outside(true).len(), 1);
+}
+
+/// The fence is that of one search: what comes after it on other threads is as free as before.
+#[test]
+fn a_fence_holds_its_thread_and_what_it_starts() {
+    if landlock_abi() == 0 {
+        eprintln!("this kernel has no Landlock: nothing was checked");
+        return;
+    }
+    let machine = Machine::new();
+    let (inside, outside) = (machine.own.path().join("file"), machine.other.path().join("file"));
+    let fenced = || {
+        let folder = fs::File::open(machine.own.path()).unwrap();
+        fs::read(&outside).unwrap();
+        fence(&[folder.as_fd()]).unwrap();
+        fs::read(&inside).unwrap();
+        refused(fs::read(&outside), "reading outside");
+        refused(fs::write(&inside, "x"), "writing inside");
+        refused(fs::read_dir("/etc"), "listing outside");
+        thread::scope(|threads| {
+            threads.spawn(|| refused(fs::read(&outside), "reading outside on a thread of its own"));
+        });
+    };
+    thread::scope(|threads| threads.spawn(fenced).join().unwrap());
+    fs::read(&outside).unwrap();
 }

@@ -56,8 +56,8 @@ pub enum Error {
         /// As the caller named it.
         path: String,
     },
-    /// A root that is none.
-    #[error("the root {} cannot be used: {source}; name a folder that is there", path.display())]
+    /// A root that is none, or that this process does not reach.
+    #[error("the root {} cannot be used: {source}; {}", path.display(), way_out(source))]
     Root {
         /// As it is configured.
         path: PathBuf,
@@ -201,6 +201,9 @@ pub enum Error {
         /// Which limit it is.
         reason: &'static str,
     },
+    /// A thread that could not be limited to the roots, or not be started.
+    #[error("internal error")]
+    Unfenced(#[source] io::Error),
     /// Work that ended without an answer.
     #[error("internal error")]
     Broken,
@@ -304,7 +307,13 @@ impl Error {
             Self::FileTooLong { .. } => ErrorCode::BodyTooLarge,
             Self::TooManyFolders { .. } => ErrorCode::WatchLimit,
             Self::Denied { .. } => ErrorCode::PermissionDenied,
-            Self::Root { .. } | Self::Path { .. } | Self::Broken => ErrorCode::Internal,
+            Self::Root { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => ErrorCode::UnknownPath,
+                io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+                io::ErrorKind::NotADirectory => ErrorCode::NotADirectory,
+                _ => ErrorCode::Internal,
+            },
+            Self::Path { .. } | Self::Unfenced(_) | Self::Broken => ErrorCode::Internal,
             Self::NotStarted { .. } | Self::ControlGroup { .. } | Self::IdTaken { .. } => {
                 ErrorCode::ExecFailed
             }
@@ -316,6 +325,15 @@ impl Error {
     /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
+    }
+}
+
+/// What to do about a root that cannot be used.
+fn way_out(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        "the server reaches the roots that it knew when it was started: restart it, or let its user read that folder"
+    } else {
+        "make that folder, or give the account others as `roots`"
     }
 }
 

@@ -2,12 +2,18 @@
 
 use std::{
     collections::BTreeMap,
+    fs::DirBuilder,
+    io,
+    os::{fd::BorrowedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, OnceLock},
 };
 
 use crate::{Commands, Error, Fence, Roots};
+
+/// Limits the thread that calls it, and all that it starts from then on, to what is read below these folders.
+pub type WalkFence = fn(&[BorrowedFd<'_>]) -> io::Result<()>;
 
 /// One place below one root. Cheap to clone; clones share the commands that run here.
 #[derive(Debug, Clone)]
@@ -18,6 +24,8 @@ pub struct Place {
     folders: Arc<[PathBuf]>,
     fence: Option<Fence>,
     roots: Arc<OnceLock<Arc<Roots>>>,
+    walk_fence: Option<WalkFence>,
+    made_below: Option<Arc<Path>>,
 }
 
 #[derive(Debug, Clone)]
@@ -44,6 +52,8 @@ impl Place {
             folders,
             fence: None,
             roots: Arc::default(),
+            walk_fence: None,
+            made_below: None,
         }
     }
 
@@ -87,6 +97,18 @@ impl Place {
         Self { ground: Arc::new(ground), fence: Some(fence), ..self.clone().with_roots(roots) }
     }
 
+    /// The same place, where whatever walks by path does so behind this fence.
+    #[must_use]
+    pub fn with_walk_fence(self, fence: WalkFence) -> Self {
+        Self { walk_fence: Some(fence), ..self }
+    }
+
+    /// The same place, whose roots are made where they are missing, as long as they stand in this folder.
+    #[must_use]
+    pub fn making_roots_in(self, folder: impl Into<PathBuf>) -> Self {
+        Self { made_below: Some(folder.into().into()), ..self }
+    }
+
     /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
@@ -103,6 +125,7 @@ impl Place {
         if let Some(roots) = self.roots.get() {
             return Ok(Arc::clone(roots));
         }
+        self.make_roots()?;
         let opened = Arc::new(Roots::open(self.folders.iter().cloned())?);
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
     }
@@ -118,6 +141,27 @@ impl Place {
         if let Some(fence) = &self.fence {
             fence.around(command);
         }
+    }
+
+    /// Makes the roots that it may make and that are missing.
+    ///
+    /// # Errors
+    /// One cannot be made.
+    pub fn make_roots(&self) -> Result<(), Error> {
+        let Some(below) = &self.made_below else { return Ok(()) };
+        for root in self.folders.iter().filter(|root| root.parent() == Some(below)) {
+            match DirBuilder::new().mode(0o700).create(root) {
+                Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::Root { path: root.clone(), source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn walk_fence(&self) -> Option<WalkFence> {
+        self.walk_fence
     }
 
     pub(crate) fn default_cwd(&self) -> &Path {

@@ -3,7 +3,7 @@
 use std::{
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use http::{Method, Request};
-use skep_api::Operation;
+use skep_api::{ErrorCode, Failure, Operation};
 use tokio::time::timeout;
 
 use super::{
@@ -44,12 +44,12 @@ impl Guest {
             Some(_) => self.uploads().acquire().await.ok(),
             None => None,
         };
-        let moved = Arc::new(AtomicU64::new(0));
-        let counted = counted(content.unwrap_or_else(|| Box::pin(stream::empty())), &moved);
+        let sent = Arc::new(Sent::default());
+        let watched = sent.watch(content.unwrap_or_else(|| Box::pin(stream::empty())));
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!("http://guest/streams/{}", O::NAME))
-            .body(head::join(&tell(operation)?, counted))
+            .body(head::join(&tell(operation)?, watched))
             .map_err(malformed)?;
         let answer = async {
             let body = self.send(request).await?.into_body();
@@ -58,17 +58,43 @@ impl Guest {
                 other => malformed(format!("an answer that is none: {other}")),
             })
         };
-        let (answer, content) = while_it_moves(operation.time_limit(), &moved, answer).await?;
+        let answer = while_it_moves(operation.time_limit(), &sent.pieces, answer).await;
+        let (answer, content) = answer.map_err(|error| sent.cause(error))?;
         Ok((serde_json::from_slice(&answer).map_err(malformed)?, content))
     }
 }
 
-/// The same bytes, counted as they are taken.
-fn counted(content: Content, moved: &Arc<AtomicU64>) -> Content {
-    let moved = Arc::clone(moved);
-    Box::pin(content.inspect(move |_| {
-        moved.fetch_add(1, Ordering::Relaxed);
-    }))
+/// What is known of the bytes behind a request.
+#[derive(Default)]
+struct Sent {
+    /// How many pieces were taken.
+    pieces: AtomicU64,
+    /// Why they broke off, where they did.
+    broken: OnceLock<String>,
+}
+
+impl Sent {
+    /// The same bytes, looked at as they are taken.
+    fn watch(self: &Arc<Self>, content: Content) -> Content {
+        let sent = Arc::clone(self);
+        Box::pin(content.inspect(move |piece| {
+            sent.pieces.fetch_add(1, Ordering::Relaxed);
+            if let Err(error) = piece {
+                sent.broken.get_or_init(|| error.to_string());
+            }
+        }))
+    }
+
+    /// Why a request failed: by our own bytes, where those broke off, whatever the guest made of it.
+    fn cause(&self, error: Error) -> Error {
+        match self.broken.get() {
+            Some(reason) => {
+                let message = format!("the body was cut short, so nothing was written: {reason}");
+                Failure::new(ErrorCode::MalformedBody, message).into()
+            }
+            None => error,
+        }
+    }
 }
 
 async fn while_it_moves<T>(

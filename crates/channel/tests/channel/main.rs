@@ -4,6 +4,7 @@
 
 mod ground;
 mod hostile;
+mod streamed;
 
 use std::{
     collections::BTreeMap,

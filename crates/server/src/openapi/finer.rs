@@ -181,14 +181,48 @@ fn streams(document: &mut Value) {
             },
         });
     }
+    watch_stream(document);
     each_operation(document, |operation| {
-        if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
+        let watches = operation["operationId"] == "watch_files";
+        let content = operation.pointer_mut("/responses/200/content/text~1event-stream");
+        if let Some(content) = content.filter(|_| !watches) {
             *content = json!({
                 "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
                 "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
             });
         }
     });
+}
+
+/// The same of what changes below a folder.
+fn watch_stream(document: &mut Value) {
+    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+        let data = ["FileChange", "StreamRefusal"]
+            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+        schemas["FileWatchEvent"] = json!({
+            "type": "object",
+            "description": "One server-sent event of a folder that is watched.",
+            "required": ["event", "data"],
+            "properties": {
+                "event": {
+                    "type": "string", "enum": ["change", "overflow", "error"],
+                    "description": "What it tells: `overflow` that changes were lost, `error` why the stream ends.",
+                },
+                "data": {
+                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                    "description": "JSON: `FileChange` of `change` and `overflow`, `StreamRefusal` of `error`.",
+                },
+            },
+        });
+    }
+    if let Some(content) =
+        document.pointer_mut("/paths/~1api~1files~1watch/get/responses/200/content/text~1event-stream")
+    {
+        *content = json!({
+            "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
+            "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
+        });
+    }
 }
 
 /// The words that some parameters may have are known here alone.

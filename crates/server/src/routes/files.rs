@@ -95,9 +95,12 @@ struct ReadQuery {
     ),
     responses(
         (status = 200, description = "The content", content(
-            (FileContent = "application/json"), (Vec<u8> = "application/octet-stream")
+            (FileContent = "application/json"),
+            (String = "application/octet-stream", example = json!("# Notes\n"))
         )),
-        (status = 206, description = "A part of the bytes", content((Vec<u8> = "application/octet-stream"))),
+        (status = 206, description = "A part of the bytes", content(
+            (String = "application/octet-stream", example = json!("# No"))
+        )),
         ReadRefused,
     )
 )]

@@ -183,7 +183,10 @@ pub(super) struct RawQuery {
         ("If-Match" = Option<String>, Header, description = "Tags of which the file must have one, or `*`"),
         ("If-None-Match" = Option<String>, Header, description = "`*`: only where no file is there"),
     ),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "The file's bytes"),
+    request_body(
+        content = String, content_type = "application/octet-stream", description = "The file's bytes",
+        example = json!("# Notes\n")
+    ),
     responses(
         (status = 200, description = "A file was replaced", body = FileWritten),
         (status = 201, description = "A file was made", body = FileWritten),

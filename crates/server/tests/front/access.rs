@@ -259,7 +259,8 @@ async fn the_method_comes_before_the_scope_and_after_the_key() {
     let (any, _) = skep.key(&[Scope::MetricsRead]).await;
     for operation in guarded(&skep).await {
         let path = format!("{}?bogus=1", operation.concrete());
-        let nothing = || skep.bare(Method::PUT, &path).body("{");
+        let wrong = if operation.method == Method::PUT { Method::PATCH } else { Method::PUT };
+        let nothing = || skep.bare(wrong.clone(), &path).body("{");
         let Refused { status, code, .. } = refused(nothing().send().await.unwrap()).await;
         assert_eq!((status, code.as_str()), (401, "missing_token"), "{path}");
         let answer = nothing().bearer_auth(&any).send().await.unwrap();

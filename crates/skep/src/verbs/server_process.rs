@@ -7,6 +7,7 @@ use std::{
         fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::DirBuilderExt,
     },
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
 };
@@ -20,7 +21,7 @@ use skep_server::{
     confine::{Confinement, Reach, Rules, confine},
     swarm_at_hand,
 };
-use skep_store::Store;
+use skep_store::{Store, sqlite::account_roots};
 use skep_swarm::{Parts, Swarm};
 use tokio::sync::watch;
 
@@ -76,6 +77,7 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
 fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
     write.extend([settings.server_dir(), settings.workspaces()]);
+    write.extend(roots_of_accounts(settings));
     let reach = Reach { write, read: vec![settings.image_dir()] };
     match confine(&reach, rules())? {
         Confinement::Full => tracing::debug!("confined by Landlock"),
@@ -87,6 +89,16 @@ fn confine_to(settings: &Settings) -> anyhow::Result<()> {
         Confinement::None => tracing::warn!("this kernel has no Landlock: only the uid guards"),
     }
     Ok(())
+}
+
+/// The roots that accounts were given and that are there now. What they get later is out of reach until the next start.
+fn roots_of_accounts(settings: &Settings) -> Vec<PathBuf> {
+    let roots = account_roots(&settings.store()).unwrap_or_else(|error| {
+        // Whoever opens the store next says so too, and fails.
+        tracing::debug!(%error, "the accounts' roots were not read");
+        Vec::new()
+    });
+    roots.into_iter().map(PathBuf::from).filter(|root| root.is_dir()).collect()
 }
 
 /// Tests run with the rules that older kernels have.

@@ -13,6 +13,7 @@ mod history;
 mod inspect;
 mod keys;
 mod known_keys;
+mod known_roots;
 mod migrations;
 mod readers;
 mod sessions;
@@ -25,6 +26,7 @@ mod writer;
 pub use self::{
     copies::{Backup, Restored, backup, restore},
     inspect::{Inspection, inspect},
+    known_roots::account_roots,
 };
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream::Fuse};
 use rustix::fs::{Stat, fstat};
 use skep_api::{files::FileWritten, streams::UploadFile};
 use tokio::task::spawn_blocking;
@@ -18,12 +18,9 @@ use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no
 const BLOCK_BYTES: usize = 256 << 10;
 
 impl RunStreamed for UploadFile {
-    async fn run_streamed(
-        self,
-        mut content: Content,
-        place: &Place,
-    ) -> Result<(FileWritten, Content), Error> {
+    async fn run_streamed(self, content: Content, place: &Place) -> Result<(FileWritten, Content), Error> {
         let place = place.clone();
+        let mut content = content.fuse();
         let mut upload = on_its_thread(move || Upload::begin(&*place.roots()?, self)).await?;
         loop {
             let blocks = gather(&mut content).await?;
@@ -77,7 +74,7 @@ fn place(new: Temporary<Slot>, old: Option<&Stat>, request: &UploadFile) -> io::
 }
 
 /// What comes next, as much as is written at once. Empty at the end.
-async fn gather(content: &mut Content) -> Result<Vec<Bytes>, Error> {
+async fn gather(content: &mut Fuse<Content>) -> Result<Vec<Bytes>, Error> {
     let (mut blocks, mut length) = (Vec::new(), 0);
     while length < BLOCK_BYTES {
         let Some(block) = content.next().await else { break };

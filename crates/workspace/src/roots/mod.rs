@@ -18,7 +18,7 @@ mod tests;
 use std::{
     ffi::OsString,
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -100,6 +100,11 @@ impl Roots {
         self.0.iter().map(|root| root.path.as_path())
     }
 
+    /// A handle of each.
+    pub(crate) fn handles(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().map(|root| root.directory.as_fd()).collect()
+    }
+
     fn is_root(&self, path: &Path) -> bool {
         self.0.iter().any(|root| root.path == path)
     }
@@ -114,6 +119,9 @@ impl Root {
         let path = path.canonicalize()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
+        // Whether anything below it can be reached: a process that is confined to other folders only learns it here.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat2(&directory, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
         Ok(Self { path, directory })
     }
 

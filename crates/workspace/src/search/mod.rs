@@ -17,11 +17,15 @@ use std::{
 };
 
 use skep_api::files::{GrepFiles, SearchFiles};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::{Error, Place, Roots, Run};
 
 /// How long a search may take. What it found until then is the answer.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Searches at once; each has threads of its own.
+static TURNS: Semaphore = Semaphore::const_new(32);
 
 /// When a search ends at the latest: at its time, or when nobody waits for it any more.
 #[derive(Debug, Clone)]
@@ -61,10 +65,27 @@ async fn while_awaited<T: Send + 'static>(
     place: &Place,
     work: impl FnOnce(&Roots, &Leash) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
+    // Nobody closes it.
+    let _turn = TURNS.acquire().await.map_err(|_| Error::Broken)?;
     let place = place.clone();
     let cut = CutOnDrop(Arc::default());
     let leash = Leash { cut: Arc::clone(&cut.0), deadline: Instant::now() + TIME_LIMIT };
-    let searched = tokio::task::spawn_blocking(move || work(&*place.roots()?, &leash)).await;
+    let (answer, answered) = oneshot::channel();
+    let search = move || {
+        // Nobody may wait for it any more.
+        let _ = answer.send(behind_the_fence(&place, |roots| work(roots, &leash)));
+    };
+    // A thread of its own: the fence is there for the rest of a thread's life.
+    std::thread::Builder::new().name("search".to_owned()).spawn(search).map_err(Error::Unfenced)?;
+    let searched = answered.await;
     drop(cut);
     searched.map_err(|_| Error::Broken)?
+}
+
+fn behind_the_fence<T>(place: &Place, work: impl FnOnce(&Roots) -> Result<T, Error>) -> Result<T, Error> {
+    let roots = place.roots()?;
+    if let Some(fence) = place.walk_fence() {
+        fence(&roots.handles()).map_err(Error::Unfenced)?;
+    }
+    work(&roots)
 }

@@ -164,3 +164,43 @@ async fn a_search_that_nobody_waits_for_ends() {
         assert!(found.truncated && found.matches.is_empty(), "{} were found", found.matches.len());
     }
 }
+
+/// The library opens them before anybody else sees them, and a FIFO would hold the search for ever.
+#[tokio::test]
+async fn rules_that_are_no_file_are_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["open", "shut"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("file"), "x").unwrap();
+    }
+    let fifo = folder.path().join("shut/.gitignore");
+    mkfifoat(CWD, fifo, Mode::RUSR | Mode::WUSR).unwrap();
+    let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
+    let search = |gitignore| SearchFiles {
+        path: AbsolutePath::parse("path", folder.path().to_str().unwrap(), PathEncoding::Plain).unwrap(),
+        pattern: "file".to_owned(),
+        syntax: PatternSyntax::Glob,
+        r#type: None,
+        hidden: true,
+        gitignore,
+        limit: 10,
+    };
+    assert_eq!(search(false).run(&place).await.unwrap().matches.len(), 2);
+    assert_eq!(search(true).run(&place).await.unwrap().matches.len(), 1);
+}
+
+#[tokio::test]
+async fn a_glob_that_is_too_large_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
+    let search = SearchFiles {
+        path: AbsolutePath::parse("path", folder.path().to_str().unwrap(), PathEncoding::Plain).unwrap(),
+        pattern: format!("{{{}}}", vec!["?".repeat(200); 2_000].join(",")),
+        syntax: PatternSyntax::Glob,
+        r#type: None,
+        hidden: true,
+        gitignore: false,
+        limit: 10,
+    };
+    assert_eq!(search.run(&place).await.unwrap_err().code(), ErrorCode::InvalidPattern);
+}

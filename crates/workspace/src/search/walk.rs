@@ -14,6 +14,15 @@ pub(super) struct Scope {
     pub(super) gitignore: bool,
 }
 
+/// The files that say what is left out. The library opens them before anybody else sees them.
+const RULES: [&str; 3] = [".gitignore", ".ignore", ".git/info/exclude"];
+
+/// Whether a folder's rules can be read: a FIFO in their place would hold the search for ever.
+fn may_be_entered(folder: &Path) -> bool {
+    let is_file = |name: &&str| folder.join(name).metadata().map_or(true, |found| found.is_file());
+    RULES.iter().all(|name| is_file(&name))
+}
+
 /// Shows each entry below a folder, with its path below it, until somebody has enough. Whether all were shown.
 ///
 /// No link is followed, and no other file system entered.
@@ -35,6 +44,14 @@ pub(super) fn each_below(
         .ignore(scope.gitignore)
         .require_git(false)
         .threads(std::thread::available_parallelism().map_or(1, usize::from));
+    if scope.gitignore {
+        if !may_be_entered(&start) {
+            return Ok(true);
+        }
+        walk.filter_entry(|entry| {
+            !entry.file_type().is_some_and(|kind| kind.is_dir()) || may_be_entered(entry.path())
+        });
+    }
     let whole = std::sync::atomic::AtomicBool::new(true);
     walk.build_parallel().run(|| {
         Box::new(|entry| {

@@ -42,6 +42,9 @@ impl<'a> Changes<'a> {
                 break;
             }
         }
+        if !changes.tree.gone && changes.tree.is_removed() {
+            changes.end();
+        }
         Ok(changes.told)
     }
 
@@ -71,12 +74,17 @@ impl<'a> Changes<'a> {
     /// Something about a folder itself.
     fn of_itself(&mut self, event: &Event) {
         let left = event.flags.intersects(ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT);
-        if event.folder == self.tree.top_watch && (left || self.tree.is_removed()) {
-            self.tell(ChangeType::Deleted, Path::new(""), None);
-            self.tree.gone = true;
+        if event.folder == self.tree.top_watch && left {
+            self.end();
         } else if event.flags.contains(ReadFlags::IGNORED) {
             self.tree.forget(event.folder);
         }
+    }
+
+    /// The folder itself is gone.
+    fn end(&mut self) {
+        self.tell(ChangeType::Deleted, Path::new(""), None);
+        self.tree.gone = true;
     }
 
     /// A name that was not there, or that stands for something else now.

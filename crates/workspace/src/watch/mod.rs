@@ -6,7 +6,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::OwnedFd, time::Duration};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -14,10 +14,14 @@ use skep_api::streams::{FileChange, FolderWatched, WatchFolder};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::spawn_blocking,
+    time::timeout,
 };
 
 use crate::{Content, Error, Place, RunStreamed};
 use tree::Tree;
+
+/// How long the end of the folder itself, which the kernel does not tell, may go unnoticed.
+const GLANCE: Duration = Duration::from_secs(2);
 
 impl RunStreamed for WatchFolder {
     async fn run_streamed(self, _: Content, place: &Place) -> Result<(FolderWatched, Content), Error> {
@@ -79,11 +83,14 @@ impl News {
         Ok(Self(unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }?))
     }
 
-    /// Waits until something happened; not where more is known to wait.
+    /// Waits until something may have happened; not where more is known to wait.
     async fn come(&self, more: bool) -> io::Result<()> {
         if !more {
             // Forgotten before it is read: what comes meanwhile is told anew.
-            self.0.readable().await?.clear_ready();
+            match timeout(GLANCE, self.0.readable()).await {
+                Ok(ready) => ready?.clear_ready(),
+                Err(_) => return Ok(()),
+            }
         }
         Ok(())
     }

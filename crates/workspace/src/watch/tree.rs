@@ -110,8 +110,8 @@ impl Tree {
         self.gone
     }
 
-    /// Whether nothing has the folder's name any more. The kernel tells of its end only once our handle is closed too; until
-    /// then it tells that its links became fewer.
+    /// Whether nothing has the folder's name any more. The kernel tells of its end only once our handle is closed too, so it
+    /// is looked at from time to time.
     pub(super) fn is_removed(&self) -> bool {
         fstat(&self.top).is_ok_and(|stat| stat.st_nlink == 0)
     }

@@ -1,0 +1,139 @@
+//! A folder that turns into a link and back while every operation walks through it. Nothing outside may be read, changed,
+//! made or removed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, stream};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use skep_api::{
+    AbsolutePath,
+    files::{
+        ContentEncoding, GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, WriteCondition,
+        WriteFile,
+    },
+    path::PathEncoding,
+    streams::{StreamFile, UploadFile, WatchFolder},
+};
+use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
+
+const CANARY: &str = "canary";
+const INSIDE: &str = "inside";
+/// Enough for some thousand exchanges on a machine that is busy.
+const TIME: Duration = Duration::from_secs(4);
+
+fn path(path: &Path) -> AbsolutePath {
+    AbsolutePath::parse("path", path.to_str().unwrap(), PathEncoding::Plain).unwrap()
+}
+
+/// All names below a folder, and what stands in its files.
+fn state(folder: &Path) -> Vec<(String, String)> {
+    let mut state: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.display().to_string(), fs::read_to_string(path).unwrap_or_default()))
+        .collect();
+    state.sort();
+    state
+}
+
+async fn all(mut content: Content) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(Ok(piece)) = content.next().await {
+        bytes.extend_from_slice(&piece);
+    }
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_becomes_a_link_leads_nobody_out() {
+    let ground = tempfile::tempdir().unwrap();
+    let (root, outside) = (ground.path().join("root"), ground.path().join("outside"));
+    for folder in [root.join("folder"), outside.clone()] {
+        fs::create_dir_all(&folder).unwrap();
+    }
+    fs::write(outside.join("file"), CANARY).unwrap();
+    symlink(&outside, root.join("link")).unwrap();
+    let before = state(&outside);
+    let place = Place::new(root.clone(), root.clone(), BTreeMap::new(), "/nowhere");
+    let done = AtomicBool::new(false);
+    let exchange = || {
+        while !done.load(Ordering::Relaxed) {
+            let (folder, link) = (root.join("folder"), root.join("link"));
+            renameat_with(CWD, &folder, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+        }
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let seen = thread::scope(|threads| {
+        threads.spawn(exchange);
+        let walking = threads.spawn(|| runtime.block_on(walk(&place, &root)));
+        let seen = walking.join();
+        done.store(true, Ordering::Relaxed);
+        seen.unwrap()
+    });
+    assert_eq!(state(&outside), before);
+    assert!(seen > 20, "the exchange let almost nothing through: {seen}");
+}
+
+/// Does everything again and again. How often something was read.
+async fn walk(place: &Place, root: &Path) -> u32 {
+    let (folder, file) = (root.join("folder"), path(&root.join("folder/file")));
+    let begun = Instant::now();
+    let mut seen = 0;
+    while begun.elapsed() < TIME {
+        seen += write(place, &file).await;
+        let stream = StreamFile { path: file.clone(), range: None, if_range: None };
+        if let Ok((_, content)) = stream.run_streamed(no_content(), place).await {
+            assert_ne!(all(content).await, CANARY.as_bytes());
+            seen += 1;
+        }
+        let encoding = ContentEncoding::default();
+        let read = ReadFile { path: file.clone(), encoding, offset: 0, limit: None };
+        if let Ok(read) = read.run(place).await {
+            assert_eq!(read.content, INSIDE);
+        }
+        let grep =
+            GrepFiles { path: path(&folder), pattern: CANARY.to_owned(), glob: None, context: 0, limit: 10 };
+        if let Ok(found) = grep.run(place).await {
+            assert!(found.matches.is_empty(), "{found:?}");
+        }
+        let list = ListFolder { path: path(&folder), limit: 10, after: None };
+        let _ = list.run(place).await;
+        let _ = WatchFolder { path: path(&folder) }.run_streamed(no_content(), place).await;
+        let (from, to) = (file.clone(), path(&root.join("copy")));
+        if (Relocate { from, to: to.clone(), overwrite: true, keep: true }).run(place).await.is_ok() {
+            assert_eq!(fs::read_to_string(to.as_path()).unwrap(), INSIDE);
+        }
+        let _ = RemoveFile { path: file.clone(), recursive: true }.run(place).await;
+    }
+    seen
+}
+
+async fn write(place: &Place, file: &AbsolutePath) -> u32 {
+    let condition = WriteCondition::None;
+    let write = WriteFile {
+        path: file.clone(),
+        content: INSIDE.to_owned(),
+        encoding: ContentEncoding::default(),
+        mode: None,
+        create_parents: true,
+        append: false,
+        condition: condition.clone(),
+    };
+    let written = write.run(place).await.is_ok();
+    let upload = UploadFile { path: file.clone(), mode: None, create_parents: true, condition };
+    let content: Content = Box::pin(stream::iter([Ok(INSIDE.into())]));
+    let uploaded = upload.run_streamed(content, place).await.is_ok();
+    let below = file.as_path().parent().unwrap().join("a/b");
+    let _ = MakeFolder { path: path(&below), mode: None }.run(place).await;
+    u32::from(written) + u32::from(uploaded)
+}
