@@ -283,7 +283,13 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
         | ErrorKind::RangeNotSatisfiable
         | ErrorKind::Unprocessable
         | ErrorKind::Internal => true,
-        _ => matches!(code, ErrorCode::PathOutsideRoots | ErrorCode::PermissionDenied | ErrorCode::DiskFull),
+        _ => matches!(
+            code,
+            ErrorCode::PathOutsideRoots
+                | ErrorCode::PermissionDenied
+                | ErrorCode::RemoteForbidden
+                | ErrorCode::DiskFull
+        ),
     };
     let elsewhere = [
         ErrorCode::UnknownVm,

@@ -45,7 +45,7 @@ impl Run for GitInit {
         };
         let _turn = turn(&folder).await?;
         let branch = format!("--initial-branch={FIRST_BRANCH}");
-        let git = Git::new(std::path::Path::new("/"), &Settings::default());
+        let git = Git::new(place, std::path::Path::new("/"), &Settings::default());
         let said = git.args(["init", "--quiet", "--template=", &branch, "--"]).args([&folder]).run().await?;
         if !said.done() {
             return Err(Refused::by_words(said.words()).into());
@@ -72,7 +72,7 @@ impl Run for GitClone {
         let folder = new_folder(place, self.path.as_path()).await?;
         let _turn = turn(&folder).await?;
         let way = remote.open(&self.url, &self.reach, &Settings::default()).await?;
-        let git = way.git(|settings| Git::new(std::path::Path::new("/"), settings));
+        let git = way.git(|settings| Git::new(place, std::path::Path::new("/"), settings));
         let git = git.args(["clone", "--quiet", "--template=", "--no-local", "--no-recurse-submodules"]);
         let git = git.args(self.branch.as_ref().map(|branch| format!("--branch={branch}")));
         let git = git.args(self.depth.map(|depth| format!("--depth={depth}")));

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{Refused, settings::Settings};
-use crate::{Error, exec::shell::Shell};
+use crate::{Error, Place, exec::shell::Shell};
 
 /// The most that one git says, in bytes, where nobody names less.
 const MOST_OUTPUT: usize = 64 << 20;
@@ -39,6 +39,7 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// A git that is about to be started.
 #[derive(Debug)]
 pub(super) struct Git {
+    place: Place,
     arguments: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     folder: PathBuf,
@@ -81,8 +82,8 @@ impl Said {
 }
 
 impl Git {
-    /// A git in this folder, with these settings over all others.
-    pub(super) fn new(folder: &Path, settings: &Settings) -> Self {
+    /// A git in this folder of a place, behind its fence, with these settings over all others.
+    pub(super) fn new(place: &Place, folder: &Path, settings: &Settings) -> Self {
         let fixed = [
             ("PATH", PATH),
             ("HOME", "/nonexistent"),
@@ -109,6 +110,7 @@ impl Git {
         let mut env: Vec<_> = fixed.map(|(name, value)| (name.into(), value.into())).into();
         env.push(("GIT_CONFIG_PARAMETERS".into(), settings.as_parameters()));
         Self {
+            place: place.clone(),
             arguments: vec!["--no-pager".into()],
             env,
             folder: folder.to_owned(),
@@ -209,6 +211,7 @@ impl Git {
         };
         // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
         unsafe { command.pre_exec(prepare) };
+        self.place.fence_in(&mut command);
         let mut child = command.spawn()?;
         let group = Group::of(Pid::from_child(&child)).inspect_err(|_| {
             let _ = child.kill();

@@ -29,6 +29,8 @@ const ENTRIES: [&str; 9] =
 /// A repository that lies below the roots, whole.
 #[derive(Debug, Clone)]
 pub(super) struct Repository {
+    /// Where it is, and behind which fence its gits work.
+    pub(super) place: Place,
     /// As the caller named it.
     pub(super) asked: PathBuf,
     /// Its files; `None` of a bare one.
@@ -63,22 +65,23 @@ impl Repository {
     /// # Errors
     /// [`Refused::NoRepository`], [`Refused::NameOne`], [`Refused::Hostile`], and those of paths.
     pub(super) async fn find(place: &Place, path: Option<&AbsolutePath>) -> Result<Self, Error> {
-        let (place, path) = (place.clone(), path.cloned());
+        let (at, path) = (place.clone(), path.cloned());
         let found = tokio::task::spawn_blocking(move || {
-            let roots = place.roots()?;
+            let roots = at.roots()?;
             match path {
                 Some(path) => around(&roots, path.as_path()).map(|lies| (path.as_path().to_owned(), lies)),
                 None => only(&roots),
             }
         });
         let (asked, lies) = found.await.map_err(|_| Error::Broken)??;
-        Self::open(asked, lies).await
+        Self::open(place, asked, lies).await
     }
 
-    async fn open(asked: PathBuf, lies: Lies) -> Result<Self, Error> {
+    async fn open(place: &Place, asked: PathBuf, lies: Lies) -> Result<Self, Error> {
         let Lies { top, git_dir, common_dir, own, branch } = lies;
         let settings = Settings::default();
-        let mut repository = Self { asked, top, git_dir, common_dir, own: Vec::new(), branch, settings };
+        let mut repository =
+            Self { place: place.clone(), asked, top, git_dir, common_dir, own: Vec::new(), branch, settings };
         repository.own = match own {
             Some(own) => own,
             None => repository.listed().await?,
@@ -105,7 +108,7 @@ impl Repository {
 
     /// A git that works here.
     pub(super) fn git(&self) -> Git {
-        let git = Git::new(self.top.as_deref().unwrap_or(&self.git_dir), &self.settings);
+        let git = Git::new(&self.place, self.top.as_deref().unwrap_or(&self.git_dir), &self.settings);
         let git = git.env("GIT_DIR", &self.git_dir).within(LOCAL_LIMIT);
         match &self.top {
             Some(top) => git.env("GIT_WORK_TREE", top),
@@ -186,7 +189,7 @@ impl Repository {
                 let (place, path) = (place.clone(), outer.work_tree()?.join(path));
                 let looked = tokio::task::spawn_blocking(move || at(&*place.roots()?, &path));
                 let Some(lies) = looked.await.map_err(|_| Error::Broken)?? else { continue };
-                let inner = Self::open(self.asked.clone(), lies).await?;
+                let inner = Self::open(&self.place, self.asked.clone(), lies).await?;
                 self.settings.overrule(&inner.own)?;
                 if depth == DEEPEST {
                     let what = "submodules".to_owned();

@@ -1,10 +1,16 @@
 //! What a started git gets, and how it ends.
 
-use std::{fs, os::unix::ffi::OsStrExt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc, time::Duration};
 
 use skep_api::{ErrorCode, git::Credential};
 
 use super::{credentials::hand_over, program::Git, settings::Settings};
+use crate::Place;
+
+/// A place without a fence.
+fn nowhere() -> Place {
+    Place::new("/", "/", BTreeMap::new(), PathBuf::new())
+}
 
 const TOKEN: &str = "a-very-secret-token";
 
@@ -19,7 +25,7 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
     let descriptor = Arc::new(descriptor);
     let fill = async |protocol: &str, host: &str| {
         let asked = format!("protocol={protocol}\nhost={host}\n\n");
-        let git = Git::new(folder.path(), &settings).args(["credential", "fill"]).stdin(asked);
+        let git = Git::new(&nowhere(), folder.path(), &settings).args(["credential", "fill"]).stdin(asked);
         git.passing(Some(Arc::clone(&descriptor))).run().await.unwrap()
     };
     // Twice: git asks for each connection.
@@ -55,7 +61,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
 /// A git that starts a program which runs for long.
 fn slow(number: &str) -> Git {
     let alias = format!("alias.slow=!exec sleep {number}");
-    Git::new(std::path::Path::new("/"), &Settings::default()).args(["-c", &alias, "slow"])
+    Git::new(&nowhere(), std::path::Path::new("/"), &Settings::default()).args(["-c", &alias, "slow"])
 }
 
 #[tokio::test]
@@ -78,7 +84,7 @@ async fn a_git_that_nobody_awaits_ends() {
 
 #[tokio::test]
 async fn what_says_too_much_is_ended() {
-    let git = Git::new(std::path::Path::new("/"), &Settings::default());
+    let git = Git::new(&nowhere(), std::path::Path::new("/"), &Settings::default());
     let said = git.args(["-c", "alias.yes=!yes", "yes"]).at_most(100_000).run().await.unwrap();
     assert!(said.cut && said.out.len() == 100_000);
 }
