@@ -195,7 +195,7 @@ async fn a_glob_that_is_too_large_is_refused() {
     let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
     let search = SearchFiles {
         path: AbsolutePath::parse("path", folder.path().to_str().unwrap(), PathEncoding::Plain).unwrap(),
-        pattern: format!("{{{}}}", vec!["?".repeat(200); 2_000].join(",")),
+        pattern: format!("{{{}}}", vec!["?".repeat(1_000); 2_000].join(",")),
         syntax: PatternSyntax::Glob,
         r#type: None,
         hidden: true,
