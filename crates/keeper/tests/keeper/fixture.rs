@@ -176,11 +176,11 @@ impl Keeper {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// The same as [`Self::whoami`] where the server may end before it answers.
-    pub(crate) fn try_whoami(&self) -> Option<Value> {
+    /// The same as [`Self::ask`] where the server may end before it answers.
+    pub(crate) fn try_ask(&self, question: &Value) -> Option<Value> {
         let stream = TcpStream::connect(&self.address).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        writeln!(&stream, "{}", json!({"whoami": {"data_dir": self.data_dir}})).ok()?;
+        writeln!(&stream, "{question}").ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok()

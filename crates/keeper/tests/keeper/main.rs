@@ -490,10 +490,15 @@ fn a_restart_brings_another_server_to_the_same_vms() {
     let vm = keeper.launch_for_good();
     let nobodys = keeper.launch("base");
     let before = keeper.server_pid();
-    assert_eq!(keeper.ask(&json!({"restart": {}})), json!({}));
+    // The played server ends at the first word, at times before it could pass the answer on.
+    if let Some(answer) = keeper.try_ask(&json!({"restart": {}})) {
+        assert_eq!(answer, json!({}));
+    }
     // One of them answers, until there is one.
     wait_until("the new server", || {
-        keeper.try_whoami().is_some_and(|server| server["alone"] == true && server["pid"] != before)
+        keeper
+            .try_ask(&json!({"whoami": {}}))
+            .is_some_and(|server| server["alone"] == true && server["pid"] != before)
     });
     assert_eq!(keeper.whoami()["settings"]["a"], 2);
     keeper.assert_taken_over(&vm);
