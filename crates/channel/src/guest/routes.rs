@@ -57,13 +57,7 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
             let answer = handler.run(call, name, read(body, limit).await?).await?;
             Ok(respond(StatusCode::OK, whole(answer)))
         }
-        (&Method::POST, ["streams", name]) => {
-            let malformed =
-                |error| Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"));
-            let (request, content) = head::split(body, limit).await.map_err(malformed)?;
-            let (answer, content) = handler.run_streamed(name, request, content).await?;
-            Ok(respond(StatusCode::OK, head::join(&answer, content)))
-        }
+        (&Method::POST, ["streams", name]) => streamed(&handler, name, body, limit).await,
         (&Method::PUT, ["commands", id]) => {
             let command = parse(&read(body, limit).await?)?;
             Ok(stream(handler.start(id, command)?))
@@ -81,6 +75,19 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
             Err(Failure::new(ErrorCode::UnknownRoute, message))
         }
     }
+}
+
+async fn streamed<H: Handler>(
+    handler: &H,
+    name: &str,
+    body: Incoming,
+    limit: usize,
+) -> Result<Answer, Failure> {
+    let malformed =
+        |error| Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"));
+    let (request, content) = head::split(body, limit).await.map_err(malformed)?;
+    let (answer, content) = handler.run_streamed(name, request, content).await?;
+    Ok(respond(StatusCode::OK, head::join(&answer, content)))
 }
 
 /// The body, counted while it is read.

@@ -195,7 +195,10 @@ async fn a_glob_that_is_too_large_is_refused() {
     let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
     let search = SearchFiles {
         path: AbsolutePath::parse("path", folder.path().to_str().unwrap(), PathEncoding::Plain).unwrap(),
-        pattern: format!("{{{}}}", vec!["?".repeat(1_000); 2_000].join(",")),
+        pattern: format!(
+            "{{{}}}",
+            (0..2_000).map(|number| format!("{number}{}", "?".repeat(1_000))).collect::<Vec<_>>().join(",")
+        ),
         syntax: PatternSyntax::Glob,
         r#type: None,
         hidden: true,

@@ -20,7 +20,7 @@ const RULES: [&str; 3] = [".gitignore", ".ignore", ".git/info/exclude"];
 /// Whether a folder's rules can be read: a FIFO in their place would hold the search for ever.
 fn may_be_entered(folder: &Path) -> bool {
     let is_file = |name: &&str| folder.join(name).metadata().map_or(true, |found| found.is_file());
-    RULES.iter().all(|name| is_file(&name))
+    RULES.iter().all(is_file)
 }
 
 /// Shows each entry below a folder, with its path below it, until somebody has enough. Whether all were shown.
