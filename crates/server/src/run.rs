@@ -227,7 +227,8 @@ async fn serve(
     if farewell == Farewell::Successor {
         // Takes connections, and nothing else: those that are there are served on. The next one is the other server's.
         drop(serving);
-        return Ok(leave(&handle, stages).await);
+        leave(&handle, stages).await;
+        return Ok(());
     }
     tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
     stages.stopping.send_replace(true);

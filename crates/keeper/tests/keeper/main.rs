@@ -19,6 +19,7 @@ use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+#[expect(clippy::too_many_lines, reason = "a line for each test")]
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("stage") => return skep_jail::stage::main(),
@@ -502,7 +503,7 @@ fn a_restart_brings_another_server_to_the_same_vms() {
     });
     assert_eq!(keeper.whoami()["settings"]["a"], 2);
     keeper.assert_taken_over(&vm);
-    assert_eq!(keeper.list(), [vm.id.clone()], "{} was nobody's", nobodys.id);
+    assert_eq!(keeper.list(), std::slice::from_ref(&vm.id), "{} was nobody's", nobodys.id);
     keeper.stop();
 }
 
@@ -519,7 +520,7 @@ fn a_restart_that_cannot_be_changes_nothing() {
         assert_eq!(keeper.ask(&json!({"restart": {}}))["refused"], "restart_refused", "{next}");
         assert_eq!(keeper.server_pid(), before);
         // Not even what is nobody's yet has ended.
-        assert_eq!(keeper.list(), [vm.id.clone()]);
+        assert_eq!(keeper.list(), std::slice::from_ref(&vm.id));
         keeper.stop();
     }
 }
