@@ -14,11 +14,13 @@ mod patch;
 pub mod scope;
 pub mod session;
 pub mod swarm;
+pub mod tickets;
 mod time;
 pub mod waitlist;
 mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, AuditId, KeyId, VmId, VmRef, WaitlistId};
+pub use ids::{AccountId, AuditId, KeyId, TicketId, VmId, VmRef, WaitlistId};
 pub use operation::Operation;
+pub use patch::Patch;
 pub use scope::{Environment, Role, Scope};
