@@ -44,9 +44,11 @@ use crate::{
         metrics, openapi as document,
         session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
+        tickets::{self, TicketDesk},
         waitlist::{self, WaitlistDesk},
         whoami,
     },
+    tickets::{UnderWay, Waiters},
     vms::Vms,
     workspaces::Workspaces,
 };
@@ -74,6 +76,10 @@ pub struct Parts {
     pub limits: Limits,
     /// The proxies whose word counts.
     pub proxies: TrustedProxies,
+    /// Those who wait for work.
+    pub(crate) waiters: Waiters,
+    /// True when the server shall end: nobody waits for work any more.
+    pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -85,7 +91,7 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
-    let Parts { audit: queue, limits, proxies, closing, .. } = parts;
+    let Parts { audit: queue, limits, proxies, waiters, stopping, closing, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
@@ -105,6 +111,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        tickets::routes(TicketDesk {
+            store: Arc::clone(&store),
+            waiters,
+            under_way: UnderWay::default(),
+            stopping,
+        }),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),

@@ -43,6 +43,10 @@ demands! {
     SwarmWrite = [SwarmWrite],
     /// `swarm:exec`.
     SwarmExec = [SwarmExec],
+    /// `tickets:read`.
+    TicketsRead = [TicketsRead],
+    /// `tickets:write`.
+    TicketsWrite = [TicketsWrite],
 }
 
 /// Whoever calls, with the proof that its key has the scopes.
@@ -87,6 +91,23 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
         };
         D::SCOPES.iter().try_for_each(|scope| check_scope(identity, *scope))?;
         Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
+    }
+}
+
+/// The proof that the caller's key is bound to no VM: such a key of tickets only beats and finishes its VM's own.
+#[derive(Debug)]
+pub(crate) struct NoVmKey;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoVmKey {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        match parts.extensions.get::<Arc<Identity>>().and_then(|identity| identity.key.vm) {
+            Some(vm) => {
+                Err(skep_store::Error::VmKeyLimited { vm, what: "do anything else with tickets" }.into())
+            }
+            None => Ok(Self),
+        }
     }
 }
 

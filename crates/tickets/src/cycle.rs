@@ -43,6 +43,38 @@ fn way_back<N: Copy + Ord>(start: N, last: N, reached: &BTreeMap<N, N>) -> Vec<N
     way
 }
 
+/// A way round among nodes that name each other by their places, both ends the same; `None` where there is none.
+pub fn cycle_among(dependencies: &[Vec<usize>]) -> Option<Vec<usize>> {
+    let mut open: Vec<usize> = dependencies.iter().map(Vec::len).collect();
+    let mut dependents = vec![Vec::new(); dependencies.len()];
+    for (node, needs) in dependencies.iter().enumerate() {
+        for need in needs {
+            dependents[*need].push(node);
+        }
+    }
+    let mut free: Vec<usize> = (0..open.len()).filter(|node| open[*node] == 0).collect();
+    while let Some(node) = free.pop() {
+        for dependent in &dependents[node] {
+            open[*dependent] -= 1;
+            if open[*dependent] == 0 {
+                free.push(*dependent);
+            }
+        }
+    }
+    // Whatever is left needs something that is left: going on comes back to where it was.
+    let mut way = vec![(0..open.len()).find(|node| open[*node] > 0)?];
+    loop {
+        let last = *way.last()?;
+        let next = dependencies[last].iter().copied().find(|need| open[*need] > 0)?;
+        if let Some(first) = way.iter().position(|node| *node == next) {
+            way.drain(..first);
+            way.push(next);
+            return Some(way);
+        }
+        way.push(next);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
@@ -66,7 +98,30 @@ mod tests {
         assert_eq!(find(1, &[2], &[(2, 3), (3, 2)]), None, "a circle elsewhere is not its own");
     }
 
+    #[test]
+    fn a_graph_without_a_way_round_has_none() {
+        assert_eq!(cycle_among(&[vec![1, 2], vec![2], vec![]]), None);
+        assert_eq!(cycle_among(&[vec![0]]), Some(vec![0, 0]));
+        assert_eq!(cycle_among(&[vec![1], vec![2], vec![3], vec![1]]), Some(vec![1, 2, 3, 1]));
+        assert_eq!(cycle_among(&[]), None);
+    }
+
     proptest! {
+        #[test]
+        fn a_way_among_all_is_found_exactly_where_one_of_them_has_one(
+            edges in prop::collection::vec((0..6_u8, 0..6_u8), 0..14),
+        ) {
+            let needs = |node: u8| edges.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to).collect::<Vec<_>>();
+            let graph: Vec<Vec<usize>> = (0..6).map(|node| needs(node).into_iter().map(usize::from).collect()).collect();
+            let any = (0..6).any(|node| find(node, &needs(node), &edges).is_some());
+            let found = cycle_among(&graph);
+            prop_assert_eq!(found.is_some(), any);
+            if let Some(way) = found {
+                prop_assert!(way.len() >= 2 && way.first() == way.last());
+                prop_assert!(way.windows(2).all(|step| graph[step[0]].contains(&step[1])));
+            }
+        }
+
         #[test]
         fn a_way_is_found_exactly_where_there_is_one(
             edges in prop::collection::vec((0..8_u8, 0..8_u8), 0..20),

@@ -12,6 +12,7 @@
 //! lease, which ends an attempt whose holder is silent, is the liveness.
 
 mod backoff;
+mod batch;
 mod command;
 mod cycle;
 mod error;
@@ -22,10 +23,11 @@ mod ticket;
 mod transition;
 mod why;
 
+pub use batch::{Needed, NewTicket, batch};
 pub use command::{Assignee, Beat, Claim, Command, EndCause, EndedAttempt, Finishing, Release, Resolution};
-pub use cycle::find_cycle;
+pub use cycle::{cycle_among, find_cycle};
 pub use error::Refusal;
-pub use request::{Edits, check_edits, claim_order, edits, heartbeat, new_ticket, transition};
+pub use request::{ClaimOrder, Edits, check_edits, claim_order, edits, heartbeat, new_ticket, transition};
 pub use ticket::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait};
 pub use transition::{Decision, Step, StepKind, decide, opening, readied, reopened_for_edit};
 pub use why::why;

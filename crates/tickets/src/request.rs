@@ -14,7 +14,7 @@ use crate::{
     Assignee, Beat, Claim, Command, Finishing, Refusal, Release, Resolution, State, Ticket,
     limits::{
         ATTEMPTS, CLAIMS, LARGEST_RESULT, LARGEST_TEXT, LEASES_MS, LONGEST_ASSIGNEE, LONGEST_PROGRESS,
-        LONGEST_TITLE, MOST_DEPENDENCIES, RESTS_MS, RUNTIMES_MS,
+        LONGEST_TITLE, MOST_DEPENDENCIES, RESTS_MS, RUNTIMES_MS, WAITS_MS,
     },
     transition::closed,
 };
@@ -47,17 +47,26 @@ impl Edits {
     }
 }
 
-/// Checks a ticket that shall be made, and gives its dependencies, each once. `at` begins the names of its fields.
+/// Checks a ticket that shall be made. `at` begins the names of its fields. Its dependencies are checked elsewhere.
 ///
 /// # Errors
 /// What is wrong with which value.
-pub fn new_ticket(request: &CreateTicket, at: &str) -> Result<Vec<TicketId>, Refusal> {
+pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
     title(&request.title, at)?;
     text(request.description.as_deref(), &format!("{at}description"))?;
     object(request.metadata.as_ref(), &format!("{at}metadata"), LARGEST_TEXT)?;
     number(request.max_attempts, &format!("{at}max_attempts"), &ATTEMPTS)?;
-    number(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)?;
-    dependencies(request.dependencies.as_deref().unwrap_or_default(), at)
+    number(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
+}
+
+/// A ticket that may be made as asked, if what it depends on exists.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn new_ticket(request: CreateTicket) -> Result<crate::NewTicket, Refusal> {
+    check_new(&request, "")?;
+    let needs = dependencies(request.dependencies.as_deref().unwrap_or_default())?;
+    Ok(crate::NewTicket::of(request, needs.into_iter().map(crate::Needed::Ticket).collect()))
 }
 
 /// What a PATCH changes besides where the ticket stands.
@@ -74,7 +83,7 @@ pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
         title: request.title.clone(),
         description: request.description.clone().change(),
         priority: request.priority,
-        dependencies: request.dependencies.as_deref().map(|given| dependencies(given, "")).transpose()?,
+        dependencies: request.dependencies.as_deref().map(dependencies).transpose()?,
         metadata: request.metadata.clone().change(),
         max_attempts: request.max_attempts,
         max_runtime: request.max_runtime_ms.map(Duration::from_millis),
@@ -174,31 +183,46 @@ fn assignee(named: Option<&String>, key_name: &str) -> Assignee {
     named.map_or_else(|| Assignee::OfKey(key_name.to_owned()), |name| Assignee::Named(name.clone()))
 }
 
-/// What a claim of any ticket asks for: for whom, how many, for how long, of which priorities (all where there is none).
+/// What a claim of any ticket asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimOrder {
+    /// For whom.
+    pub assignee: String,
+    /// At most so many.
+    pub count: u32,
+    /// For how long.
+    pub lease: Option<Duration>,
+    /// Only these; all where there is none.
+    pub priorities: Vec<Priority>,
+    /// How long to wait for work.
+    pub wait: Duration,
+}
+
+/// Checks a claim of any ticket.
 ///
 /// # Errors
 /// What is wrong with which value.
-pub fn claim_order(
-    request: &ClaimTickets,
-    key_name: &str,
-) -> Result<(String, u32, Option<Duration>, Vec<Priority>), Refusal> {
+pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder, Refusal> {
     name(request.assignee.as_deref(), "assignee")?;
     number(request.count, "count", &CLAIMS)?;
     number(request.lease_ms, "lease_ms", &LEASES_MS)?;
-    number(request.wait_ms, "wait_ms", &crate::limits::WAITS_MS)?;
+    number(request.wait_ms, "wait_ms", &WAITS_MS)?;
     let wanted: BTreeSet<Priority> = match &request.priority {
         None => BTreeSet::new(),
         Some(Priorities::One(one)) => BTreeSet::from([*one]),
         Some(Priorities::Any(any)) if any.is_empty() => {
-            return Err(Refusal::Value(
-                "`priority` is an empty list: nothing can be claimed by it; leave it out".to_owned(),
-            ));
+            let message = "`priority` is an empty list: nothing can be claimed by it; leave it out";
+            return Err(Refusal::Value(message.to_owned()));
         }
         Some(Priorities::Any(any)) => any.iter().copied().collect(),
     };
-    let assignee = request.assignee.clone().unwrap_or_else(|| key_name.to_owned());
-    let lease = request.lease_ms.map(Duration::from_millis);
-    Ok((assignee, request.count.unwrap_or(1), lease, wanted.into_iter().collect()))
+    Ok(ClaimOrder {
+        assignee: request.assignee.clone().unwrap_or_else(|| key_name.to_owned()),
+        count: request.count.unwrap_or(1),
+        lease: request.lease_ms.map(Duration::from_millis),
+        priorities: wanted.into_iter().collect(),
+        wait: Duration::from_millis(request.wait_ms.unwrap_or(0)),
+    })
 }
 
 /// What a beat asks for, and its progress.
@@ -233,15 +257,20 @@ pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn dependencies(given: &[TicketId], at: &str) -> Result<Vec<TicketId>, Refusal> {
-    let mut seen = BTreeSet::new();
-    let once: Vec<TicketId> = given.iter().copied().filter(|id| seen.insert(*id)).collect();
-    check_count(once.len(), &format!("{at}dependencies"), MOST_DEPENDENCIES)?;
+fn dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
+    let once = each_once(given.iter().copied());
+    check_count(once.len(), "dependencies", MOST_DEPENDENCIES)?;
     Ok(once)
 }
 
+/// Each of them where it stands first.
+pub(crate) fn each_once<T: Copy + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    given.into_iter().filter(|one| seen.insert(*one)).collect()
+}
+
 /// Refuses a list that is too long.
-fn check_count(count: usize, field: &str, limit: usize) -> Result<(), Refusal> {
+pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(), Refusal> {
     if count > limit {
         return Err(Refusal::Value(format!("`{field}` has {count} entries; keep it to {limit}")));
     }

@@ -80,6 +80,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("session", "Sessions of browsers"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
+        tag("tickets", "Work: who does what, in which order, and what came of it"),
         tag("metrics", "What the server does, in figures"),
         tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),

@@ -17,6 +17,7 @@ pub(crate) mod openapi;
 pub(crate) mod page;
 pub(crate) mod session;
 pub(crate) mod swarm;
+pub(crate) mod tickets;
 pub(crate) mod waitlist;
 pub(crate) mod whoami;
 

@@ -20,5 +20,6 @@ mod rotation;
 mod routes;
 mod session;
 mod store_faults;
+mod tickets;
 mod transport;
 mod waitlist;
