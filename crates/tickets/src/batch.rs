@@ -11,7 +11,7 @@ use skep_api::{
 use crate::{
     Refusal, cycle_among,
     limits::{DEFAULT_ATTEMPTS, DEFAULT_RUNTIME, LONGEST_REF, MOST_DEPENDENCIES, MOST_TICKETS},
-    request::{check_count, check_new, each_once},
+    request::{check_count, check_new, each_once, whole_millisecond},
 };
 
 /// What a dependency on a ticket of the same batch begins with.
@@ -58,7 +58,7 @@ impl NewTicket {
             metadata: request.metadata,
             max_attempts: request.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
             max_runtime: request.max_runtime_ms.map_or(DEFAULT_RUNTIME, Duration::from_millis),
-            not_before: request.not_before,
+            not_before: request.not_before.map(whole_millisecond),
         }
     }
 }

@@ -87,8 +87,15 @@ pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
         metadata: request.metadata.clone().change(),
         max_attempts: request.max_attempts,
         max_runtime: request.max_runtime_ms.map(Duration::from_millis),
-        not_before: request.not_before.clone().change(),
+        not_before: request.not_before.clone().change().map(|at| at.map(whole_millisecond)),
     })
+}
+
+/// A time as it is kept: in milliseconds, and never sooner than it was asked for.
+pub(crate) fn whole_millisecond(at: Timestamp) -> Timestamp {
+    let whole = Timestamp::from_millisecond(at.as_millisecond());
+    let beyond = i64::from(whole.is_ok_and(|whole| whole < at));
+    Timestamp::from_millisecond(at.as_millisecond() + beyond).unwrap_or(at)
 }
 
 /// Where a PATCH moves a ticket; `None` where it says nothing of that.

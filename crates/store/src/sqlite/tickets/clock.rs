@@ -117,7 +117,9 @@ pub(in super::super) fn wake(connection: &Connection, command: &WakeTicket) -> R
     }
     let call = by_itself(&row, command.at, None);
     let mut news = Vec::new();
-    let decided = decide(&row.ticket, &Command::Wake { not_before: command.not_before }, command.at);
+    // As the row has it: in milliseconds, where the command may be finer.
+    let not_before = row.ticket.wait.time().unwrap_or(command.not_before);
+    let decided = decide(&row.ticket, &Command::Wake { not_before }, command.at);
     if let Decision::Changed(steps) = decided.map_err(Error::from)? {
         announce(connection, &call, &steps, &mut news)?;
     }
