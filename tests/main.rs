@@ -16,6 +16,7 @@ mod secrets;
 mod service;
 mod session;
 mod settings;
+mod tickets;
 mod tls;
 
 #[cfg(feature = "root")]
