@@ -46,9 +46,10 @@ CREATE TABLE tickets (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX tickets_in_order ON tickets (account, stage, priority, id);
-CREATE INDEX tickets_by_change ON tickets (account, stage, priority, updated_at, id);
+-- By status: what becomes ready is no change, and must not move ten thousand entries of this one too.
+CREATE INDEX tickets_by_change ON tickets (account, status, priority, updated_at, id);
 CREATE INDEX tickets_of_assignee ON tickets (account, assignee, stage, priority, id) WHERE assignee IS NOT NULL;
-CREATE INDEX tickets_of_assignee_by_change ON tickets (account, assignee, stage, priority, updated_at, id)
+CREATE INDEX tickets_of_assignee_by_change ON tickets (account, assignee, status, priority, updated_at, id)
     WHERE assignee IS NOT NULL;
 CREATE INDEX tickets_held ON tickets (id) WHERE status = 'in_progress';
 CREATE INDEX tickets_waiting ON tickets (not_before, id) WHERE waiting = 1;

@@ -1,5 +1,6 @@
 //! Pages of tickets. Each combination of stage and priority is a stretch of one index, in order; a page merges the stretches
-//! that its filter names, and reads of each no more than it takes: it costs the same however many tickets there are.
+//! that its filter names, and reads of each no more than it takes: it costs the same however many tickets there are. (What is
+//! ready, by its latest change, is looked for among all that is pending.)
 
 use rusqlite::{CachedStatement, Connection, Rows, ToSql};
 use skep_api::{
@@ -64,7 +65,9 @@ fn bytes(ticket: &Record) -> usize {
 }
 
 /// One stretch of an index.
+#[derive(Clone, Copy)]
 struct Stretch {
+    status: TicketStatus,
     stage: i64,
     priority: i64,
 }
@@ -73,16 +76,17 @@ struct Stretch {
 fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
     let statuses: &[TicketStatus] =
         if filter.statuses.is_empty() { TicketStatus::ALL } else { &filter.statuses };
-    let stages = statuses.iter().flat_map(|status| stages_of(*status)).filter(|stage| match filter.ready {
-        None => true,
-        Some(ready) => (**stage == READY) == ready,
-    });
+    let stages = statuses.iter().flat_map(|status| stages_of(*status).iter().map(|stage| (*stage, *status)));
+    let stages = stages.filter(|(stage, _)| filter.ready.is_none_or(|ready| (*stage == READY) == ready));
     let wanted = |priority: &&Priority| filter.priorities.is_empty() || filter.priorities.contains(priority);
-    let mut stages: Vec<i64> = stages.copied().collect();
+    let mut stages: Vec<(i64, TicketStatus)> = stages.collect();
     stages.sort_unstable();
     stages.dedup();
     let ranks = Priority::ALL.iter().filter(wanted).map(|priority| rank(*priority));
-    ranks.flat_map(|priority| stages.iter().map(move |stage| Stretch { stage: *stage, priority })).collect()
+    let of = |priority| {
+        stages.iter().map(move |(stage, status)| Stretch { status: *status, stage: *stage, priority })
+    };
+    ranks.flat_map(of).collect()
 }
 
 /// The stage of what can be claimed.
@@ -127,15 +131,8 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
     }
     let mut streams = Vec::with_capacity(statements.len());
     for (statement, stretch) in &mut statements {
-        let (at, id) = match &begins {
-            // Of a less urgent priority, all come after.
-            Some((rank, ..)) if query.sort == TicketSort::Priority && stretch.priority > *rank => {
-                (i64::MAX, String::new())
-            }
-            Some((_, at, id)) => (*at, id.clone()),
-            None if by_change => (i64::MAX, "~".to_owned()),
-            None => (i64::MAX, String::new()),
-        };
+        let (at, id) = bound(query.sort, begins.as_ref(), stretch.priority);
+        let status = stretch.status.as_str();
         let mut params: Vec<(&str, &dyn ToSql)> = vec![
             (":account", &account),
             (":stage", &stretch.stage),
@@ -143,7 +140,7 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
             (":id", &id),
         ];
         if by_change {
-            params.push((":at", &at));
+            params.extend([(":at", &at as &dyn ToSql), (":status", &status)]);
         }
         if let Some(assignee) = &assignee {
             params.push((":assignee", assignee));
@@ -155,6 +152,17 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
         streams.push(stream);
     }
     take(streams, by_change, wanted)
+}
+
+/// What comes after it in a stretch is on the page.
+fn bound(sort: TicketSort, begins: Option<&Place>, priority: i64) -> (i64, String) {
+    match begins {
+        // Of a less urgent priority, all come after.
+        Some((rank, ..)) if sort == TicketSort::Priority && priority > *rank => (i64::MAX, String::new()),
+        Some((_, at, id)) => (*at, id.clone()),
+        None if sort == TicketSort::Updated => (i64::MAX, "~".to_owned()),
+        None => (i64::MAX, String::new()),
+    }
 }
 
 fn sql_of(by_change: bool, assignee: bool) -> &'static str {
@@ -169,14 +177,15 @@ fn sql_of(by_change: bool, assignee: bool) -> &'static str {
              ORDER BY id"
         }
         (true, false) => {
-            "SELECT id, updated_at FROM tickets
-             WHERE account = :account AND stage = :stage AND priority = :priority AND (updated_at, id) < (:at, :id)
+            "SELECT id, updated_at FROM tickets INDEXED BY tickets_by_change
+             WHERE account = :account AND status = :status AND priority = :priority AND (updated_at, id) < (:at, :id)
+                 AND stage = :stage
              ORDER BY updated_at DESC, id DESC"
         }
         (true, true) => {
-            "SELECT id, updated_at FROM tickets
-             WHERE account = :account AND assignee = :assignee AND stage = :stage AND priority = :priority
-                 AND (updated_at, id) < (:at, :id)
+            "SELECT id, updated_at FROM tickets INDEXED BY tickets_of_assignee_by_change
+             WHERE account = :account AND assignee = :assignee AND status = :status AND priority = :priority
+                 AND (updated_at, id) < (:at, :id) AND stage = :stage
              ORDER BY updated_at DESC, id DESC"
         }
     }
