@@ -29,5 +29,5 @@ pub use cycle::{cycle_among, find_cycle};
 pub use error::Refusal;
 pub use request::{ClaimOrder, Edits, check_edits, claim_order, edits, heartbeat, new_ticket, transition};
 pub use ticket::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait};
-pub use transition::{Decision, Step, StepKind, decide, opening, readied, reopened_for_edit};
+pub use transition::{Decision, Step, StepKind, decide, opening, readied, rescheduled};
 pub use why::why;

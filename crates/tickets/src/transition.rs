@@ -109,8 +109,8 @@ pub fn opening(
     steps
 }
 
-/// The ticket with other dependencies or another time: nobody may finish an attempt late whose work is another one now.
-pub fn reopened_for_edit(ticket: &Ticket, wait: Wait, blockers: Blockers) -> Ticket {
+/// The ticket with another time or other dependencies.
+pub fn rescheduled(ticket: &Ticket, wait: Wait, blockers: Blockers) -> Ticket {
     Ticket { wait, blockers, ..ticket.clone() }
 }
 

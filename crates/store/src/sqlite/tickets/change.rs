@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use skep_api::tickets::{Beat as BeatAnswer, Object, Ticket as Record};
 use skep_tickets::{
-    Command, Decision, Edits, Lease, State, Ticket, Wait, check_edits, decide, readied, reopened_for_edit,
+    Command, Decision, Edits, Lease, State, Ticket, Wait, check_edits, decide, readied, rescheduled,
 };
 
 use super::{
@@ -145,7 +145,7 @@ fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result
     if let Some(not_before) = &command.edits.not_before {
         note("not_before", time(before.ticket.wait.time()), time(*not_before));
         let wait = Wait::until(*not_before, command.call.at);
-        after.ticket = reopened_for_edit(&after.ticket, wait, after.ticket.blockers.clone());
+        after.ticket = rescheduled(&after.ticket, wait, after.ticket.blockers.clone());
     }
     edit_texts(connection, &command.edits, before, &mut note)?;
     if let Some(wanted) = &command.edits.dependencies {
@@ -153,7 +153,7 @@ fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result
         if old != *wanted {
             let blockers = dependencies::replace(connection, before.account, before.ticket.id, wanted)?;
             note("dependencies", json!(old), json!(wanted));
-            after.ticket = reopened_for_edit(&after.ticket, after.ticket.wait, blockers);
+            after.ticket = rescheduled(&after.ticket, after.ticket.wait, blockers);
         }
     }
     Ok((after, changes))
@@ -194,5 +194,5 @@ fn edit_texts(
 pub(super) fn without(ticket: &Ticket, completed: bool) -> Ticket {
     let mut blockers = ticket.blockers.clone();
     blockers.total = blockers.total.saturating_sub(u32::from(!completed));
-    reopened_for_edit(ticket, ticket.wait, blockers)
+    rescheduled(ticket, ticket.wait, blockers)
 }
