@@ -50,9 +50,11 @@ use crate::{
         raw::FilesDesk,
         session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
+        tickets::{self, TicketDesk},
         waitlist::{self, WaitlistDesk},
         whoami,
     },
+    tickets::{UnderWay, Waiters},
     vault::Vault,
     vms::{SwarmToCome, Vms},
     watchers::Watchers,
@@ -88,6 +90,10 @@ pub struct Parts {
     pub git_allow: Vec<String>,
     /// The proxies whose word counts.
     pub proxies: TrustedProxies,
+    /// Those who wait for work.
+    pub(crate) waiters: Waiters,
+    /// True when the server shall end: nobody waits for work any more.
+    pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -99,7 +105,7 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, helper, restart, .. } = parts;
-    let Parts { audit: queue, limits, proxies, closing, git_allow, .. } = parts;
+    let Parts { audit: queue, limits, proxies, waiters, stopping, closing, git_allow, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
@@ -131,6 +137,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        tickets::routes(TicketDesk {
+            store: Arc::clone(&store),
+            waiters,
+            under_way: UnderWay::default(),
+            stopping,
+        }),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         files::routes(files_desk),

@@ -215,7 +215,12 @@ async fn keep(end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
                 answerer.answer(Answer::Committed, &[]).await.unwrap();
             }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
-            Request::Usage { .. } | Request::Tls { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+            Request::Usage { .. }
+            | Request::Tls { .. }
+            | Request::Helper
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
 }
