@@ -42,7 +42,7 @@ words! {
 
 words! {
     /// How an attempt ended.
-    Outcome, "outcome":
+    AttemptOutcome, "outcome":
     /// Its holder completed the ticket.
     Completed = "completed",
     /// Its holder failed the ticket.
@@ -519,7 +519,7 @@ pub struct Attempt {
     #[serde(default, with = "crate::time::option")]
     pub ended_at: Option<Timestamp>,
     /// How it ended; null while it goes on.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<AttemptOutcome>,
     /// What came out of it.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub result: Option<Object>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use skep_api::{
     Patch, VmId,
-    tickets::{Object, Outcome},
+    tickets::{AttemptOutcome, Object},
 };
 
 /// What shall happen to a ticket.
@@ -127,12 +127,12 @@ impl EndCause {
     }
 
     /// How the attempt ended, for the history.
-    pub const fn outcome(self) -> Outcome {
+    pub const fn outcome(self) -> AttemptOutcome {
         match self {
-            Self::LeaseExpired => Outcome::LeaseExpired,
-            Self::MaxRuntime => Outcome::MaxRuntime,
-            Self::VmEnded => Outcome::VmEnded,
-            Self::VmDeleted => Outcome::Released,
+            Self::LeaseExpired => AttemptOutcome::LeaseExpired,
+            Self::MaxRuntime => AttemptOutcome::MaxRuntime,
+            Self::VmEnded => AttemptOutcome::VmEnded,
+            Self::VmDeleted => AttemptOutcome::Released,
         }
     }
 }
@@ -145,5 +145,5 @@ pub struct EndedAttempt {
     /// Who held the ticket.
     pub assignee: String,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
 }

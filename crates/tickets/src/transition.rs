@@ -1,7 +1,7 @@
 //! The transition table: a command comes, the ticket changes or the refusal says why not.
 
 use jiff::Timestamp;
-use skep_api::tickets::{Object, Outcome, TicketStatus};
+use skep_api::tickets::{AttemptOutcome, Object, TicketStatus};
 
 use crate::{
     Assignee, Beat, Blockers, Claim, Command, EndCause, EndedAttempt, Finish, Holder, Lapsed, Lease, Refusal,
@@ -51,13 +51,13 @@ pub enum StepKind {
 
 impl StepKind {
     /// How the step ends the latest attempt, where it does so to one that is open or lapsed.
-    pub const fn ends(self) -> Option<Outcome> {
+    pub const fn ends(self) -> Option<AttemptOutcome> {
         match self {
             Self::Ready | Self::Claimed | Self::Reopened => None,
-            Self::Released => Some(Outcome::Released),
+            Self::Released => Some(AttemptOutcome::Released),
             Self::Expired(cause) => Some(cause.outcome()),
-            Self::Completed => Some(Outcome::Completed),
-            Self::Failed => Some(Outcome::Failed),
+            Self::Completed => Some(AttemptOutcome::Completed),
+            Self::Failed => Some(AttemptOutcome::Failed),
         }
     }
 }
