@@ -99,7 +99,7 @@ class Workspace:
     """Files, a repository and one that it was cloned from, below the first root of the run's account."""
 
     def __init__(self):
-        self.root = OWN["roots"][0] + "/fuzz"
+        self.root = f"{OWN['roots'][0]}/{fresh('fuzz')}"
         self.notes = self.file()
         for repository in ("origin", "own"):
             path = f"{self.root}/{repository}"
