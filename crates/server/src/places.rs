@@ -78,10 +78,13 @@ impl Places {
             }
             Chosen::Workspace => {
                 let roots = roots(caller)?;
+                let place = self.workspace(roots.clone());
                 if O::STARTS_PROGRAMS {
+                    if let Some(answer) = operation.run_without_programs(&place).await {
+                        return Ok(answer);
+                    }
                     return Ok(self.helper.run(self.ready(roots).await?, &operation).await?);
                 }
-                let place = self.workspace(roots);
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
         }

@@ -16,6 +16,11 @@ use crate::{Error, Place};
 
 /// An operation that a workspace does.
 pub trait Run: Operation {
+    /// Does it without starting a program, where that can be. `None` leaves it to [`Self::run`], errors too.
+    fn run_without_programs(&self, _: &Place) -> impl Future<Output = Option<Self::Answer>> + Send {
+        std::future::ready(None)
+    }
+
     /// Does it at this place.
     fn run(self, place: &Place) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 }
