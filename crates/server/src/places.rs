@@ -115,6 +115,20 @@ impl Places {
         }
     }
 
+    /// Does for a VM of the caller what is done on the server, on the ground of the account.
+    ///
+    /// # Errors
+    /// Those of the operation; `path_outside_roots` for an account without roots.
+    pub(crate) async fn run_beside<O: Operation>(
+        &self,
+        caller: &Identity,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Refusal> {
+        let roots = self.ready(of_account(caller)?).await?;
+        Ok(self.helper.run_streamed(roots, operation, content).await?)
+    }
+
     /// Starts a command where the caller wants it started.
     ///
     /// # Errors
@@ -167,6 +181,11 @@ fn roots(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         let message = format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
     }
+    of_account(caller)
+}
+
+/// The same, whatever the key may reach of them.
+fn of_account(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
     if caller.account.roots.is_empty() {
         let message = "this account has no roots; whoever has `server:admin` gives it some";
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));

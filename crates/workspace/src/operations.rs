@@ -8,7 +8,8 @@ use skep_api::{
     files::{GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile},
     git::{
         GitAdd, GitBranches, GitChangeBranch, GitChangeWorktree, GitCheckout, GitClone, GitCommit, GitDiff,
-        GitInit, GitLog, GitPull, GitPush, GitReset, GitStash, GitStatus, GitWorktrees,
+        GitExchange, GitInit, GitLog, GitNotePush, GitPull, GitPush, GitReset, GitStash, GitStatus,
+        GitWorktrees,
     },
 };
 
@@ -62,6 +63,8 @@ async fn git_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8
         GitChangeWorktree::NAME => run_json::<GitChangeWorktree>(request, place).await,
         GitReset::NAME => run_json::<GitReset>(request, place).await,
         GitStash::NAME => run_json::<GitStash>(request, place).await,
+        GitExchange::NAME => run_json::<GitExchange>(request, place).await,
+        GitNotePush::NAME => run_json::<GitNotePush>(request, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }
 }

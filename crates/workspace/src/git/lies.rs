@@ -17,6 +17,8 @@ use crate::{
 
 /// The longest file of a repository that is read here.
 const LONGEST_FILE: u64 = 64 << 10;
+/// What the name of a repository begins with that is there for a moment only, and is nobody's.
+pub(super) const BRIEF: &str = ".skep-exchange-";
 /// What a repository has that may be a link.
 const ENTRIES: [&str; 9] =
     ["HEAD", "config", "index", "logs", "objects", "objects/info", "objects/pack", "refs", "packed-refs"];
@@ -63,6 +65,9 @@ pub(super) fn only(roots: &Roots) -> Result<(PathBuf, Lies), Error> {
         let names = std::fs::read_dir(found.own_name()).map_err(|error| Error::of_path(root, &error))?;
         for name in names.flatten().take(10_000) {
             let path = root.join(name.file_name());
+            if name.file_name().as_encoded_bytes().starts_with(BRIEF.as_bytes()) {
+                continue;
+            }
             let is_folder = roots.find(&path, Last::Keep).is_ok_and(|found| found.is_directory());
             if is_folder && let Ok(Some(lies)) = at(roots, &path) {
                 candidates.push((path, lies));

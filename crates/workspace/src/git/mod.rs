@@ -14,6 +14,7 @@ mod checkout;
 mod commit;
 mod credentials;
 mod diff;
+mod exchange;
 mod lies;
 mod lock;
 mod log;
