@@ -1,8 +1,17 @@
 //! Git on the server's workspace and in a VM: the same tests in both places, with the same answers.
 
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
 use serde_json::{Value, json};
 
-use crate::files::ground::{Ground, in_both_places};
+use crate::{
+    files::ground::{Ground, in_both_places},
+    harness::Skep,
+};
 
 #[tokio::test]
 async fn git_is_the_same_on_the_server_and_in_a_vm() {
@@ -201,4 +210,156 @@ async fn hostile(ground: &Ground<'_>) {
     write(ground, "bad/file", "control\n").await;
     git(ground, "bad", "--no-pager diff >/dev/null 2>&1 || true").await;
     assert!(ground.shell("cat trace").await.contains("canary"), "{ground:?}: the control started nothing");
+}
+
+/// A server of repositories on this machine's loopback, where no VM reaches it.
+struct Remote {
+    process: Child,
+    folder: tempfile::TempDir,
+    url: String,
+}
+
+impl Remote {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("git/remote.py");
+        let mut python = Command::new("python3");
+        let mut process = python.arg(script).arg(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut port = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
+        let url = format!("http://127.0.0.1:{}/x.git", port.trim());
+        let remote = Self { process, folder, url };
+        remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
+        remote
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    #[track_caller]
+    fn git(&self, words: &[&str]) -> String {
+        let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
+        let said = Command::new("git").args(person).args(words).current_dir(self.folder.path()).output();
+        let said = said.unwrap();
+        assert!(said.status.success(), "{words:?}: {said:?}");
+        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Somebody else commits there.
+    fn commit(&self, file: &str, content: &str) -> String {
+        if !self.at("other").exists() {
+            self.git(&["clone", "-q", "x.git", "other"]);
+        }
+        self.git(&["-C", "other", "pull", "-q", "--ff-only"]);
+        std::fs::write(self.at("other").join(file), content).unwrap();
+        self.git(&["-C", "other", "add", "."]);
+        self.git(&["-C", "other", "commit", "-qm", content]);
+        self.git(&["-C", "other", "push", "-q"]);
+        self.git(&["-C", "other", "rev-parse", "HEAD"])
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test]
+async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
+    let remote = Remote::start();
+    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let skep = Skep::start_on(data_dir, &["--git-allow", "127.0.0.1"]).await;
+    let vm = skep.boot_one().await;
+    for ground in [Ground::on_the_server(&skep).await, Ground::in_vm(&skep, vm).await] {
+        exchanges(&ground, &remote).await;
+        std::fs::remove_dir_all(remote.at("x.git")).unwrap();
+        std::fs::remove_dir_all(remote.at("other")).unwrap();
+        remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
+    }
+    // Nothing is left of what was there for a moment.
+    let root = Ground::root_on_the_server(&skep).await;
+    let names = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["suite"]);
+}
+
+async fn exchanges(ground: &Ground<'_>, remote: &Remote) {
+    post(ground, "init", json!({"path": "work"}), 201).await;
+    git(ground, "work", &format!("remote add origin {}", remote.url)).await;
+    write(ground, "work/file", "one\n").await;
+    post(ground, "add", json!({"path": "work"}), 200).await;
+    let first =
+        post(ground, "commit", json!({"path": "work", "message": "First"}), 201).await["commit"].clone();
+    let push = json!({"path": "work", "set_upstream": true});
+    let pushed = post(ground, "push", push, 200).await;
+    assert_eq!(
+        (&pushed["to"], &pushed["created"], &pushed["from"]),
+        (&first, &json!(true), &Value::Null),
+        "{ground:?}"
+    );
+    assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), first.as_str().unwrap());
+    let main = get(ground, "branch", "work", &[]).await["branches"][0].clone();
+    assert_eq!(
+        (&main["upstream"], &main["ahead"], &main["behind"]),
+        (&json!("origin/main"), &json!(0), &json!(0))
+    );
+
+    let theirs = remote.commit("theirs", "theirs");
+    let pulled = post(ground, "pull", json!({"path": "work"}), 200).await;
+    assert_eq!(
+        (&pulled["from"], &pulled["to"], &pulled["commits"]),
+        (&first, &json!(theirs), &json!(1)),
+        "{ground:?}"
+    );
+    assert_eq!(ground.read("work/theirs", &[]).await.ok(200)["content"], "theirs");
+    assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+
+    // Both go on, and neither is lost.
+    let theirs = remote.commit("theirs", "theirs again");
+    write(ground, "work/ours", "ours\n").await;
+    post(ground, "add", json!({"path": "work"}), 200).await;
+    let ours =
+        post(ground, "commit", json!({"path": "work", "message": "Ours"}), 201).await["commit"].clone();
+    let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
+    let path = ground.at("work");
+    send("push", json!({"path": path})).await.refused(409, "push_rejected");
+    send("pull", json!({"path": path})).await.refused(409, "merge_conflict");
+    let pulled = post(ground, "pull", json!({"path": "work", "strategy": "rebase"}), 200).await;
+    assert_ne!(pulled["to"], ours);
+    let log = get(ground, "log", "work", &[]).await;
+    assert_eq!(
+        (&log["commits"][0]["subject"], &log["commits"][1]["id"]),
+        (&json!("Ours"), &json!(theirs)),
+        "{ground:?}"
+    );
+    let pushed = post(ground, "push", json!({"path": "work"}), 200).await;
+    assert_eq!((&pushed["from"], &pushed["created"]), (&json!(theirs), &json!(false)), "{ground:?}");
+
+    // A commit that is replaced is taken where nobody was faster.
+    let body = json!({"path": "work", "message": "Ours, better", "amend": true});
+    let amended = post(ground, "commit", body, 201).await["commit"].clone();
+    send("push", json!({"path": path})).await.refused(409, "push_rejected");
+    let forced = post(ground, "push", json!({"path": "work", "force_with_lease": true}), 200).await;
+    assert_eq!(forced["to"], amended);
+    remote.commit("theirs", "faster");
+    let body = json!({"path": "work", "message": "Ours, best", "amend": true});
+    post(ground, "commit", body, 201).await;
+    send("push", json!({"path": path, "force_with_lease": true})).await.refused(409, "push_rejected");
+
+    // What both changed conflicts, and the work tree stays.
+    remote.commit("ours", "not yours");
+    send("pull", json!({"path": path, "strategy": "merge"})).await.refused(409, "merge_conflict");
+    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
+    send("pull", json!({"path": path, "branch": "nothing"})).await.refused(404, "unknown_revision");
+    send("push", json!({"path": path, "remote": "nobody"})).await.refused(404, "unknown_remote");
+    // Only what the operator named is reached from the server.
+    git(ground, "work", "remote set-url origin http://127.0.0.2:1/x.git").await;
+    send("push", json!({"path": path})).await.refused(403, "remote_forbidden");
+    // A path is one in the same place.
+    git(ground, ".", "init -q --bare -b main near.git").await;
+    git(ground, "work", "remote set-url origin ../near.git").await;
+    assert_eq!(post(ground, "push", json!({"path": "work"}), 200).await["created"], true, "{ground:?}");
+    assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
 }
