@@ -106,7 +106,7 @@ async fn branches_and_work_trees(ground: &Ground<'_>) {
     let made = post(ground, "commit", json!({"path": "work", "message": "Topic"}), 201).await;
     let branches = get(ground, "branch", "work", &[]).await;
     let names: Vec<_> = branches["branches"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    assert_eq!((names, &branches["current"]), (vec!["main", "topic"], &json!("topic")));
+    assert_eq!((names, &branches["current"]), (vec![&json!("main"), &json!("topic")], &json!("topic")));
     post(ground, "checkout", json!({"path": "work", "ref": "main"}), 200).await;
     ground.read("work/topic", &[]).await.refused(404, "unknown_path");
     let tree = json!({"path": "work", "worktree": "beside", "ref": "topic"});
@@ -274,7 +274,9 @@ async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
     let skep = Skep::start_on(data_dir, &["--git-allow", "127.0.0.1"]).await;
     let vm = skep.boot_one().await;
     for ground in [Ground::on_the_server(&skep).await, Ground::in_vm(&skep, vm).await] {
-        exchanges(&ground, &remote).await;
+        sends_and_fetches(&ground, &remote).await;
+        both_go_on(&ground, &remote).await;
+        what_is_refused(&ground, &remote).await;
         std::fs::remove_dir_all(remote.at("x.git")).unwrap();
         std::fs::remove_dir_all(remote.at("other")).unwrap();
         remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
@@ -285,7 +287,7 @@ async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
     assert_eq!(names.collect::<Vec<_>>(), ["suite"]);
 }
 
-async fn exchanges(ground: &Ground<'_>, remote: &Remote) {
+async fn sends_and_fetches(ground: &Ground<'_>, remote: &Remote) {
     post(ground, "init", json!({"path": "work"}), 201).await;
     git(ground, "work", &format!("remote add origin {}", remote.url)).await;
     write(ground, "work/file", "one\n").await;
@@ -315,8 +317,10 @@ async fn exchanges(ground: &Ground<'_>, remote: &Remote) {
     );
     assert_eq!(ground.read("work/theirs", &[]).await.ok(200)["content"], "theirs");
     assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+}
 
-    // Both go on, and neither is lost.
+/// Both sides go on, and neither is lost.
+async fn both_go_on(ground: &Ground<'_>, remote: &Remote) {
     let theirs = remote.commit("theirs", "theirs again");
     write(ground, "work/ours", "ours\n").await;
     post(ground, "add", json!({"path": "work"}), 200).await;
@@ -347,7 +351,11 @@ async fn exchanges(ground: &Ground<'_>, remote: &Remote) {
     let body = json!({"path": "work", "message": "Ours, best", "amend": true});
     post(ground, "commit", body, 201).await;
     send("push", json!({"path": path, "force_with_lease": true})).await.refused(409, "push_rejected");
+}
 
+async fn what_is_refused(ground: &Ground<'_>, remote: &Remote) {
+    let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
+    let path = ground.at("work");
     // What both changed conflicts, and the work tree stays.
     remote.commit("ours", "not yours");
     send("pull", json!({"path": path, "strategy": "merge"})).await.refused(409, "merge_conflict");
