@@ -32,7 +32,9 @@ impl Init {
 #[derive(Debug, Args)]
 pub(super) struct Clone {
     /// What is cloned: https, ssh, or a path below a root.
-    url: String,
+    // `url` is the server's.
+    #[arg(value_name = "URL")]
+    source: String,
     /// Its folder [default: the name of what is cloned].
     path: Option<String>,
     /// The branch to check out.
@@ -49,11 +51,11 @@ pub(super) struct Clone {
 
 impl Clone {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let path = self.path.or_else(|| name_of(&self.url).map(str::to_owned));
-        anyhow::ensure!(path.is_some(), "`{}` says no name for the folder; give one", self.url);
+        let path = self.path.or_else(|| name_of(&self.source).map(str::to_owned));
+        anyhow::ensure!(path.is_some(), "`{}` says no name for the folder; give one", self.source);
         let at = Where { path, place: self.place, connection: self.connection };
         let opened = at.open(false).await?;
-        let made = opened.repository.clone_from(&self.url, self.branch.as_deref(), self.depth);
+        let made = opened.repository.clone_from(&self.source, self.branch.as_deref(), self.depth);
         let made = output::waiting("cloning", made).await?;
         opened.tell(&made, |made| output::line(&output::visible(&made.path)))
     }
