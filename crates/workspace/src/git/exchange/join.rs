@@ -18,8 +18,14 @@ impl RunStreamed for GitJoin {
         let seen = format!("{}/{}", self.remote, self.branch);
         check_name(&repository, "branch", &seen).await?;
         let _turn = turn(&repository.common_dir).await?;
-        // Nothing follows where nothing is new.
-        if let Some(first) = content.next().await {
+        // Nothing follows where nothing is new, or pieces without bytes.
+        let first = loop {
+            match content.next().await {
+                Some(Ok(piece)) if piece.is_empty() => {}
+                first => break first,
+            }
+        };
+        if let Some(first) = first {
             let pack = stream::once(std::future::ready(first)).chain(content);
             take_in(&repository, Box::pin(pack)).await?;
         }

@@ -109,8 +109,10 @@ async fn what_one_packs_the_other_joins() {
     assert_eq!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
     assert_eq!(fs::read_to_string(ground.folder.path().join("two/file")).unwrap(), "Second");
     // Again, and nothing is new.
-    let (pulled, _) = ground.join(&second).run_streamed(no_content(), &ground.place).await.unwrap();
-    assert_eq!(pulled.commits, 0);
+    for nothing in [no_content(), content(vec![Bytes::new(), Bytes::new()])] {
+        let (pulled, _) = ground.join(&second).run_streamed(nothing, &ground.place).await.unwrap();
+        assert_eq!(pulled.commits, 0);
+    }
     let plan = GitExchange { path: ground.path("two"), remote: None, branch: None, pushes: true };
     let plan = plan.run(&ground.place).await.unwrap();
     assert_eq!((plan.remote.as_str(), plan.branch.as_str(), plan.is_local), ("origin", "main", true));
