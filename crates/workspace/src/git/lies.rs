@@ -120,8 +120,9 @@ pub(super) fn at(roots: &Roots, folder: &Path) -> Result<Option<Lies>, Error> {
     if roots.find(&git_dir.join("HEAD"), Last::Keep).is_err() {
         return Ok(None);
     }
-    for folder in [&git_dir, &common_dir] {
-        check_entries(roots, folder)?;
+    check_entries(roots, &git_dir)?;
+    if common_dir != git_dir {
+        check_entries(roots, &common_dir)?;
     }
     check_alternates(roots, &common_dir)?;
     let own = plain_settings(roots, &git_dir, &common_dir);
