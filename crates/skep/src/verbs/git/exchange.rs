@@ -32,8 +32,6 @@ impl Init {
 #[derive(Debug, Args)]
 pub(super) struct Clone {
     /// What is cloned: https, ssh, or a path below a root.
-    // `url` is the server's.
-    #[arg(value_name = "URL")]
     source: String,
     /// Its folder [default: the name of what is cloned].
     path: Option<String>,
