@@ -65,8 +65,8 @@ def main():
     key = pathlib.Path(sys.argv[2]).read_text().strip()
     connection = http.client.HTTPConnection(address.hostname, address.port)
 
-    def ask(path, **query):
-        target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
+    def ask(route, /, **query):
+        target = f"{route}?{urllib.parse.urlencode(query)}" if query else route
         connection.request("GET", target, headers={"Authorization": f"Bearer {key}"})
         answer = connection.getresponse()
         body = json.loads(answer.read())
