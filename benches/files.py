@@ -31,20 +31,20 @@ class Skep:
         self.key = key
         self.connection = http.client.HTTPConnection(self.address.hostname, self.address.port)
 
-    def ask(self, method, path, body=None, headers=None, **query):
+    def ask(self, method, route, /, body=None, headers=None, **query):
         query = {name: value for name, value in query.items() if value is not None}
-        path = f"{path}?{urllib.parse.urlencode(query)}" if query else path
+        target = f"{route}?{urllib.parse.urlencode(query)}" if query else route
         headers = {"Authorization": f"Bearer {self.key}", **(headers or {})}
         if isinstance(body, dict):
             body, headers["Content-Type"] = json.dumps(body), "application/json"
-        self.connection.request(method, path, body, headers)
+        self.connection.request(method, target, body, headers)
         answer = self.connection.getresponse()
         if answer.status >= 300:
-            sys.exit(f"files: {method} {path}: {answer.status} {answer.read(2000)}")
+            sys.exit(f"files: {method} {target}: {answer.status} {answer.read(2000)}")
         return answer
 
-    def json(self, method, path, body=None, **query):
-        return json.loads(self.ask(method, path, body, **query).read())
+    def json(self, method, route, /, body=None, **query):
+        return json.loads(self.ask(method, route, body, **query).read())
 
     def drain(self, answer):
         size = 0

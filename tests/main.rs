@@ -17,6 +17,7 @@ mod secrets;
 mod service;
 mod session;
 mod settings;
+mod tickets;
 mod tls;
 
 #[cfg(feature = "root")]

@@ -89,7 +89,7 @@ async fn a_folder_is_copied_to_the_server_on_into_a_vm_and_back() {
     let copied = answer(&skep(&server, &["cp", "--json", here, "server:taken"], ""));
     assert_eq!((copied["files"].as_u64(), copied["size_bytes"].as_u64()), (Some(3), Some(3_000_019)));
     done(skep(&server, &["cp", "server:taken", &format!("{vm}:/root")], ""));
-    assert_eq!(done(skep(&server, &["exec", &vm, "/root/taken/run me"], "")), "ran\n");
+    assert_eq!(done(skep(&server, &["exec", &vm, "'/root/taken/run me'"], "")), "ran\n");
     done(skep(&server, &["cp", &format!("{vm}:taken/"), back.to_str().unwrap()], ""));
     assert_eq!(tree(&back), before);
     assert!(back.join("deep/empty").is_dir());

@@ -56,6 +56,12 @@ async fn refusals(ground: &Ground<'_>) -> Vec<(String, u16, String, String)> {
         assert_eq!((found, found_code.as_str()), (status, code), "{ground:?}: {path} {query:?}: {message}");
         all.push((format!("{path} {query:?}"), found, found_code, message));
     }
+    other_refusals(ground, &mut all).await;
+    all
+}
+
+/// Those of writes, listings and searches.
+async fn other_refusals(ground: &Ground<'_>, all: &mut Vec<(String, u16, String, String)>) {
     let body = |name: &str| json!({"path": ground.at(name), "content": "x"});
     for name in ["r", "r/fifo", "r/socket", "r/loop1", "r/full/f/x"] {
         let answer = ground.write(&body(name)).await;
@@ -78,7 +84,6 @@ async fn refusals(ground: &Ground<'_>) -> Vec<(String, u16, String, String)> {
             all.push((format!("{route} {pattern}"), status, code, message));
         }
     }
-    all
 }
 
 #[tokio::test]

@@ -19,9 +19,9 @@ pub(crate) use remains::of as remains_of;
 pub(crate) use remains::of_bake as left_of_bake;
 #[cfg(feature = "root")]
 pub(crate) use remains::of_vms as remains_of_vms;
-pub(crate) use server::{Answer, Skep, binary, ended, send, serve, serve_anywhere};
 #[cfg(feature = "root")]
-pub(crate) use server::{Wreck, try_send};
+pub(crate) use server::Wreck;
+pub(crate) use server::{Answer, Skep, binary, ended, send, serve, serve_anywhere, try_send};
 #[cfg(feature = "root")]
 pub(crate) use tenants::Tenant;
 #[cfg(feature = "root")]

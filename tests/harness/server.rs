@@ -169,6 +169,23 @@ impl Skep {
         self.wreck()
     }
 
+    /// Kills what was started, while others still call it.
+    pub(crate) fn kill(&self) {
+        if let Some(child) = &self.child {
+            kill_process(Pid::from_child(child), Signal::KILL).unwrap();
+        }
+    }
+
+    /// The data directory of one that was killed.
+    pub(crate) fn killed(mut self) -> TempDir {
+        if let Some(mut child) = self.child.take() {
+            child.wait().unwrap();
+        }
+        faults::none_in(&self.log());
+        self.asked_to_stop = true;
+        std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
+    }
+
     /// Kills what was started, with no chance to clear anything away.
     #[cfg(feature = "root")]
     pub(crate) fn crash(mut self) -> Wreck {

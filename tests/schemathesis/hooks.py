@@ -95,9 +95,56 @@ class Vms:
             return pid, self.command
 
 
+class Workspace:
+    """Files, a repository and one that it was cloned from, below the first root of the run's account."""
+
+    def __init__(self):
+        self.root = OWN["roots"][0] + "/fuzz"
+        self.notes = self.file()
+        for repository in ("origin", "own"):
+            path = f"{self.root}/{repository}"
+            if repository == "origin":
+                call("POST", "/api/git/init", json={"path": path})
+                self.commit(path)
+                call("POST", "/api/git/checkout", json={"path": path, "ref": "aside", "create": True})
+            else:
+                call("POST", "/api/git/clone", json={"url": f"{self.root}/origin", "path": path, "branch": "main"})
+        self.repository = f"{self.root}/own"
+
+    def new(self):
+        return f"{self.root}/{fresh('new')}"
+
+    def file(self):
+        path = self.new()
+        call("POST", "/api/files/write", json={"path": path, "content": "# Notes\n"})
+        return path
+
+    def commit(self, path):
+        call("POST", "/api/files/write", json={"path": f"{path}/{fresh('new')}", "content": "new\n"})
+        call("POST", "/api/git/add", json={"path": path})
+        return call("POST", "/api/git/commit", json={"path": path, "message": "Go on"})
+
+    def change(self):
+        """So that there is something to commit, or to put away."""
+        call("POST", "/api/files/write", json={"path": f"{self.repository}/{fresh('new')}", "content": "new\n"})
+        call("POST", "/api/git/add", json={"path": self.repository})
+
+
+def new_ticket():
+    return call("POST", "/api/tickets", json={"title": fresh("spare")})
+
+
+def held_ticket():
+    ticket = new_ticket()["id"]
+    call("PATCH", f"/api/tickets/{ticket}", json={"assignee": "agent"})
+    return ticket
+
+
 vms = Vms()
 spare_account = new_account()
 spare_key = new_key()
+workspace = Workspace()
+spare_ticket = new_ticket()["id"]
 turns = collections.Counter()
 
 
@@ -132,8 +179,79 @@ def supply(operation, case):
         path["id"] = new_account()
     elif operation == "remove_from_waitlist":
         path["entry"] = new_entry()
+    elif operation in ("read_ticket", "why_ticket", "ticket_history"):
+        path["id"] = spare_ticket
+    elif operation in ("change_ticket", "delete_ticket"):
+        path["id"] = new_ticket()["id"]
+    elif operation == "beat_ticket":
+        path["id"] = held_ticket()
     elif operation == "docs_file":
         path["file"] = ["start.js", "swagger-ui.css", "swagger-ui-bundle.js"][nth % 3]
+
+
+QUERIES = {
+    "read_file": lambda: {"path": workspace.notes, "encoding": "utf-8", "offset": 0},
+    "list_folder": lambda: {"path": workspace.root},
+    "search_files": lambda: {"path": workspace.root, "pattern": "*"},
+    "grep_files": lambda: {"path": workspace.notes, "pattern": "Notes", "glob": None},
+    "write_raw_file": lambda: {"path": workspace.new(), "mode": None},
+    "remove_file": lambda: {"path": workspace.file()},
+    "git_status": lambda: {"path": workspace.repository},
+    "git_diff": lambda: {"path": workspace.repository, "from": None, "to": None},
+    "git_log": lambda: {"path": workspace.repository, "ref": None},
+    "git_branches": lambda: {"path": workspace.repository},
+    "git_worktrees": lambda: {"path": workspace.repository},
+    "remove_git_credential": lambda: {"host": new_host()},
+}
+BODIES = {
+    "write_file": lambda: {"path": workspace.new(), "encoding": "utf-8", "mode": None},
+    "make_folder": lambda: {"path": workspace.new(), "mode": None},
+    "move_file": lambda: {"from": workspace.file(), "to": workspace.new()},
+    "copy_file": lambda: {"from": workspace.notes, "to": workspace.new()},
+    "git_add": lambda: {"path": workspace.repository, "files": None},
+    "git_commit": lambda: {"path": workspace.repository, "message": "Go on", "author": None, "amend": None},
+    "git_push": lambda: {"path": workspace.repository, "remote": "origin", "branch": "main"},
+    "git_pull": lambda: {"path": workspace.repository, "remote": "origin", "branch": "main"},
+    "git_init": lambda: {"path": workspace.new()},
+    "git_clone": lambda: {"url": f"{workspace.root}/origin", "path": workspace.new(), "branch": None},
+    "git_checkout": lambda: {"path": workspace.repository, "ref": "main", "create": None},
+    "git_change_branch": lambda: {
+        "path": workspace.repository, "name": fresh("topic"), "from": None, "delete": None, "force": None,
+    },
+    "git_change_worktree": lambda: {
+        "path": workspace.repository, "worktree": workspace.new(), "ref": None, "remove": None,
+    },
+    "git_reset": lambda: {"path": workspace.repository, "to": None},
+    "git_stash": lambda: {"path": workspace.repository, "action": "list", "message": None},
+}
+
+
+def new_host():
+    host = f"{fresh('git')}.example.com"
+    call("POST", "/api/git/credentials", json={"host": host, "token": "spare"})
+    return host
+
+
+def at_work(operation, case):
+    """Paths that are there, and nothing that would be refused for what it is: most of the valid cases are done."""
+    if turn(f"work of {operation}") % 4 == 0:
+        return
+    given = None
+    if operation in QUERIES:
+        case.query = dict(case.query or {})
+        given, wanted = case.query, QUERIES[operation]()
+    elif operation in BODIES and isinstance(case.body, dict):
+        given, wanted = case.body, BODIES[operation]()
+    if given is None:
+        return
+    if operation == "git_commit":
+        workspace.change()
+    given.pop("vm", None)
+    for name, value in wanted.items():
+        if value is None:
+            given.pop(name, None)
+        else:
+            given[name] = value
 
 
 def make_sense(operation, body):
@@ -160,6 +278,8 @@ def make_sense(operation, body):
         body["ttl_ms"] = 20_000
     if operation in ("exec", "exec_in_vm"):
         body["timeout"] = min(body.get("timeout") or 2_000, 2_000)
+    if operation == "claim_tickets":
+        body["wait_ms"] = min(body.get("wait_ms") or 0, 20)
     if operation == "exec" and turn("vm of exec") % 4 != 0:
         body["vm"] = vms.living() or body.get("vm")
 
@@ -171,6 +291,9 @@ def spare_own(operation, case):
         path["id"] = new_key()
     if operation == "change_account" and path.get("id") == OWN["account"]["id"]:
         path["id"] = spare_account
+    # A watch ends with its caller, and this one would wait for ever.
+    if operation == "watch_files":
+        case.query = {**(case.query or {}), "path": "/nowhere"}
     if operation == "revoke_all_keys":
         case.query = dict(case.query or {})
         case.query["account"] = spare_account
@@ -185,6 +308,7 @@ def before_call(context, case, kwargs):
     if valid:
         if not stateful:
             supply(operation, case)
+            at_work(operation, case)
         if isinstance(case.body, dict) or operation == "boot":
             make_sense(operation, case.body)
     spare_own(operation, case)

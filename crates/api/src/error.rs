@@ -93,6 +93,8 @@ error_codes! {
     AddressNotAllowed = "address_not_allowed" => Forbidden,
     /// The request did not come by https, or not by the proxy that it should come by.
     HttpsRequired = "https_required" => Forbidden,
+    /// A key that is bound to one VM: of tickets it may only beat and finish that VM's own.
+    VmKeyLimited = "vm_key_limited" => Forbidden,
     /// A path that does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// The remote's address is private, or of a kind that git may not use here.
@@ -111,6 +113,8 @@ error_codes! {
     UnknownAccount = "unknown_account" => NotFound,
     /// Nobody on the waitlist by this id or address.
     UnknownWaitlistEntry = "unknown_waitlist_entry" => NotFound,
+    /// No such ticket of this account.
+    UnknownTicket = "unknown_ticket" => NotFound,
     /// No such command in this VM: it was never started, or was forgotten.
     UnknownExec = "unknown_exec" => NotFound,
     /// A path that does not exist.
@@ -177,8 +181,34 @@ error_codes! {
     ExecFailed = "exec_failed" => Conflict,
     /// The settings as they are now cannot start a server, or need more than a restart.
     RestartRefused = "restart_refused" => Conflict,
+    /// Somebody else holds the ticket.
+    ClaimLost = "claim_lost" => Conflict,
+    /// Tickets that this one depends on are not completed.
+    Blocked = "blocked" => Conflict,
+    /// The ticket's time has not come: `not_before`, or a back-off.
+    NotYet = "not_yet" => Conflict,
+    /// A later attempt took the place of this one.
+    Superseded = "superseded" => Conflict,
+    /// The lease ran out, or the ticket was released: its holder holds it no longer.
+    LeaseLost = "lease_lost" => Conflict,
+    /// The ticket's status does not allow it.
+    TicketState = "ticket_state" => Conflict,
+    /// Tickets would depend on each other in a circle.
+    Cycle = "cycle" => Conflict,
+    /// Tickets that are not finished depend on it.
+    HasDependents = "has_dependents" => Conflict,
+    /// A request with the same `Idempotency-Key` is under way.
+    IdempotencyInProgress = "idempotency_in_progress" => Conflict,
+    /// `If-Match` does not hold: the ticket has another version.
+    VersionStale = "version_stale" => PreconditionFailed,
     /// The file is not what `If-Match` or `If-None-Match` asks for.
     PreconditionFailed = "precondition_failed" => PreconditionFailed,
+    /// A field is over its limit.
+    FieldTooLarge = "field_too_large" => TooLarge,
+    /// A ticket that shall be depended on does not exist in this account.
+    UnknownDependency = "unknown_dependency" => Unprocessable,
+    /// The `Idempotency-Key` came with another body before.
+    IdempotencyMismatch = "idempotency_mismatch" => Unprocessable,
     /// The body, or the answer, is over the limit.
     BodyTooLarge = "body_too_large" => TooLarge,
     /// A part of a file that it does not have.

@@ -93,9 +93,25 @@ ulid_id!(
     WaitlistId, "wait_", "the id of an entry of the waitlist (`wait_` and 26 characters)"
 );
 ulid_id!(
+    /// A ticket: `tkt_` and 26 characters, ordered by time, never given twice.
+    TicketId, "tkt_", "a ticket's id (`tkt_` and 26 characters)"
+);
+ulid_id!(
     /// An entry of the audit: `aud_` and 26 characters.
     AuditId, "aud_", "a place in the audit (`aud_` and 26 characters)"
 );
+
+impl TicketId {
+    /// A new id that is later in order than this one, whatever the clock says.
+    pub fn generate_after(last: Option<Self>) -> Self {
+        let new = Self::generate();
+        match last {
+            // At the very end of all ids there is no later one.
+            Some(last) if new <= last => Self(last.0.increment().unwrap_or(new.0)),
+            _ => new,
+        }
+    }
+}
 
 /// A VM as callers name it: by its process id or by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,6 +156,18 @@ mod tests {
         assert!(text.to_ascii_uppercase().parse::<VmId>().is_err());
         assert!(text.replace("vm_", "key_").parse::<VmId>().is_err());
         assert!("vm_".parse::<VmId>().is_err());
+    }
+
+    #[test]
+    fn ids_of_tickets_are_in_the_order_of_their_making() {
+        let mut last = None;
+        for _ in 0..1_000 {
+            let next = TicketId::generate_after(last);
+            assert!(Some(next) > last && Some(next.to_string()) > last.map(|id| id.to_string()));
+            last = Some(next);
+        }
+        let far: TicketId = "tkt_7zzzzzzzzz0000000000000000".parse().unwrap();
+        assert!(TicketId::generate_after(Some(far)) > far, "also with a clock that was set back");
     }
 
     #[test]

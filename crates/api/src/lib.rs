@@ -19,12 +19,14 @@ pub mod scope;
 pub mod session;
 pub mod streams;
 pub mod swarm;
+pub mod tickets;
 mod time;
 pub mod waitlist;
 mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, AuditId, KeyId, VmId, VmRef, WaitlistId};
+pub use ids::{AccountId, AuditId, KeyId, TicketId, VmId, VmRef, WaitlistId};
 pub use operation::Operation;
+pub use patch::Patch;
 pub use path::AbsolutePath;
 pub use scope::{Environment, Role, Scope};

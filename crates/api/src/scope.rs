@@ -53,13 +53,15 @@ macro_rules! words {
     };
 }
 
+pub(crate) use words;
+
 /// A word that is none of those known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no {what}; known: {known}")]
 pub struct UnknownWord {
-    text: String,
-    what: &'static str,
-    known: String,
+    pub(crate) text: String,
+    pub(crate) what: &'static str,
+    pub(crate) known: String,
 }
 
 words! {

@@ -54,6 +54,11 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> R
     Option::<Whole>::deserialize(from)?.map(fit).transpose()
 }
 
+/// The same for one that may be absent, but not null.
+pub(crate) fn present<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<Option<T>, D::Error> {
+    required(from).map(Some)
+}
+
 /// The same for a field of a change: see [`crate::patch`].
 pub(crate) fn patch<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
     from: D,

@@ -50,9 +50,11 @@ use crate::{
         raw::FilesDesk,
         session::{self, SessionDesk},
         swarm::{self, SwarmDesk},
+        tickets::{self, TicketDesk},
         waitlist::{self, WaitlistDesk},
         whoami,
     },
+    tickets::{UnderWay, Waiters},
     vault::Vault,
     vms::{SwarmToCome, Vms},
     watchers::Watchers,
@@ -88,6 +90,10 @@ pub struct Parts {
     pub git_allow: Vec<String>,
     /// The proxies whose word counts.
     pub proxies: TrustedProxies,
+    /// Those who wait for work.
+    pub(crate) waiters: Waiters,
+    /// True when the server shall end: nobody waits for work any more.
+    pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
 }
@@ -97,47 +103,11 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let readings = parts.readings();
-    let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, helper, restart, .. } = parts;
-    let Parts { audit: queue, limits, proxies, closing, git_allow, .. } = parts;
-    let limiter = Arc::new(Limiter::new(&limits));
-    let vms = readings.vms.clone();
-    let workspaces = Workspaces::new(workspaces, data_dir.clone());
-    let places = Places::new(vms.clone(), Helper::new(helper), workspaces.clone());
+    let limiter = Arc::new(Limiter::new(&parts.limits));
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
-    let git = GitDesk {
-        places: places.clone(),
-        vault: Vault::new(Arc::clone(&store), &data_dir),
-        allow: git_allow.into(),
-    };
-    let vitals = Vitals { store: Arc::clone(&store), vms: vms.clone(), data_dir, started: Instant::now() };
-    let waitlist = WaitlistDesk::new(Arc::clone(&store), Arc::clone(&limiter));
-    let public = [
-        health::routes(vitals),
-        document::routes(Arc::clone(&text)),
-        docs::routes(),
-        waitlist::public_routes(waitlist.clone()),
-    ];
-    let files_desk = FilesDesk {
-        places: places.clone(),
-        store: Arc::clone(&store),
-        closing: closing.clone(),
-        watchers: Watchers::default(),
-    };
-    let guarded = [
-        whoami::routes(),
-        metrics::routes(readings),
-        session::routes(SessionDesk { store: Arc::clone(&store) }),
-        keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
-        accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
-        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
-        waitlist::routes(waitlist),
-        audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
-        files::routes(files_desk),
-        git::routes(git),
-        admin::routes(restart),
-        exec::routes(ExecDesk { vms, places, store: Arc::clone(&store), closing }),
-    ];
+    let public = public(&parts, &limiter, &text);
+    let guarded = guarded(&parts, &limiter, &actions);
+    let Parts { store, uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
     let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
     let guarded = described(guarded).layer(from_fn_with_state(Arc::clone(&gate), guard));
@@ -156,6 +126,64 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         .layer(from_fn_with_state(desk, note))
         .layer(from_fn_with_state(counted, observe))
         .layer(from_fn_with_state(entrance, locate)))
+}
+
+/// What needs no key.
+fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [Routes; 4] {
+    let vitals = Vitals {
+        store: Arc::clone(&parts.store),
+        vms: Vms::new(parts.swarm.clone()),
+        data_dir: parts.data_dir.clone(),
+        started: Instant::now(),
+    };
+    let waitlist = WaitlistDesk::new(Arc::clone(&parts.store), Arc::clone(limiter));
+    [
+        health::routes(vitals),
+        document::routes(Arc::clone(text)),
+        docs::routes(),
+        waitlist::public_routes(waitlist),
+    ]
+}
+
+/// What needs a key.
+fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Actions>>>) -> Vec<Routes> {
+    let readings = parts.readings();
+    let (store, vms) = (&parts.store, readings.vms.clone());
+    let workspaces = Workspaces::new(parts.workspaces.clone(), parts.data_dir.clone());
+    let places = Places::new(vms.clone(), Helper::new(Arc::clone(&parts.helper)), workspaces.clone());
+    let closing = parts.closing.clone();
+    let git = GitDesk {
+        places: places.clone(),
+        vault: Vault::new(Arc::clone(store), &parts.data_dir),
+        allow: parts.git_allow.clone().into(),
+    };
+    let files = FilesDesk {
+        places: places.clone(),
+        store: Arc::clone(store),
+        closing: closing.clone(),
+        watchers: Watchers::default(),
+    };
+    let tickets = TicketDesk {
+        store: Arc::clone(store),
+        waiters: parts.waiters.clone(),
+        under_way: UnderWay::default(),
+        stopping: parts.stopping.clone(),
+    };
+    vec![
+        whoami::routes(),
+        metrics::routes(readings),
+        session::routes(SessionDesk { store: Arc::clone(store) }),
+        keys::routes(KeyDesk { store: Arc::clone(store), vms: vms.clone() }),
+        accounts::routes(AccountDesk { store: Arc::clone(store), vms: vms.clone(), workspaces }),
+        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: parts.boot }),
+        tickets::routes(tickets),
+        waitlist::routes(WaitlistDesk::new(Arc::clone(store), Arc::clone(limiter))),
+        audit::routes(AuditReader { store: Arc::clone(store), actions: Arc::clone(actions) }),
+        files::routes(files),
+        git::routes(git),
+        admin::routes(Arc::clone(&parts.restart)),
+        exec::routes(ExecDesk { vms, places, store: Arc::clone(store), closing }),
+    ]
 }
 
 impl Parts {

@@ -18,6 +18,7 @@ use serde::{
     de::{DeserializeOwned, Error as _, MapAccess, Visitor},
 };
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 
 use crate::error::Refusal;
@@ -108,6 +109,11 @@ impl Object {
     /// An object of one field.
     pub(crate) fn single(field: &str, value: Value) -> Self {
         Self(Map::from_iter([(field.to_owned(), value)]))
+    }
+
+    /// The SHA-256 of what it says, however it was spelled.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        Sha256::digest(Value::Object(self.0.clone()).to_string().as_bytes()).into()
     }
 
     /// Takes out a field, whatever it holds.

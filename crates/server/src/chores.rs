@@ -4,7 +4,12 @@ use std::{convert::Infallible, sync::Arc};
 
 use skep_store::Store;
 
-use crate::{audit::AuditQueue, key_uses::KeyUses, retention::Retention};
+use crate::{
+    audit::AuditQueue,
+    key_uses::KeyUses,
+    retention::Retention,
+    tickets::{Waiters, keep_time},
+};
 
 /// Work that no request waits for.
 pub(crate) struct Chores {
@@ -14,6 +19,8 @@ pub(crate) struct Chores {
     pub uses: KeyUses,
     /// Entries of the audit.
     pub audit: AuditQueue,
+    /// Those who wait for work.
+    pub waiters: Waiters,
 }
 
 impl Chores {
@@ -24,6 +31,8 @@ impl Chores {
             never = self.uses.write_regularly(store) => never,
             never = self.audit.write_regularly(store) => never,
             never = Retention::default().keep(store) => never,
+            never = self.waiters.wake(store) => never,
+            never = keep_time(Arc::clone(&self.store)) => never,
         }
     }
 

@@ -87,6 +87,12 @@ impl From<skep_accounts::Refusal> for Refusal {
     }
 }
 
+impl From<skep_tickets::Refusal> for Refusal {
+    fn from(refusal: skep_tickets::Refusal) -> Self {
+        Failure::from(refusal).into()
+    }
+}
+
 impl From<skep_store::Error> for Refusal {
     fn from(error: skep_store::Error) -> Self {
         let cause = chain(&error);

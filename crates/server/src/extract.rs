@@ -60,6 +60,10 @@ demands! {
     SwarmWrite = [SwarmWrite],
     /// `swarm:exec`.
     SwarmExec = [SwarmExec],
+    /// `tickets:read`.
+    TicketsRead = [TicketsRead],
+    /// `tickets:write`.
+    TicketsWrite = [TicketsWrite],
 }
 
 /// `server:admin` for the server, or `swarm:exec` for a VM: what it is for stands in the body, which is looked at later.
@@ -116,6 +120,23 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
         };
         D::check(identity)?;
         Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
+    }
+}
+
+/// The proof that the caller's key is bound to no VM: such a key of tickets only beats and finishes its VM's own.
+#[derive(Debug)]
+pub(crate) struct NoVmKey;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoVmKey {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        match parts.extensions.get::<Arc<Identity>>().and_then(|identity| identity.key.vm) {
+            Some(vm) => {
+                Err(skep_store::Error::VmKeyLimited { vm, what: "do anything else with tickets" }.into())
+            }
+            None => Ok(Self),
+        }
     }
 }
 

@@ -32,6 +32,7 @@ mod retention;
 mod routes;
 mod run;
 mod session;
+mod tickets;
 pub mod tls;
 mod trail;
 mod vault;

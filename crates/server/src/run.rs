@@ -36,6 +36,7 @@ use crate::{
     key_uses::KeyUses,
     metrics::{self, Metrics},
     restart::{FAREWELL, say_farewell},
+    tickets::Waiters,
     tls::{self, Certificates, warn_of_expiry},
 };
 
@@ -162,13 +163,19 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let (uses, audit) = (KeyUses::default(), AuditQueue::default());
-    let chores = Chores { store: Arc::clone(&order.store), uses: uses.clone(), audit: audit.clone() };
+    let waiters = Waiters::default();
+    let chores = Chores {
+        store: Arc::clone(&order.store),
+        uses: uses.clone(),
+        audit: audit.clone(),
+        waiters: waiters.clone(),
+    };
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
     let (leaving, left) = watch::channel(false);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
     let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
-    let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped);
+    let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped.clone());
     let mut server = axum_server::from_tcp(listener).map_err(Error::Listener)?.acceptor(door);
     configure(server.http_builder(), &limits);
     let parts = Parts {
@@ -184,6 +191,8 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         audit,
         limits,
         proxies,
+        waiters,
+        stopping: stopped,
         closing: told,
         git_allow: order.git_allow,
     };

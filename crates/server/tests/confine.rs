@@ -148,7 +148,7 @@ fn search_by_rules_outside(fenced: bool) -> Vec<String> {
     fs::write(root.join("a.log"), "").unwrap();
     std::os::unix::fs::symlink(outside.join("rules"), root.join(".gitignore")).unwrap();
     let place = Place::new(root, root, BTreeMap::new(), "/nowhere");
-    let place = if fenced { place.with_fence(fence) } else { place };
+    let place = if fenced { place.with_walk_fence(fence) } else { place };
     let search = SearchFiles {
         path: AbsolutePath::parse("path", root.to_str().unwrap(), PathEncoding::Plain).unwrap(),
         pattern: "*.log".to_owned(),

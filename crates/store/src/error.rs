@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use skep_accounts::DEFAULT_ACCOUNT;
-use skep_api::{ErrorCode, ErrorKind, Failure, KeyId, VmId};
+use skep_api::{
+    ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId,
+    tickets::{Blocker, TicketStatus},
+};
 
 /// What every command and query answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -70,6 +73,72 @@ pub enum Error {
         /// What was asked for.
         entry: String,
     },
+    /// No such ticket of this account.
+    #[error("no ticket `{id}`; `GET /api/tickets` lists those of this account")]
+    UnknownTicket {
+        /// What was asked for.
+        id: String,
+    },
+    /// A ticket that shall be depended on is none of this account.
+    #[error("`dependencies` names `{id}`, which is no ticket of this account; `GET /api/tickets` lists them")]
+    UnknownDependency {
+        /// What was named.
+        id: TicketId,
+    },
+    /// The rules of tickets say no.
+    #[error(transparent)]
+    Ticket(#[from] skep_tickets::Refusal),
+    /// A ticket that somebody holds shall be deleted.
+    #[error(
+        "`{id}` is held by {holder} (attempt {attempt}); wait for its end, or say `force=true` to delete it all the same"
+    )]
+    TicketHeld {
+        /// Which.
+        id: TicketId,
+        /// By whom.
+        holder: String,
+        /// In which attempt.
+        attempt: u32,
+    },
+    /// Unfinished tickets depend on one that shall be deleted.
+    #[error(
+        "{total} unfinished tickets depend on `{id}`: {}; say `dependents=detach` or `dependents=delete`",
+        named(.dependents, *.total)
+    )]
+    HasDependents {
+        /// Which.
+        id: TicketId,
+        /// How many depend on it.
+        total: usize,
+        /// The first of them.
+        dependents: Vec<Blocker>,
+    },
+    /// The ticket is not as the caller knows it.
+    #[error("`{id}` has version {version}, which `If-Match` does not name; read it again")]
+    VersionStale {
+        /// Which.
+        id: TicketId,
+        /// Its version.
+        version: u64,
+    },
+    /// A key of one VM wants more than it may.
+    #[error(
+        "the key of VM `{vm}` only beats and finishes the ticket that this VM holds; use another key to {what}"
+    )]
+    VmKeyLimited {
+        /// The VM.
+        vm: VmId,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// The request's name was used for another one.
+    #[error(
+        "the `Idempotency-Key` `{key}` came with another body within the last 24 hours; take a new one for a new request"
+    )]
+    IdempotencyMismatch {
+        /// The name.
+        key: String,
+    },
     /// A newer skep wrote this database.
     #[error(
         "the store {} has version {found}, and this skep knows versions up to {known}; start a newer skep",
@@ -109,6 +178,19 @@ pub enum Error {
     },
 }
 
+/// Tickets as a text, as many as are named.
+fn named(tickets: &[Blocker], total: usize) -> String {
+    let word = |one: &Blocker| match one.status {
+        TicketStatus::InProgress => format!("{} (in_progress)", one.id),
+        _ => one.id.to_string(),
+    };
+    let words = tickets.iter().map(word).collect::<Vec<_>>().join(", ");
+    match total.saturating_sub(tickets.len()) {
+        0 => words,
+        more => format!("{words} and {more} more"),
+    }
+}
+
 /// What happened below the store, in words. For the log only.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -145,6 +227,14 @@ impl Error {
             Self::UnknownVm { .. } => ErrorCode::UnknownVm,
             Self::NotABackup { .. } => ErrorCode::InvalidValue,
             Self::UnknownWaitlistEntry { .. } => ErrorCode::UnknownWaitlistEntry,
+            Self::UnknownTicket { .. } => ErrorCode::UnknownTicket,
+            Self::UnknownDependency { .. } => ErrorCode::UnknownDependency,
+            Self::Ticket(refusal) => refusal.code(),
+            Self::TicketHeld { .. } => ErrorCode::TicketState,
+            Self::HasDependents { .. } => ErrorCode::HasDependents,
+            Self::VersionStale { .. } => ErrorCode::VersionStale,
+            Self::VmKeyLimited { .. } => ErrorCode::VmKeyLimited,
+            Self::IdempotencyMismatch { .. } => ErrorCode::IdempotencyMismatch,
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,
         }

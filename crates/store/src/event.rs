@@ -15,6 +15,28 @@ pub enum EventKind {
     KeyRevoked,
     /// Another key took a key's name. Body: `key`, `name`, `successor`.
     KeyRotated,
+    /// A ticket was made. Its record. Body of all of these: `ticket`, `actor`, `changes`, `attempt`.
+    TicketCreated,
+    /// Fields of a ticket changed.
+    TicketUpdated,
+    /// A ticket can be claimed from now on.
+    TicketReady,
+    /// An attempt at a ticket began.
+    TicketClaimed,
+    /// A ticket that this one depends on failed.
+    TicketBlocked,
+    /// An attempt was given back.
+    TicketReleased,
+    /// An attempt ended by itself: by its lease, its VM, or its time.
+    TicketLeaseExpired,
+    /// A ticket is done.
+    TicketCompleted,
+    /// A ticket was given up.
+    TicketFailed,
+    /// A ticket that failed is retried.
+    TicketReopened,
+    /// A ticket was deleted.
+    TicketDeleted,
     /// A VM was booted. Body: `vm`, `pid`.
     VmBooted,
     /// A VM ended. Body: `vm`, `pid`, `reason`.
@@ -23,8 +45,24 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: &'static [Self] =
-        &[Self::KeyCreated, Self::KeyRevoked, Self::KeyRotated, Self::VmBooted, Self::VmEnded];
+    pub const ALL: &'static [Self] = &[
+        Self::KeyCreated,
+        Self::KeyRevoked,
+        Self::KeyRotated,
+        Self::TicketCreated,
+        Self::TicketUpdated,
+        Self::TicketReady,
+        Self::TicketClaimed,
+        Self::TicketBlocked,
+        Self::TicketReleased,
+        Self::TicketLeaseExpired,
+        Self::TicketCompleted,
+        Self::TicketFailed,
+        Self::TicketReopened,
+        Self::TicketDeleted,
+        Self::VmBooted,
+        Self::VmEnded,
+    ];
 
     /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
@@ -32,6 +70,17 @@ impl EventKind {
             Self::KeyCreated => "key.created",
             Self::KeyRevoked => "key.revoked",
             Self::KeyRotated => "key.rotated",
+            Self::TicketCreated => "ticket.created",
+            Self::TicketUpdated => "ticket.updated",
+            Self::TicketReady => "ticket.ready",
+            Self::TicketClaimed => "ticket.claimed",
+            Self::TicketBlocked => "ticket.blocked",
+            Self::TicketReleased => "ticket.released",
+            Self::TicketLeaseExpired => "ticket.lease_expired",
+            Self::TicketCompleted => "ticket.completed",
+            Self::TicketFailed => "ticket.failed",
+            Self::TicketReopened => "ticket.reopened",
+            Self::TicketDeleted => "ticket.deleted",
             Self::VmBooted => "vm.booted",
             Self::VmEnded => "vm.ended",
         }

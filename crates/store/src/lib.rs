@@ -14,6 +14,7 @@ pub mod sqlite;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
+mod ticket;
 mod vm;
 mod waitlist;
 
@@ -33,5 +34,10 @@ pub use key::{
 pub use session::{NewSession, PresentedSession};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
+pub use ticket::{
+    Answered, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt,
+    ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketFilter, TicketHistoryPage,
+    TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
+};
 pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};

@@ -3,16 +3,24 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
-use skep_api::{AccountId, KeyId, waitlist::WaitlistEntry};
+use skep_api::{
+    AccountId, KeyId, TicketId,
+    tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
+    waitlist::WaitlistEntry,
+};
 use tokio::sync::broadcast;
 
 use crate::{
-    Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
-    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Event, GitCredential, JoinWaitlist, KeyPage,
-    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
-    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
-    RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, TrimHistory, Trimmed, VmRecord, WaitlistPage,
+    Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
+    ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, GitCredential, JoinWaitlist, KeyPage, KeyRecord,
+    KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession,
+    OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory, RecordBoots, RecordEnd,
+    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
+    TicketHistoryPage, TicketNews, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage,
+    WakeTicket,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -76,6 +84,37 @@ pub trait Store: Send + Sync {
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
     /// The VMs of all accounts that live, oldest first.
     async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
+
+    /// Makes tickets, all of them or none; fails with `UnknownAccount`, `UnknownDependency`, `IdempotencyMismatch`.
+    async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>>;
+    /// Changes a ticket, and answers its record; fails with `UnknownTicket`, `VersionStale`, `UnknownDependency`,
+    /// `VmKeyLimited`, and with `Ticket` where the rules say no.
+    async fn change_ticket(&self, command: ChangeTicket) -> Result<Ticket>;
+    /// Renews a lease; fails with `UnknownTicket`, and with `Ticket` where it is lost.
+    async fn beat_ticket(&self, command: BeatTicket) -> Result<Beat>;
+    /// Claims what is ready, which may be nothing; fails with `IdempotencyMismatch`. Two calls get different tickets.
+    async fn claim_tickets(&self, command: ClaimTickets) -> Result<Answered<ClaimedTickets>>;
+    /// Deletes a ticket; fails with `UnknownTicket`, `VersionStale`, `TicketHeld`, `HasDependents`.
+    async fn delete_ticket(&self, command: DeleteTicket) -> Result<DeletedTicket>;
+    /// Ends an attempt whose time is up, and tells whether it did.
+    async fn end_attempt(&self, command: EndAttempt) -> Result<bool>;
+    /// Says that a ticket's time has come, and tells whether it had.
+    async fn wake_ticket(&self, command: WakeTicket) -> Result<bool>;
+    /// A ticket of this account; fails with `UnknownTicket`.
+    async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket>;
+    /// A page of an account's tickets.
+    async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage>;
+    /// What happened to a ticket, also to one that was deleted; fails with `UnknownTicket`.
+    async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage>;
+    /// Why a ticket does not take its next step; fails with `UnknownTicket`.
+    async fn why_ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Why>;
+    /// The attempts of all accounts that go on.
+    async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
+    /// The tickets of all accounts that wait for their time.
+    async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>>;
+    /// Tells what timers and those who wait for work must know, once it is durable. Whoever falls behind is told that it
+    /// did, and reads what is open.
+    fn ticket_news(&self) -> broadcast::Receiver<TicketNews>;
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;

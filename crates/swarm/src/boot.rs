@@ -101,15 +101,26 @@ impl Booter {
         if failing.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let id = VmId::generate();
-        let restored = self.pool.restorer.restore(id, &order.template, Some(&order.env)).await;
-        let restored = restored.map_err(|error| not_booted(id, order, error))?;
+        let (id, restored) = match self.restore(order).await {
+            // One that hangs or dies says nothing of the next.
+            Err((_, error)) if error.is_of_one_vm() && !failing.load(Ordering::Relaxed) => {
+                self.restore(order).await
+            }
+            first => first,
+        }
+        .map_err(|(id, error)| not_booted(id, order, error))?;
         if let Err(error) = self.pool.restorer.keeper.commit(id).await {
             self.pool.restorer.clear_away(id).await;
             return Err(not_booted(id, order, error.into()));
         }
         let receipt = cold_receipt(&restored, order);
         Ok(Some(booted(account, order, restored, receipt, reservation)))
+    }
+
+    async fn restore(&self, order: &BootOrder) -> Result<(VmId, Restored), (VmId, Error)> {
+        let id = VmId::generate();
+        let restored = self.pool.restorer.restore(id, &order.template, Some(&order.env)).await;
+        restored.map(|restored| (id, restored)).map_err(|error| (id, error))
     }
 }
 

@@ -60,6 +60,11 @@ impl Error {
         self.code().kind()
     }
 
+    /// Whether a guest or its VMM failed, which says nothing of another VM.
+    pub(crate) fn is_of_one_vm(&self) -> bool {
+        matches!(self, Self::Guest(_) | Self::Engine(_))
+    }
+
     /// What a boot is refused with because of this. A guest's or a VMM's own code says nothing about the boot.
     fn code_of_boot(&self) -> ErrorCode {
         match self {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http::{HeaderName, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderName, Method, Request, Response, StatusCode, Uri, request::Parts};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::{Serialize, de::DeserializeOwned};
@@ -29,10 +29,13 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
 
 async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
-    let handler = match head.headers.get(GROUND) {
-        Some(ground) => handler.on(parse(ground.as_bytes())?)?,
-        None => handler,
-    };
+    match head.headers.get(GROUND) {
+        Some(ground) => handle(handler.on(parse(ground.as_bytes())?)?, head, body).await,
+        None => handle(handler, head, body).await,
+    }
+}
+
+async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<Answer, Failure> {
     let limit = handler.request_limit();
     let path: Vec<&str> = head.uri.path().trim_start_matches('/').split('/').collect();
     match (&head.method, path.as_slice()) {

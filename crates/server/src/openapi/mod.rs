@@ -83,6 +83,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("git", "Repositories of the workspace, or of a VM"),
         tag("exec", "Commands, on the server or inside VMs"),
         tag("server", "The server itself"),
+        tag("tickets", "Work: who does what, in which order, and what came of it"),
         tag("metrics", "What the server does, in figures"),
         tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),

@@ -110,6 +110,27 @@ refusals! {
     ChangeAccountRefused = [UnknownAccount, AccountProtected],
     /// Of an account that is deleted.
     DeleteAccountRefused = [UnknownAccount, AccountInUse, AccountProtected, SwarmUnavailable, ShuttingDown],
+    /// Of a ticket that shall be made.
+    CreateTicketRefused = [
+        VmKeyLimited, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
+    ],
+    /// Of tickets that shall be made.
+    CreateTicketsRefused = [
+        VmKeyLimited, Cycle, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
+    ],
+    /// Of a claim of whatever is ready.
+    ClaimRefused = [VmKeyLimited, IdempotencyInProgress, IdempotencyMismatch],
+    /// Of a ticket that is read.
+    TicketRefused = [UnknownTicket],
+    /// Of a ticket that is changed.
+    ChangeTicketRefused = [
+        UnknownTicket, VmKeyLimited, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState, Cycle, VersionStale,
+        FieldTooLarge, UnknownDependency,
+    ],
+    /// Of a beat.
+    BeatRefused = [UnknownTicket, ClaimLost, Superseded, LeaseLost, TicketState],
+    /// Of a ticket that is deleted.
+    DeleteTicketRefused = [UnknownTicket, VmKeyLimited, TicketState, HasDependents, VersionStale],
     /// Of a list that has two forms.
     FormRefused = [NotAcceptable],
     /// Of an entry of the waitlist.

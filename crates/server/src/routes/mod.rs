@@ -21,6 +21,7 @@ pub(crate) mod page;
 pub(crate) mod raw;
 pub(crate) mod session;
 pub(crate) mod swarm;
+pub(crate) mod tickets;
 pub(crate) mod waitlist;
 pub(crate) mod watch;
 pub(crate) mod whoami;

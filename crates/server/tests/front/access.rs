@@ -48,6 +48,7 @@ const fn asks(id: &'static str, query: &'static str, answer: Answer) -> Row {
 const OUTSIDE: Answer = Unknown(403, "path_outside_roots");
 const NO_VM: Answer = Unknown(503, "swarm_unavailable");
 const NO_KEY: Answer = Unknown(404, "unknown_key");
+const NO_TICKET: Answer = Unknown(404, "unknown_ticket");
 const NO_ACCOUNT: Answer = Unknown(404, "unknown_account");
 
 /// These servers have no swarm, so what is about a VM ends there; with VMs, `tests/separation.rs` goes on.
@@ -113,6 +114,16 @@ const ROWS: &[Row] = &[
     row("list_git_credentials", Done(200)),
     sends("set_git_credential", r#"{"host": "git.example.com", "token": "x"}"#, Done(201)),
     asks("remove_git_credential", "?host=git.example.com", Unknown(404, "unknown_credential")),
+    row("list_tickets", Done(200)),
+    sends("create_ticket", r#"{"title": "made"}"#, Done(201)),
+    sends("create_tickets", r#"{"tickets": [{"title": "made"}]}"#, Done(201)),
+    row("claim_tickets", Done(200)),
+    row("read_ticket", NO_TICKET),
+    sends("change_ticket", r#"{"title": "changed"}"#, NO_TICKET),
+    row("delete_ticket", NO_TICKET),
+    row("beat_ticket", NO_TICKET),
+    row("why_ticket", NO_TICKET),
+    row("ticket_history", NO_TICKET),
     row("list_audit", Done(200)),
     row("metrics", Done(200)),
     row("list_waitlist", Done(200)),
@@ -317,9 +328,12 @@ async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_t
 }
 
 /// The path of something that belongs to `default`, and of the same sort of thing that does not exist.
-fn foreign(path: &str, key: KeyId, account: &str) -> Option<(String, String)> {
+fn foreign(path: &str, key: KeyId, ticket: &str, account: &str) -> Option<(String, String)> {
     let (name, own, nobodys) = match path {
         path if path.contains("/keys/{id}") => ("{id}", key.to_string(), KeyId::generate().to_string()),
+        path if path.contains("/tickets/{id}") => {
+            ("{id}", ticket.to_owned(), skep_api::TicketId::generate().to_string())
+        }
         path if path.contains("/accounts/{id}") => {
             ("{id}", account.to_owned(), skep_api::AccountId::generate().to_string())
         }
@@ -336,9 +350,13 @@ async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
     let (_, key) = tenant(&skep, "acme").await;
     let (victim, record) = skep.key(&[Scope::SwarmRead]).await;
     let default = skep.account.id.to_string();
+    let ticket: Value = skep.post("/api/tickets", r#"{"title": "own"}"#).await.json().await.unwrap();
+    let ticket = ticket["id"].as_str().unwrap();
     let mut compared = 0;
     for operation in guarded(&skep).await {
-        let Some((own, nobodys)) = foreign(&operation.path, record.key.id, &default) else { continue };
+        let Some((own, nobodys)) = foreign(&operation.path, record.key.id, ticket, &default) else {
+            continue;
+        };
         let ask = async |path: &str| {
             let answer = operation.right_at(&skep, path).bearer_auth(&key).send().await.unwrap();
             refused(answer).await

@@ -158,9 +158,12 @@ fn needed(operation: &Operation) -> Vec<&'static str> {
     if described.get("requestBody").is_some() {
         needed.extend(["malformed_body", "invalid_value", "body_too_large", "not_json"]);
     }
-    for (segment, code) in
-        [("{pid}", "unknown_vm"), ("/keys/{id}", "unknown_key"), ("/accounts/{id}", "unknown_account")]
-    {
+    for (segment, code) in [
+        ("{pid}", "unknown_vm"),
+        ("/keys/{id}", "unknown_key"),
+        ("/tickets/{id}", "unknown_ticket"),
+        ("/accounts/{id}", "unknown_account"),
+    ] {
         needed.extend(path.contains(segment).then_some(code));
     }
     needed

@@ -72,6 +72,15 @@ fn helper(workspaces: std::path::PathBuf) -> StartHelper {
     })
 }
 
+async fn open_store(data: &TempDir, metrics: &Metrics) -> Arc<dyn Store> {
+    let settings = SqliteSettings {
+        observer: Arc::new(metrics.clone()),
+        busy_timeout: BUSY_TIMEOUT,
+        ..SqliteSettings::at(data.path().join("skep.db"))
+    };
+    Arc::new(SqliteStore::open(settings).await.unwrap())
+}
+
 impl Skep {
     pub(crate) async fn start() -> Self {
         Self::start_with(Options::default()).await
@@ -82,13 +91,7 @@ impl Skep {
         let Options { limits, proxies, tls, git_allow, restart } = options;
         let data = tempfile::tempdir().unwrap();
         let metrics = Metrics::default();
-        let settings = SqliteSettings {
-            observer: Arc::new(metrics.clone()),
-            busy_timeout: BUSY_TIMEOUT,
-            ..SqliteSettings::at(data.path().join("skep.db"))
-        };
-        let store = SqliteStore::open(settings).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(store);
+        let store = open_store(&data, &metrics).await;
         let root = data.path().join("workspaces/default");
         std::fs::create_dir_all(&root).unwrap();
         let command = EnsureDefaultAccount { roots: vec![root.display().to_string()], at: Timestamp::now() };

@@ -25,5 +25,6 @@ mod routes;
 mod session;
 mod store_faults;
 mod streams;
+mod tickets;
 mod transport;
 mod waitlist;

@@ -21,13 +21,23 @@ pub(super) struct NewEvent<'a> {
     pub(super) request_id: Option<&'a str>,
 }
 
+/// Writes an event of a ticket, which its history finds by that.
+pub(super) fn append_of(connection: &Connection, ticket: &str, event: &NewEvent<'_>) -> Result<(), Fault> {
+    insert(connection, Some(ticket), event)
+}
+
 /// Writes an event, in the transaction of the change that it tells of.
 pub(super) fn append(connection: &Connection, event: &NewEvent<'_>) -> Result<(), Fault> {
+    insert(connection, None, event)
+}
+
+fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -> Result<(), Fault> {
     change(
         connection,
-        "INSERT INTO events (epoch, account, type, body, at, request_id)
-         VALUES ((SELECT value FROM meta WHERE name = 'epoch'), :account, :type, :body, :at, :request_id)",
+        "INSERT INTO events (epoch, account, type, body, at, request_id, ticket)
+         VALUES ((SELECT value FROM meta WHERE name = 'epoch'), :account, :type, :body, :at, :request_id, :ticket)",
         named_params! {
+            ":ticket": ticket,
             ":account": event.account.to_string(),
             ":type": event.kind.as_str(),
             ":body": json(&event.body)?,
@@ -46,7 +56,7 @@ pub(super) fn after(connection: &Connection, sequence: u64, limit: u32) -> Resul
     all(connection, sql, params![sequence, limit], decode)
 }
 
-fn decode(row: &Row<'_>) -> Result<Event, Fault> {
+pub(super) fn decode(row: &Row<'_>) -> Result<Event, Fault> {
     Ok(Event {
         sequence: row.number("sequence")?,
         epoch: row.plain("epoch")?,

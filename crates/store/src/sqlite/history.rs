@@ -5,6 +5,7 @@ use rusqlite::{Connection, params};
 use super::{
     columns::{Columns, broken, change, millis, one},
     fault::Fault,
+    tickets,
 };
 use crate::{TrimHistory, Trimmed};
 
@@ -36,6 +37,7 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
                    WHERE sequence IN (SELECT sequence FROM events ORDER BY sequence LIMIT ?1) AND at < ?2";
         change(connection, sql, params![command.batch, millis(command.before)])?
     };
+    tickets::forget(connection, command.before, command.batch)?;
     Ok(Trimmed { entries: entries as u64, events: events as u64 })
 }
 

@@ -8,11 +8,14 @@ use super::{
     fault::Fault,
     file::DatabaseFile,
     migrations::{self, KNOWN},
+    tickets,
 };
 use crate::{Error, Result};
 
 /// Faults of a damaged database that are told; the first ones tell enough.
 const MOST_PROBLEMS: u32 = 5;
+/// The version since which there are tickets.
+const TICKETS: i64 = 5;
 
 /// What a look at a database found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,9 @@ pub(super) fn look(path: &Path, patience: Duration) -> std::result::Result<Inspe
     if problems.is_empty() && (1..=KNOWN).contains(&version) {
         problems.extend(foreign_parts(&connection, version)?);
         problems.extend(dangling(&connection)?);
+        if version >= TICKETS {
+            problems.extend(tickets::counters(&connection)?);
+        }
     }
     Ok(Inspection { version, known: KNOWN, problems })
 }

@@ -11,6 +11,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0002_accounts_are_deleted.sql")),
     M::up(include_str!("migrations/0003_waitlist.sql")),
     M::up(include_str!("migrations/0004_audit_sessions.sql")),
+    M::up(include_str!("migrations/0005_tickets.sql")),
     M::up(include_str!("migrations/0006_git_credentials.sql")),
 ];
 

@@ -19,6 +19,7 @@ mod readers;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod tickets;
 mod vms;
 mod waitlist;
 mod writer;
@@ -32,9 +33,14 @@ pub use self::{
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use rusqlite::Connection;
 use skep_accounts::{KeyHash, SessionHash};
-use skep_api::{AccountId, KeyId, WaitlistId, waitlist::WaitlistEntry};
+use skep_api::{
+    AccountId, KeyId, TicketId, WaitlistId,
+    tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
+    waitlist::WaitlistEntry,
+};
 use tokio::sync::broadcast;
 
 use self::{
@@ -42,19 +48,24 @@ use self::{
     file::DatabaseFile,
     known_keys::{Commits, Known, KnownKeys},
     readers::Readers,
+    tickets::{TicketIds, Told},
     writer::Writer,
 };
 use crate::{
-    Account, AccountDeleted, AccountPage, AuditPage, Cause, ChangeAccount, ChangeVm, CommitObserver,
-    CreateAccount, DeleteAccount, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
-    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist,
-    NewAuditEntry, NewKey, NewSession, PresentedKey, PresentedSession, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
-    Store, TrimHistory, Trimmed, VmRecord, WaitlistPage,
+    Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
+    ChangeTicket, ChangeVm, ClaimTickets, CommitObserver, CreateAccount, CreateTickets, DeleteAccount,
+    DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
+    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets,
+    ListWaitlist, NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey, PresentedSession,
+    ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage, TicketNews, TicketPage,
+    TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
 const REVOCATIONS: usize = 1024;
+/// News of tickets that may wait for a listener; one that falls behind further reads all that is open.
+const NEWS: usize = 16_384;
 
 /// Where the database is, and how patient it is.
 #[derive(Debug, Clone)]
@@ -82,6 +93,8 @@ pub struct SqliteStore {
     known_keys: KnownKeys,
     path: PathBuf,
     revocations: broadcast::Sender<KeyId>,
+    ticket_ids: Arc<TicketIds>,
+    ticket_news: broadcast::Sender<TicketNews>,
 }
 
 impl SqliteStore {
@@ -106,7 +119,16 @@ impl SqliteStore {
         let (known_keys, path) = (KnownKeys::new(&file, commits.clone())?, file.path().to_owned());
         let writer = Writer::start(connection, Arc::clone(&file), Arc::new(commits))?;
         let revocations = broadcast::channel(REVOCATIONS).0;
-        Ok(Self { writer, readers: Readers::new(file), known_keys, path, revocations })
+        let (ticket_ids, ticket_news) = (Arc::default(), broadcast::channel(NEWS).0);
+        Ok(Self {
+            writer,
+            readers: Readers::new(file),
+            known_keys,
+            path,
+            revocations,
+            ticket_ids,
+            ticket_news,
+        })
     }
 
     /// Carries out a command that revokes keys, and tells whoever listens of them.
@@ -115,13 +137,38 @@ impl SqliteStore {
         command: impl FnOnce(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
     ) -> Result<T> {
         let listeners = self.revocations.clone();
-        let tell = move |(_, revoked): &(T, Vec<KeyId>)| {
-            for id in revoked {
-                // That nobody listens is no fault.
-                let _ = listeners.send(*id);
-            }
+        let tell = move |(_, revoked): &(T, Vec<KeyId>)| spread(&listeners, revoked);
+        Ok(self.writer.run_then(command, tell).await?.0)
+    }
+
+    /// Carries out a command on tickets, and tells whoever listens what came of it.
+    async fn tell<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&Connection) -> std::result::Result<Told<T>, Fault> + Send + 'static,
+    ) -> Result<T> {
+        let listeners = self.ticket_news.clone();
+        let tell = move |(_, news): &Told<T>| spread(&listeners, news);
+        Ok(self.writer.run_then(command, tell).await?.0)
+    }
+
+    /// The same for a VM's end, which ends keys and attempts too.
+    async fn end<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(&Connection) -> std::result::Result<(T, vms::Endings), Fault> + Send + 'static,
+    ) -> Result<T> {
+        let (revocations, listeners) = (self.revocations.clone(), self.ticket_news.clone());
+        let tell = move |(_, endings): &(T, vms::Endings)| {
+            spread(&revocations, &endings.keys);
+            spread(&listeners, &endings.tickets);
         };
         Ok(self.writer.run_then(command, tell).await?.0)
+    }
+}
+
+/// Tells whoever listens. That nobody does is no fault.
+fn spread<T: Clone>(listeners: &broadcast::Sender<T>, news: &[T]) {
+    for one in news {
+        let _ = listeners.send(one.clone());
     }
 }
 
@@ -250,15 +297,72 @@ impl Store for SqliteStore {
     }
 
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
-        self.revoke(move |c| vms::record_end(c, &command)).await
+        self.end(move |c| vms::record_end(c, &command)).await
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
-        self.revoke(move |c| vms::end_vms(c, &command)).await
+        self.end(move |c| vms::end_vms(c, &command)).await
     }
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
         self.readers.run(vms::alive).await
+    }
+
+    async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>> {
+        let ids = Arc::clone(&self.ticket_ids);
+        self.tell(move |c| tickets::create(c, &ids, &command)).await
+    }
+
+    async fn change_ticket(&self, command: ChangeTicket) -> Result<Ticket> {
+        self.tell(move |c| tickets::change(c, &command)).await
+    }
+
+    async fn beat_ticket(&self, command: BeatTicket) -> Result<Beat> {
+        self.tell(move |c| tickets::beat(c, &command)).await
+    }
+
+    async fn claim_tickets(&self, command: ClaimTickets) -> Result<Answered<ClaimedTickets>> {
+        self.tell(move |c| tickets::claim(c, &command)).await
+    }
+
+    async fn delete_ticket(&self, command: DeleteTicket) -> Result<DeletedTicket> {
+        self.tell(move |c| tickets::delete(c, &command)).await
+    }
+
+    async fn end_attempt(&self, command: EndAttempt) -> Result<bool> {
+        self.tell(move |c| tickets::end_attempt(c, &command)).await
+    }
+
+    async fn wake_ticket(&self, command: WakeTicket) -> Result<bool> {
+        self.tell(move |c| tickets::wake(c, &command)).await
+    }
+
+    async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket> {
+        self.readers.run(move |c| tickets::read(c, account, id, at)).await
+    }
+
+    async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage> {
+        self.readers.run(move |c| tickets::list(c, &query)).await
+    }
+
+    async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage> {
+        self.readers.run(move |c| tickets::history(c, &query)).await
+    }
+
+    async fn why_ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Why> {
+        self.readers.run(move |c| tickets::why(c, account, id, at)).await
+    }
+
+    async fn open_attempts(&self) -> Result<Vec<OpenAttempt>> {
+        self.readers.run(tickets::open_attempts).await
+    }
+
+    async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>> {
+        self.readers.run(tickets::waiting).await
+    }
+
+    fn ticket_news(&self) -> broadcast::Receiver<TicketNews> {
+        self.ticket_news.subscribe()
     }
 
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {

@@ -7,6 +7,7 @@ use skep_api::{ErrorCode, swarm::EndReason};
 use tempfile::TempDir;
 
 use super::*;
+use crate::TicketFilter;
 use crate::suite::{admin_key, all_events, boot, booted, default_account, end, new_key, revocation};
 
 async fn fresh() -> (TempDir, Arc<dyn Store>) {
@@ -254,4 +255,66 @@ async fn what_was_read_before_a_commit_is_not_kept_after_it() {
     let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("the old record was kept") };
     known.keep(new.hash, old, version);
     assert!(matches!(known.look_up(&new.hash), Known::Key(_)), "what is kept is found");
+}
+
+/// Tells what a page costs with so many tickets.
+async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
+    for ready in [None, Some(true)] {
+        let filter = TicketFilter { ready, ..TicketFilter::default() };
+        let (sort, at) = (crate::TicketSort::Priority, crate::suite::moment(1));
+        let query = ListTickets { account, filter, sort, limit: 500, after: None, at };
+        let mut best = Duration::MAX;
+        for _ in 0..10 {
+            let begun = std::time::Instant::now();
+            store.list_tickets(query.clone()).await.unwrap();
+            best = best.min(begun.elapsed());
+        }
+        println!("a page of 500 with {count} tickets, ready {ready:?}: {best:?}");
+    }
+}
+
+/// What pages, dependents and claims cost, on whatever machine this is.
+#[tokio::test]
+#[ignore = "it measures, and asserts nothing"]
+async fn what_many_tickets_cost() {
+    use std::time::Instant;
+
+    use skep_tickets::Needed;
+
+    use crate::suite::tickets::{change, claims, completion, creation, made, new_ticket};
+
+    let total: usize =
+        std::env::var("SKEP_TICKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let (_folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let first = made(&*store, account, vec![]).await;
+    for count in [1_000, total] {
+        let begun = Instant::now();
+        for _ in 0..count / 1_000 {
+            let many = (0..1_000).map(|_| new_ticket("a", vec![])).collect();
+            store.create_tickets(creation(account, many)).await.unwrap();
+        }
+        println!("{count} tickets were made in {:?}", begun.elapsed());
+        page_cost(&*store, account, count).await;
+    }
+    for _ in 0..10 {
+        let many = (0..1_000).map(|_| new_ticket("a", vec![Needed::Ticket(first)])).collect();
+        store.create_tickets(creation(account, many)).await.unwrap();
+    }
+    let begun = Instant::now();
+    store.change_ticket(change(account, first, completion(None))).await.unwrap();
+    println!("a prerequisite of 10,000 was completed in {:?}", begun.elapsed());
+    let begun = Instant::now();
+    let mut agents = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let store = Arc::clone(&store);
+        agents.spawn(async move {
+            for _ in 0..20 {
+                let claimed = store.claim_tickets(claims(account, "a", 1)).await.unwrap().answer.tickets;
+                store.change_ticket(change(account, claimed[0].id, completion(Some(1)))).await.unwrap();
+            }
+        });
+    }
+    agents.join_all().await;
+    println!("{:.0} claims and completions a second", 1_280.0 / begun.elapsed().as_secs_f64());
 }

@@ -9,9 +9,20 @@ use super::{
     columns::{self, Columns, all, broken, change, millis, one, signed},
     events::{self, NewEvent},
     fault::Fault,
-    keys,
+    keys, tickets,
 };
-use crate::{ChangeVm, EndVms, Ended, Error, EventKind, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+use crate::{
+    ChangeVm, EndVms, Ended, Error, EventKind, RecordBoots, RecordEnd, TicketNews, VmBooted, VmEnd, VmRecord,
+};
+
+/// What ended with VMs.
+#[derive(Debug, Default)]
+pub(super) struct Endings {
+    /// Keys that were bound to them.
+    pub(super) keys: Vec<KeyId>,
+    /// What became of the tickets that they held.
+    pub(super) tickets: Vec<TicketNews>,
+}
 
 /// Records VMs that were booted together.
 pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Result<(), Fault> {
@@ -70,8 +81,8 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
     found.filter(|_| changed == 1).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
 }
 
-/// Records a VM's end, if it lives, and gives the keys that were revoked with it.
-pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Vec<KeyId>), Fault> {
+/// Records a VM's end, if it lives, and gives what ended with it.
+pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), Fault> {
     let ended = change(
         connection,
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
@@ -79,7 +90,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
     )?;
     let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
     let record = found.ok_or(Error::UnknownVm { vm: command.vm })?;
-    let mut revoked = Vec::new();
+    let mut endings = Endings::default();
     if ended == 1 {
         let event = NewEvent {
             account: record.vm.account,
@@ -89,27 +100,27 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
             request_id: command.request_id.as_deref(),
         };
         events::append(connection, &event)?;
-        revoked = keys::revoke_bound(connection, command.vm, command.at, command.request_id.as_deref())?;
+        let (vm, at, request_id) = (command.vm, command.at, command.request_id.as_deref());
+        endings.keys = keys::revoke_bound(connection, vm, at, request_id)?;
+        endings.tickets = tickets::of_ended_vm(connection, vm, command.reason, at, request_id)?;
     }
-    Ok((Ended { record, first: ended == 1 }, revoked))
+    Ok((Ended { record, first: ended == 1 }, endings))
 }
 
-/// Records the end of those of these VMs that live, and gives the keys that were revoked with them.
-pub(super) fn end_vms(
-    connection: &Connection,
-    command: &EndVms,
-) -> Result<(Vec<VmRecord>, Vec<KeyId>), Fault> {
-    let (mut ended, mut revoked) = (Vec::new(), Vec::new());
+/// Records the end of those of these VMs that live, and gives what ended with them.
+pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), Fault> {
+    let (mut ended, mut endings) = (Vec::new(), Endings::default());
     for vm in &command.vms {
         let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
         if one(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
             let end = RecordEnd { vm: *vm, reason: command.reason, at: command.at, request_id: None };
-            let (one, keys) = record_end(connection, &end)?;
+            let (one, with_it) = record_end(connection, &end)?;
             ended.push(one.record);
-            revoked.extend(keys);
+            endings.keys.extend(with_it.keys);
+            endings.tickets.extend(with_it.tickets);
         }
     }
-    Ok((ended, revoked))
+    Ok((ended, endings))
 }
 
 /// The VMs that live, oldest first.

@@ -15,6 +15,8 @@ pub mod git;
 pub mod keys;
 pub mod rotation;
 pub mod sessions;
+pub mod ticket_races;
+pub mod tickets;
 pub mod vms;
 pub mod waitlist;
 
@@ -71,6 +73,20 @@ macro_rules! store_suite {
             vms::a_start_ends_those_that_it_lost,
             git::a_host_has_one_credential_of_an_account,
             git::credentials_end_with_their_account,
+            tickets::a_graph_is_kept_as_it_was_made,
+            tickets::what_is_refused_leaves_nothing,
+            tickets::whoever_listens_is_told_what_times_and_waiters_need,
+            tickets::a_time_that_comes_is_said_once,
+            tickets::only_the_time_that_was_set_last_ends_an_attempt,
+            tickets::tickets_end_with_their_vms,
+            tickets::ten_thousand_wait_for_one_and_are_ready_once,
+            tickets::a_deleted_ticket_leaves_its_history,
+            tickets::a_named_request_has_its_effect_once_for_a_day,
+            ticket_races::one_of_many_claims_wins,
+            ticket_races::claims_at_once_get_different_tickets,
+            ticket_races::a_completion_and_the_end_of_its_lease_never_both_end_an_attempt,
+            ticket_races::changes_at_once_make_no_cycle,
+            ticket_races::the_last_prerequisites_at_once_make_it_ready_once,
             waitlist::who_joins_is_listed_newest_first,
             waitlist::an_address_is_listed_once_with_what_it_said_first,
             waitlist::pages_of_the_waitlist_hold_everybody_once,

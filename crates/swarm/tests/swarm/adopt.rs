@@ -41,7 +41,7 @@ async fn what_only_the_store_knows_or_does_not_answer_is_lost() {
     let ground = Ground::new().await;
     let vms = ground.boot(2).await.unwrap().vms;
     ground.keeper(|keeper| keeper.forget(vms[0].id));
-    ground.keeper(|keeper| keeper.guests_hang_up = true);
+    ground.keeper(|keeper| keeper.guests_hang_up = usize::MAX);
     let ground = ground.restart().await;
     let mut ends = ground.store.ends();
     ends.sort_by_key(|(vm, _)| *vm);

@@ -39,7 +39,8 @@ pub(crate) struct Keeper {
     pub(crate) launched: usize,
     pub(crate) launches_until_refusal: Option<usize>,
     pub(crate) hands_over_too_little: bool,
-    pub(crate) guests_hang_up: bool,
+    /// So many guests from now on hang up.
+    pub(crate) guests_hang_up: usize,
     pub(crate) refuses_ends: bool,
     pub(crate) goes_away: bool,
     pub(crate) refuses_commits: bool,
@@ -215,7 +216,12 @@ async fn keep(end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
                 answerer.answer(Answer::Committed, &[]).await.unwrap();
             }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
-            Request::Usage { .. } | Request::Tls { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+            Request::Usage { .. }
+            | Request::Tls { .. }
+            | Request::Helper
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
 }
@@ -224,7 +230,7 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
     let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
     let (launched, pidfd) = {
         let mut keeper = keeper.lock().unwrap();
-        let hang_up = keeper.guests_hang_up;
+        let hang_up = keeper.guests_hang_up > 0;
         let vmm = keeper.vmms.get_mut(&vm).unwrap();
         vmm.guest = (!hang_up).then(|| play_guest(guest));
         vmm._streams = [m, c];
@@ -245,7 +251,9 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
         let mut keeper = keeper.lock().unwrap();
         keeper.launched += 1;
         let refused = keeper.launches_until_refusal.is_some_and(|until| keeper.launched > until);
-        (refused, keeper.guests_hang_up, keeper.hands_over_too_little)
+        let hang_up = keeper.guests_hang_up > 0;
+        keeper.guests_hang_up = keeper.guests_hang_up.saturating_sub(1);
+        (refused, hang_up, keeper.hands_over_too_little)
     };
     if refused {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: no"));

@@ -44,11 +44,19 @@ async fn a_launch_that_cannot_be_unpacked_leaves_no_vm_with_the_keeper() {
 #[tokio::test]
 async fn a_vmm_that_dies_while_it_boots_is_told_without_its_inside() {
     let ground = Ground::new().await;
-    ground.keeper(|keeper| keeper.guests_hang_up = true);
+    ground.keeper(|keeper| keeper.guests_hang_up = usize::MAX);
     let failure = Failure::from(ground.boot(3).await.unwrap_err());
     assert_eq!(failure.code, ErrorCode::BootFailed, "{failure}");
     assert!(failure.message.contains("none of this boot is left"), "{failure}");
     ground.holds_nothing().await;
+}
+
+#[tokio::test]
+async fn a_vm_that_does_not_come_up_is_replaced_once() {
+    let ground = Ground::new().await;
+    ground.keeper(|keeper| keeper.guests_hang_up = 1);
+    assert_eq!(ground.boot(1).await.unwrap().vms.len(), 1);
+    assert_eq!((ground.keeper(|keeper| keeper.launched), ground.count().await), (2, 1));
 }
 
 #[tokio::test]

@@ -9,15 +9,23 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
-use skep_api::{AccountId, KeyId, VmId, swarm::EndReason, waitlist::WaitlistEntry};
+use skep_api::{
+    AccountId, KeyId, TicketId, VmId,
+    swarm::EndReason,
+    tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
+    waitlist::WaitlistEntry,
+};
 use skep_store::{
-    Account, AccountDeleted, AccountPage, AuditPage, ChangeAccount, ChangeVm, CreateAccount, DeleteAccount,
-    EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, GitCredential, JoinWaitlist, KeyPage,
-    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListWaitlist, NewAuditEntry, NewKey, NewSession,
-    PresentedKey, PresentedSession, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
-    RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, Store, TrimHistory, Trimmed, VmBooted, VmEnd,
-    VmRecord, WaitlistPage,
+    Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
+    ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, GitCredential, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey,
+    NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory, RecordBoots, RecordEnd,
+    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
+    Store, TicketHistoryPage, TicketNews, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord,
+    WaitingTicket, WaitlistPage, WakeTicket,
 };
 use tokio::sync::broadcast;
 
@@ -178,6 +186,48 @@ impl Store for Records {
         unreachable!()
     }
     async fn end_session(&self, _: SessionHash) -> Result<bool> {
+        unreachable!()
+    }
+    async fn create_tickets(&self, _: CreateTickets) -> Result<Answered<CreatedTickets>> {
+        unreachable!()
+    }
+    async fn change_ticket(&self, _: ChangeTicket) -> Result<Ticket> {
+        unreachable!()
+    }
+    async fn beat_ticket(&self, _: BeatTicket) -> Result<Beat> {
+        unreachable!()
+    }
+    async fn claim_tickets(&self, _: ClaimTickets) -> Result<Answered<ClaimedTickets>> {
+        unreachable!()
+    }
+    async fn delete_ticket(&self, _: DeleteTicket) -> Result<DeletedTicket> {
+        unreachable!()
+    }
+    async fn end_attempt(&self, _: EndAttempt) -> Result<bool> {
+        unreachable!()
+    }
+    async fn wake_ticket(&self, _: WakeTicket) -> Result<bool> {
+        unreachable!()
+    }
+    async fn ticket(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<Ticket> {
+        unreachable!()
+    }
+    async fn list_tickets(&self, _: ListTickets) -> Result<TicketPage> {
+        unreachable!()
+    }
+    async fn ticket_history(&self, _: ReadTicketHistory) -> Result<TicketHistoryPage> {
+        unreachable!()
+    }
+    async fn why_ticket(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<Why> {
+        unreachable!()
+    }
+    async fn open_attempts(&self) -> Result<Vec<OpenAttempt>> {
+        unreachable!()
+    }
+    async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>> {
+        unreachable!()
+    }
+    fn ticket_news(&self) -> broadcast::Receiver<TicketNews> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {

@@ -1,0 +1,114 @@
+//! A ticket that changes, and its end.
+
+use axum::{Json, extract::State};
+use http::HeaderMap;
+use serde::Deserialize;
+use skep_api::tickets::{ChangeTicket, DeletedTicket, Ticket};
+use skep_tickets::{edits, transition};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{TicketDesk, Versioned, call_of, expected, ticket_id};
+use crate::{
+    body::Body,
+    error::Refusal,
+    extract::{Call, Caller, NoParameters, NoVmKey, Query, Segment, TicketsWrite},
+    openapi::refusals::{ChangeTicketRefused, DeleteTicketRefused},
+    routes::Answer,
+};
+
+/// Change a ticket
+///
+/// Its fields, or where it stands: `status` `in_progress` or an `assignee` alone claims it, with exactly one winner;
+/// `completed` and `failed` finish it; `pending` or the assignee null gives it back or retries it. A caller that names its
+/// `attempt` never overwrites the work of a later one. What is absent stays.
+#[utoipa::path(
+    patch, path = "/api/tickets/{id}", tag = "tickets", operation_id = "change_ticket",
+    security(("bearer" = ["tickets:write"])),
+    params(
+        ("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that the ticket must have: else 412"),
+    ),
+    request_body(content = inline(Option<ChangeTicket>), example = json!({"status": "in_progress", "assignee": "agent-7", "lease_ms": 120_000})),
+    responses(
+        (status = 200, description = "The record", body = Ticket, headers(("ETag" = String, description = "The version, in quotes"))),
+        ChangeTicketRefused,
+    )
+)]
+pub(super) async fn change(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsWrite>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+    headers: HeaderMap,
+    Body(request): Body<ChangeTicket>,
+) -> Result<Versioned, Refusal> {
+    let expected = expected(&headers)?;
+    let edits = edits(&request)?;
+    let transition = transition(&request, &caller.key.name)?;
+    let id = ticket_id(&id)?;
+    call.trail.acts_on(id);
+    let command = skep_store::ChangeTicket { call: call_of(&caller, &call), id, expected, edits, transition };
+    Ok(Versioned(desk.store.change_ticket(command).await?))
+}
+
+/// What becomes of the tickets that depend on one that is deleted.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Dependents {
+    /// They depend on it no longer.
+    Detach,
+    /// They are deleted too, with their own.
+    Delete,
+}
+
+/// How a ticket is deleted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Deletion {
+    /// Whether it is deleted while somebody holds it; false unless given.
+    force: Option<bool>,
+    /// What becomes of unfinished tickets that depend on it: `detach` takes it out of their dependencies, `delete` deletes
+    /// them too. Unless given, it is not deleted while there are any.
+    #[param(inline)]
+    dependents: Option<Dependents>,
+}
+
+/// Delete a ticket
+///
+/// Its history stays. While somebody holds it, it is deleted with `force=true` only.
+#[utoipa::path(
+    delete, path = "/api/tickets/{id}", tag = "tickets", operation_id = "delete_ticket",
+    security(("bearer" = ["tickets:write"])),
+    params(
+        ("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that the ticket must have: else 412"),
+        Deletion,
+    ),
+    responses(
+        (status = 200, description = "It was deleted", body = DeletedTicket),
+        DeleteTicketRefused,
+    )
+)]
+pub(super) async fn delete(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsWrite>,
+    _: NoVmKey,
+    Segment(id): Segment,
+    Query(deletion): Query<Deletion>,
+    call: Call,
+    headers: HeaderMap,
+) -> Answer<DeletedTicket> {
+    let expected = expected(&headers)?;
+    let id = ticket_id(&id)?;
+    call.trail.acts_on(id);
+    let dependents = match deletion.dependents {
+        None => skep_store::Dependents::Refuse,
+        Some(Dependents::Detach) => skep_store::Dependents::Detach,
+        Some(Dependents::Delete) => skep_store::Dependents::Delete,
+    };
+    let force = deletion.force == Some(true);
+    let command = skep_store::DeleteTicket { call: call_of(&caller, &call), id, expected, force, dependents };
+    Ok(Json(desk.store.delete_ticket(command).await?))
+}

@@ -1,0 +1,133 @@
+//! Claims of whatever is ready, and beats.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use skep_api::{
+    keys::Key,
+    tickets::{Beat, ClaimTickets, ClaimedTickets, Heartbeat},
+};
+use skep_store::Answered;
+use skep_tickets::{claim_order, heartbeat};
+use tokio::time::{Instant, sleep_until};
+
+use super::{TicketDesk, answered, call_of, ticket_id};
+use crate::{
+    body::{Body, Object},
+    error::Refusal,
+    extract::{Call, Caller, NoParameters, NoVmKey, Query, Segment, TicketsWrite},
+    key_watch::key_lost,
+    openapi::refusals::{BeatRefused, ClaimRefused},
+    routes::Answer,
+    tickets::named_once,
+};
+
+/// Claim tickets
+///
+/// Picks what is ready and claims it in one step: most urgent first, then oldest first. Two calls get different tickets.
+/// Where there is none, it waits for `wait_ms`, and answers as soon as there is one.
+#[utoipa::path(
+    post, path = "/api/tickets/claim", tag = "tickets", operation_id = "claim_tickets",
+    security(("bearer" = ["tickets:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
+    request_body(content = inline(Option<ClaimTickets>), example = json!({"assignee": "agent-7", "lease_ms": 120_000, "wait_ms": 30_000})),
+    responses(
+        (status = 200, description = "What was claimed; maybe nothing", body = ClaimedTickets, headers(
+            ("Idempotent-Replayed" = Option<String>, description = "`true` where this is the answer of an earlier request")
+        )),
+        ClaimRefused,
+    )
+)]
+pub(super) async fn claim(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsWrite>,
+    _: NoVmKey,
+    _: Query<NoParameters>,
+    call: Call,
+    headers: HeaderMap,
+    object: Object,
+) -> Result<Response, Refusal> {
+    let once = named_once(&headers, "/api/tickets/claim", &object)?;
+    let order = claim_order(&object.read::<ClaimTickets>()?, &caller.key.name)?;
+    let _begun = desk.under_way.begin(caller.account.id, once.as_ref())?;
+    let command = skep_store::ClaimTickets {
+        call: call_of(&caller, &call),
+        assignee: order.assignee,
+        count: order.count,
+        lease: order.lease,
+        priorities: order.priorities,
+        once,
+    };
+    let claimed = desk.claim_within(command, order.wait, &caller.key).await?;
+    if let [first, ..] = claimed.answer.tickets.as_slice() {
+        call.trail.acts_on(first.id);
+    }
+    Ok(answered(StatusCode::OK, claimed, |claimed| Json(claimed).into_response()))
+}
+
+impl TicketDesk {
+    /// Claims as soon as there is something, or answers nothing when the time is over, or the server shall end.
+    async fn claim_within(
+        mut self,
+        mut command: skep_store::ClaimTickets,
+        wait: Duration,
+        key: &Key,
+    ) -> Result<Answered<ClaimedTickets>, Refusal> {
+        let until = Instant::now() + wait;
+        let signal = self.waiters.of(command.call.account);
+        let mut last = wait.is_zero();
+        let mut lost = std::pin::pin!(key_lost(Arc::clone(&self.store), key.clone()));
+        loop {
+            // Before the look: what becomes ready after it wakes us.
+            let mut woken = std::pin::pin!(signal.notified());
+            woken.as_mut().enable();
+            command.call.at = Timestamp::now();
+            let claimed = self.store.claim_tickets(command.clone()).await?;
+            if last || !claimed.answer.tickets.is_empty() {
+                return Ok(claimed);
+            }
+            tokio::select! {
+                () = woken => {}
+                () = sleep_until(until) => last = true,
+                _ = self.stopping.wait_for(|stopping| *stopping) => last = true,
+                failure = &mut lost => return Err(failure.into()),
+            }
+        }
+    }
+}
+
+/// Send a heartbeat
+///
+/// Renews the lease of whoever holds the ticket. A 409 says that it is lost: stop working; what is done can still be
+/// reported with its `attempt`, unless somebody else claimed the ticket since. A beat is no event and no new version.
+#[utoipa::path(
+    post, path = "/api/tickets/{id}/heartbeat", tag = "tickets", operation_id = "beat_ticket",
+    security(("bearer" = ["tickets:write"])),
+    params(("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000")),
+    request_body(content = inline(Option<Heartbeat>), example = json!({"attempt": 1, "progress": "120 of 300 files"})),
+    responses(
+        (status = 200, description = "How long it holds now", body = Beat),
+        BeatRefused,
+    )
+)]
+pub(super) async fn beat(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsWrite>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(request): Body<Heartbeat>,
+) -> Answer<Beat> {
+    let beat = heartbeat(&request)?;
+    let id = ticket_id(&id)?;
+    call.trail.acts_on(id);
+    let command =
+        skep_store::BeatTicket { call: call_of(&caller, &call), id, beat, progress: request.progress };
+    Ok(Json(desk.store.beat_ticket(command).await?))
+}

@@ -1,0 +1,174 @@
+//! Lists of tickets: filters, orders, and cursors that belong to them.
+
+use std::{fmt::Display, str::FromStr};
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use skep_api::{AccountId, ErrorCode, Failure, TicketId, tickets::TicketList};
+use skep_store::{ListTickets, TicketFilter, TicketPosition, TicketSort};
+use utoipa::{IntoParams, ToSchema};
+
+use super::TicketDesk;
+use crate::{
+    extract::{Caller, Query, TicketsRead},
+    routes::Answer,
+};
+
+/// Entries on a page where the caller names no number.
+const DEFAULT_PAGE: u32 = 500;
+/// Entries on a page at most.
+const LARGEST_PAGE: u32 = 1_000;
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+enum Sort {
+    /// Oldest first.
+    #[serde(rename = "created")]
+    Created,
+    /// As they are claimed: most urgent first, then oldest first.
+    #[serde(rename = "priority")]
+    Priority,
+    /// The latest change first.
+    #[serde(rename = "-updated_at")]
+    Updated,
+}
+
+/// Which tickets, in which order.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Wanted {
+    /// Any of these, as a list with commas: `pending`, `in_progress`, `completed`, `failed`.
+    #[param(
+        pattern = "^(pending|in_progress|completed|failed)(,(pending|in_progress|completed|failed))*$",
+        example = "pending,in_progress"
+    )]
+    status: Option<String>,
+    /// Any of these, as a list with commas: `critical`, `high`, `medium`, `low`.
+    #[param(
+        pattern = "^(critical|high|medium|low)(,(critical|high|medium|low))*$",
+        example = "critical,high"
+    )]
+    priority: Option<String>,
+    /// Whoever holds or finished them.
+    #[param(example = "agent-7")]
+    assignee: Option<String>,
+    /// Whether they can be claimed now.
+    ready: Option<bool>,
+    /// A ticket that they depend on.
+    #[param(inline)]
+    depends_on: Option<TicketId>,
+    /// `created` (oldest first) unless given; `priority` is the order in which they are claimed; `-updated_at` begins with
+    /// the latest change.
+    #[param(inline)]
+    sort: Option<Sort>,
+    /// Entries on the page, 1 to 1,000; 500 unless given. Pages of very large records end earlier.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before, with the same filter.
+    #[param(pattern = "^[0-9a-f]{16}\\..+$", example = "5c1f9d2ab3e40717.tkt_01jv0000000000000000000000")]
+    cursor: Option<String>,
+}
+
+/// List tickets
+///
+/// The account's tickets, a page at a time.
+#[utoipa::path(
+    get, path = "/api/tickets", tag = "tickets", operation_id = "list_tickets", params(Wanted),
+    security(("bearer" = ["tickets:read"])),
+    responses((status = 200, description = "A page of tickets", body = TicketList))
+)]
+pub(super) async fn list(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsRead>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<TicketList> {
+    let query = wanted.read(caller.account.id)?;
+    let stamp = stamp(&query);
+    let page = desk.store.list_tickets(query).await?;
+    let next_cursor = page.next.map(|next| format!("{stamp}.{}", written(next)));
+    Ok(Json(TicketList { tickets: page.tickets, next_cursor }))
+}
+
+impl Wanted {
+    fn read(self, account: AccountId) -> Result<ListTickets, Failure> {
+        let filter = TicketFilter {
+            statuses: words("status", self.status.as_deref())?,
+            priorities: words("priority", self.priority.as_deref())?,
+            assignee: self.assignee,
+            ready: self.ready,
+            depends_on: self.depends_on,
+        };
+        let sort = match self.sort {
+            None | Some(Sort::Created) => TicketSort::Created,
+            Some(Sort::Priority) => TicketSort::Priority,
+            Some(Sort::Updated) => TicketSort::Updated,
+        };
+        let limit = limit_of(self.limit)?;
+        let mut query = ListTickets { account, filter, sort, limit, after: None, at: Timestamp::now() };
+        query.after = self.cursor.as_deref().map(|cursor| position(cursor, &query)).transpose()?;
+        Ok(query)
+    }
+}
+
+/// How many entries a page may have.
+pub(super) fn limit_of(limit: Option<u32>) -> Result<u32, Failure> {
+    let limit = limit.unwrap_or(DEFAULT_PAGE);
+    if (1..=LARGEST_PAGE).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}")))
+}
+
+/// A list with commas.
+fn words<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Result<Vec<T>, Failure> {
+    let Some(text) = text else { return Ok(Vec::new()) };
+    let words =
+        text.split(',').map(|word| word.parse::<T>().map_err(|error| invalid(format!("`{field}`: {error}"))));
+    let mut words = words.collect::<Result<Vec<_>, _>>()?;
+    words.sort_unstable();
+    words.dedup();
+    Ok(words)
+}
+
+/// What a cursor is bound to: one of another filter or order would skip some tickets and repeat others.
+fn stamp(query: &ListTickets) -> String {
+    let bound = format!("{} {:?} {:?}", query.account, query.filter, query.sort);
+    Sha256::digest(bound.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn written(position: TicketPosition) -> String {
+    match position {
+        TicketPosition::Created(id) => id.to_string(),
+        TicketPosition::Priority(priority, id) => format!("{priority}.{id}"),
+        TicketPosition::Updated(at, id) => format!("{}.{id}", at.as_millisecond()),
+    }
+}
+
+fn position(cursor: &str, query: &ListTickets) -> Result<TicketPosition, Failure> {
+    let malformed = || invalid(format!("`cursor` is `{cursor}`, which is none; take it from `next_cursor`"));
+    let (bound, place) = cursor.split_once('.').ok_or_else(malformed)?;
+    if bound != stamp(query) {
+        return Err(invalid(
+            "`cursor` belongs to another filter or order; begin without it, or ask with the filter that it came with"
+                .to_owned(),
+        ));
+    }
+    let found = match query.sort {
+        TicketSort::Created => place.parse().ok().map(TicketPosition::Created),
+        TicketSort::Priority => place.split_once('.').and_then(|(priority, id)| {
+            Some(TicketPosition::Priority(priority.parse().ok()?, id.parse().ok()?))
+        }),
+        TicketSort::Updated => place.split_once('.').and_then(|(at, id)| {
+            let at = Timestamp::from_millisecond(at.parse().ok()?).ok()?;
+            Some(TicketPosition::Updated(at, id.parse().ok()?))
+        }),
+    };
+    found.ok_or_else(malformed)
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(ErrorCode::InvalidValue, message)
+}

@@ -1,0 +1,113 @@
+//! One ticket: its record, why it waits, what happened to it.
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use serde::Deserialize;
+use skep_api::{
+    ErrorCode, Failure,
+    tickets::{Ticket, TicketHistory, Why},
+};
+use skep_store::ReadTicketHistory;
+use utoipa::IntoParams;
+
+use super::{TicketDesk, Versioned, ticket_id};
+use crate::{
+    error::Refusal,
+    extract::{Caller, NoParameters, Query, Segment, TicketsRead},
+    openapi::refusals::TicketRefused,
+    routes::Answer,
+};
+
+/// Read a ticket
+///
+/// Its record. The `ETag` is its version: with `If-Match` a change is made only to what the caller has read.
+#[utoipa::path(
+    get, path = "/api/tickets/{id}", tag = "tickets", operation_id = "read_ticket",
+    security(("bearer" = ["tickets:read"])),
+    params(("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000")),
+    responses(
+        (status = 200, description = "The record", body = Ticket, headers(("ETag" = String, description = "The version, in quotes"))),
+        TicketRefused,
+    )
+)]
+pub(super) async fn read(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsRead>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+) -> Result<Versioned, Refusal> {
+    Ok(Versioned(desk.store.ticket(caller.account.id, ticket_id(&id)?, Timestamp::now()).await?))
+}
+
+/// Ask why a ticket waits
+///
+/// Every rule that keeps it from its next step, and whose act would free it. No reasons: it can be claimed now.
+#[utoipa::path(
+    get, path = "/api/tickets/{id}/why", tag = "tickets", operation_id = "why_ticket",
+    security(("bearer" = ["tickets:read"])),
+    params(("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000")),
+    responses(
+        (status = 200, description = "The reasons", body = Why),
+        TicketRefused,
+    )
+)]
+pub(super) async fn why(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsRead>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+) -> Answer<Why> {
+    Ok(Json(desk.store.why_ticket(caller.account.id, ticket_id(&id)?, Timestamp::now()).await?))
+}
+
+/// Which page of a history.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HistoryPage {
+    /// Events on the page, 1 to 1,000; 500 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before: the id of its last event.
+    #[param(pattern = "^evt_[0-9a-f]{16}_[0-9]{1,18}$", example = "evt_3f2a9c0d1b4e5f67_42")]
+    cursor: Option<String>,
+}
+
+/// Read a ticket's history
+///
+/// What happened to it, and its attempts with their results. It outlives the ticket, for 30 days.
+#[utoipa::path(
+    get, path = "/api/tickets/{id}/history", tag = "tickets", operation_id = "ticket_history",
+    security(("bearer" = ["tickets:read"])),
+    params(
+        ("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000"),
+        HistoryPage,
+    ),
+    responses(
+        (status = 200, description = "Events and attempts", body = TicketHistory),
+        TicketRefused,
+    )
+)]
+pub(super) async fn history(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketsRead>,
+    Segment(id): Segment,
+    Query(page): Query<HistoryPage>,
+) -> Answer<TicketHistory> {
+    let limit = super::list::limit_of(page.limit)?;
+    let after = page.cursor.as_deref().map(sequence).transpose()?;
+    let query = ReadTicketHistory { account: caller.account.id, id: ticket_id(&id)?, limit, after };
+    let found = desk.store.ticket_history(query).await?;
+    let next_cursor = found.next.and(found.events.last().map(|last| last.id.clone()));
+    Ok(Json(TicketHistory { events: found.events, attempts: found.attempts, next_cursor }))
+}
+
+/// The place of an event, by its id.
+fn sequence(cursor: &str) -> Result<u64, Failure> {
+    let parts = cursor.strip_prefix("evt_").and_then(|rest| rest.split_once('_'));
+    let sequence = parts.and_then(|(_, sequence)| sequence.parse().ok());
+    sequence.ok_or_else(|| {
+        let message = format!("`cursor` is `{cursor}`, which is no event's id; take it from `next_cursor`");
+        Failure::new(ErrorCode::InvalidValue, message)
+    })
+}

@@ -1,0 +1,13 @@
+//! What the server does for tickets beside answering: it keeps their times, wakes those who wait for work, and lets a
+//! request have its effect once.
+
+mod clock;
+mod once;
+mod timers;
+mod waiters;
+
+pub(crate) use self::{
+    once::{UnderWay, named_once},
+    timers::keep_time,
+    waiters::Waiters,
+};

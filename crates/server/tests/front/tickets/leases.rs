@@ -1,0 +1,64 @@
+//! Times that pass. Nothing here waits for a while: each waits for what must happen.
+
+use std::sync::Arc;
+
+use jiff::{Timestamp, ToSpan};
+use reqwest::Method;
+use serde_json::json;
+
+use super::done;
+use crate::harness::Skep;
+
+/// A claim that waits as long as it may.
+async fn claim(skep: &Skep) -> serde_json::Value {
+    let order = json!({"assignee": "next", "wait_ms": 60_000});
+    let claimed = done(skep.call(Method::POST, "/api/tickets/claim", &order), 200).await;
+    claimed["tickets"][0].clone()
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_strands_nothing() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    let order = json!({"assignee": "dead", "lease_ms": 5_000});
+    done(skep.call(Method::POST, "/api/tickets/claim", &order), 200).await;
+    let claimed = claim(&skep).await;
+    assert_eq!((&claimed["id"], &claimed["attempt"]), (&json!(id), &json!(2)));
+    assert_eq!(skep.events(&id).await, ["created", "ready", "claimed", "lease_expired", "ready", "claimed"]);
+}
+
+#[tokio::test]
+async fn no_beat_keeps_an_attempt_beyond_its_runtime() {
+    let skep = Arc::new(Skep::start().await);
+    let id = skep.ticket(json!({"title": "a", "max_runtime_ms": 5_000})).await;
+    skep.changed(&id, json!({"assignee": "slow", "lease_ms": 3_600_000})).await;
+    let claimed = claim(&skep).await;
+    assert_eq!((&claimed["id"], &claimed["attempt"]), (&json!(id), &json!(2)));
+    let history = skep.read(&format!("/api/tickets/{id}/history")).await;
+    assert_eq!(history["attempts"][0]["outcome"], "max_runtime");
+}
+
+#[tokio::test]
+async fn a_ticket_is_ready_when_its_time_comes() {
+    let skep = Skep::start().await;
+    let soon = Timestamp::now() + 1.second();
+    let id = skep.ticket(json!({"title": "a", "not_before": soon.to_string()})).await;
+    assert_eq!(skep.record(&id).await["ready"], false);
+    let message = skep.conflict(&id, json!({"assignee": "early"}), "not_yet").await;
+    assert!(message.contains("not_before"), "{message}");
+    let claimed = claim(&skep).await;
+    assert_eq!(claimed["id"], json!(id));
+    assert!(Timestamp::now() >= soon);
+    assert_eq!(skep.events(&id).await, ["created", "ready", "claimed"]);
+}
+
+#[tokio::test]
+async fn a_ticket_that_is_given_back_rests_as_long_as_was_said() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    skep.changed(&id, json!({"assignee": "a"})).await;
+    let rests = skep.changed(&id, json!({"status": "pending", "retry_after_ms": 1_000})).await;
+    assert_eq!((&rests["ready"], &rests["assignee"]), (&json!(false), &json!(null)));
+    assert_eq!(claim(&skep).await["attempt"], 2);
+    assert_eq!(skep.events(&id).await, ["created", "ready", "claimed", "released", "ready", "claimed"]);
+}

@@ -1,0 +1,166 @@
+//! Tickets that VMs hold, and the keys of these VMs. The VMs are rows here: what is asked is what the store does with them.
+
+use jiff::Timestamp;
+use reqwest::Method;
+use serde_json::{Value, json};
+use skep_accounts::{KeySecret, scopes_of};
+use skep_api::{
+    Environment, Role, VmId,
+    swarm::{BootReceipt, BootSource, EndReason},
+};
+use skep_store::{ChangeTicket, EndAttempt, NewKey, RecordBoots, RecordEnd, TicketCall, TimeUp, VmBooted};
+use skep_tickets::{Assignee, Claim, Command, Edits};
+
+use crate::harness::{Skep, refused};
+
+/// A VM that lives, and a key of it.
+async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
+    let boot = BootReceipt {
+        source: BootSource::Cold,
+        restore_ms: 1.0,
+        identity_ms: 1.0,
+        ready_ms: 1.0,
+        reseeded: true,
+        clock_step_ms: 0.0,
+    };
+    let id = VmId::generate();
+    let booted = VmBooted {
+        id,
+        account: skep.account.id,
+        pid: 4_000 + u32::from(number),
+        ip: format!("10.77.0.{number}"),
+        template: "base".to_owned(),
+        vcpus: 1,
+        memory_mb: 128,
+        metadata: Default::default(),
+        started_at: Timestamp::now(),
+        expires_at: None,
+        boot,
+    };
+    skep.store
+        .record_boots(RecordBoots { vms: vec![booted], at: Timestamp::now(), request_id: None })
+        .await
+        .unwrap();
+    let secret = KeySecret::from_random(Environment::Test, [number; 32]);
+    let key = NewKey {
+        account: skep.account.id,
+        name: format!("of vm {number}"),
+        environment: Environment::Test,
+        role: Some(Role::Vm),
+        scopes: scopes_of(Role::Vm, "default"),
+        vm: Some(id),
+        hash: secret.hash(),
+        prefix: secret.prefix().to_owned(),
+        expires_at: None,
+        at: Timestamp::now(),
+        request_id: None,
+    };
+    skep.store.create_key(key).await.unwrap();
+    (id, secret.expose().to_owned())
+}
+
+/// Claims a ticket for a VM, as a boot does.
+async fn held_by(skep: &Skep, id: &str, vm: VmId) {
+    let claim =
+        Claim { assignee: Assignee::Named(format!("{vm}")), vm: Some(vm), attempt: None, lease: None };
+    let call =
+        TicketCall { account: skep.account.id, key: None, vm: None, at: Timestamp::now(), request_id: None };
+    let change = ChangeTicket {
+        call,
+        id: id.parse().unwrap(),
+        expected: None,
+        edits: Edits::default(),
+        transition: Some(Command::Claim(claim)),
+    };
+    assert_eq!(skep.store.change_ticket(change).await.unwrap().vm, Some(vm));
+}
+
+async fn ended(skep: &Skep, vm: VmId, reason: EndReason) {
+    skep.store.record_end(RecordEnd { vm, reason, at: Timestamp::now(), request_id: None }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_ticket_ends_with_its_vm_and_an_operators_act_does_not_count() {
+    let skep = Skep::start().await;
+    for (number, reason, outcome, counted) in [
+        (1, EndReason::Crashed, "vm_ended", true),
+        (2, EndReason::Lost, "vm_ended", true),
+        (3, EndReason::Deleted, "released", false),
+        (4, EndReason::Cleanup, "released", false),
+    ] {
+        let (vm, _) = vm(&skep, number).await;
+        let id = skep.ticket(json!({"title": "a", "max_attempts": 1})).await;
+        held_by(&skep, &id, vm).await;
+        ended(&skep, vm, reason).await;
+        let record = skep.record(&id).await;
+        let expected = if counted { "failed" } else { "pending" };
+        assert_eq!(record["status"], expected, "{reason:?}");
+        let history = skep.read(&format!("/api/tickets/{id}/history")).await;
+        assert_eq!(history["attempts"][0]["outcome"], outcome);
+        assert_eq!(history["attempts"][0]["vm"], json!(vm));
+    }
+}
+
+#[tokio::test]
+async fn a_vm_that_lives_keeps_its_ticket() {
+    let skep = Skep::start().await;
+    let (vm, _) = vm(&skep, 1).await;
+    let id = skep.simple("a").await;
+    held_by(&skep, &id, vm).await;
+    let up = |beats| EndAttempt {
+        ticket: id.parse().unwrap(),
+        attempt: 1,
+        why: TimeUp::Lease { beats },
+        at: Timestamp::now(),
+    };
+    for beats in 0..3 {
+        assert!(!skep.store.end_attempt(up(beats)).await.unwrap(), "it is renewed");
+    }
+    let record = skep.record(&id).await;
+    assert_eq!((&record["status"], &record["version"]), (&json!("in_progress"), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_key_of_a_vm_only_beats_and_finishes_its_own_ticket() {
+    let skep = Skep::start().await;
+    let ((own_vm, key), (other_vm, _)) = (vm(&skep, 1).await, vm(&skep, 2).await);
+    let (own, others, free) =
+        (skep.simple("own").await, skep.simple("others").await, skep.simple("free").await);
+    held_by(&skep, &own, own_vm).await;
+    held_by(&skep, &others, other_vm).await;
+    let send = async |method: Method, path: &str, body: Value| {
+        skep.bare(method, path).bearer_auth(&key).json(&body).send().await.unwrap()
+    };
+    let end = json!({"status": "completed"});
+    for id in [&others, &free, &skep_api::TicketId::generate().to_string()] {
+        let found = refused(send(Method::PATCH, &format!("/api/tickets/{id}"), end.clone()).await).await;
+        assert_eq!((found.status, found.code.as_str()), (404, "unknown_ticket"));
+        let found =
+            refused(send(Method::POST, &format!("/api/tickets/{id}/heartbeat"), json!({})).await).await;
+        assert_eq!((found.status, found.code.as_str()), (404, "unknown_ticket"));
+    }
+    for (method, path, body) in [
+        (Method::POST, "/api/tickets".to_owned(), json!({"title": "x"})),
+        (Method::POST, "/api/tickets/batch".to_owned(), json!({"tickets": [{"title": "x"}]})),
+        (Method::POST, "/api/tickets/claim".to_owned(), json!({})),
+        (Method::DELETE, format!("/api/tickets/{own}"), json!({})),
+        (Method::PATCH, format!("/api/tickets/{own}"), json!({"title": "x"})),
+        (Method::PATCH, format!("/api/tickets/{own}"), json!({"status": "pending"})),
+        (Method::PATCH, format!("/api/tickets/{own}"), json!({"status": "completed", "title": "x"})),
+    ] {
+        let found = refused(send(method.clone(), &path, body).await).await;
+        assert_eq!((found.status, found.code.as_str()), (403, "vm_key_limited"), "{method} {path}");
+    }
+    for path in ["/api/tickets".to_owned(), format!("/api/tickets/{own}")] {
+        assert_eq!(send(Method::GET, &path, json!({})).await.status(), 403);
+    }
+    assert_eq!(
+        send(Method::POST, &format!("/api/tickets/{own}/heartbeat"), json!({"attempt": 1})).await.status(),
+        200
+    );
+    let done =
+        send(Method::PATCH, &format!("/api/tickets/{own}"), json!({"status": "completed", "attempt": 1}))
+            .await;
+    assert_eq!(done.status(), 200);
+    assert_eq!(skep.record(&others).await["status"], "in_progress");
+}

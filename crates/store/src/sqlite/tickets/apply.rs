@@ -1,0 +1,345 @@
+//! A change of a ticket: its row, its attempts, its events, and what becomes of those that depend on it.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, named_params, params};
+use serde_json::{Value, json};
+use skep_api::{
+    TicketId,
+    tickets::{Actor, Object},
+};
+use skep_tickets::{State, Step, StepKind, Ticket, Wait};
+
+use super::{
+    super::{
+        columns::{self, change, millis, signed},
+        events::{self, NewEvent},
+        fault::Fault,
+    },
+    row::{Row, milliseconds, rank},
+};
+use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, WaitingTicket};
+
+/// A change that is decided.
+pub(super) struct Change<'a> {
+    /// As it stands in the store.
+    pub(super) before: &'a Row,
+    /// With its fields edited.
+    pub(super) edited: Row,
+    /// What the edits changed: each field with its old and its new value.
+    pub(super) edits: Object,
+    /// Where it goes from there.
+    pub(super) steps: Vec<Step>,
+}
+
+impl<'a> Change<'a> {
+    /// A change that edits nothing.
+    pub(super) fn of(before: &'a Row, steps: Vec<Step>) -> Self {
+        Self { before, edited: before.clone(), edits: Object::new(), steps }
+    }
+}
+
+/// Writes a change, and gives the ticket after it.
+pub(super) fn apply(
+    connection: &Connection,
+    call: &TicketCall,
+    decided: Change<'_>,
+    news: &mut Vec<TicketNews>,
+) -> Result<Row, Fault> {
+    let Change { before, edited, mut edits, steps } = decided;
+    let version = before.version + 1;
+    let mut version_change = Some(json!([before.version, version]));
+    let id = before.ticket.id;
+    if !edits.is_empty() {
+        edits.extend(version_change.take().map(|change| ("version".to_owned(), change)));
+        append(connection, call, &edited.ticket, EventKind::TicketUpdated, None, json!(id), edits)?;
+    }
+    let (mut last, mut expired) = (edited.ticket.clone(), false);
+    for step in &steps {
+        let mut changes = differences(&last, &step.ticket);
+        // Becoming ready is derived: it is no version of its own.
+        if step.kind != StepKind::Ready {
+            changes.extend(version_change.take().map(|change| ("version".to_owned(), change)));
+        }
+        let by = step.assignee.as_deref();
+        append(connection, call, &step.ticket, event_of(step.kind), by, json!(id), changes)?;
+        // An attempt that ended by itself and made the ticket fail keeps how it ended.
+        if !expired {
+            keep_attempt(connection, call, &last, step)?;
+        }
+        expired = matches!(step.kind, StepKind::Expired(_));
+        last = step.ticket.clone();
+    }
+    let claimed = steps.iter().any(|step| step.kind == StepKind::Claimed);
+    let after = Row {
+        ticket: last,
+        version,
+        updated_at: call.at,
+        beats: if claimed { 0 } else { edited.beats },
+        progress: if claimed { None } else { edited.progress.clone() },
+        ..edited
+    };
+    update(connection, before, &after)?;
+    write_result(connection, &before.ticket, &after.ticket)?;
+    tell(before, &after, &steps, call.at, news);
+    for step in &steps {
+        spread(connection, call, step, news)?;
+    }
+    Ok(after)
+}
+
+/// Writes the events of steps that change nothing but what is derived.
+pub(super) fn announce(
+    connection: &Connection,
+    call: &TicketCall,
+    steps: &[Step],
+    news: &mut Vec<TicketNews>,
+) -> Result<(), Fault> {
+    for step in steps {
+        let (ticket, kind) = (&step.ticket, event_of(step.kind));
+        append(connection, call, ticket, kind, None, json!(ticket.id), Object::new())?;
+        if step.kind == StepKind::Ready {
+            news.push(TicketNews::Ready(call.account));
+        }
+    }
+    Ok(())
+}
+
+/// Writes an event of a ticket.
+pub(super) fn append(
+    connection: &Connection,
+    call: &TicketCall,
+    ticket: &Ticket,
+    kind: EventKind,
+    assignee: Option<&str>,
+    subject: Value,
+    changes: Object,
+) -> Result<(), Fault> {
+    let vm = match &ticket.state {
+        State::Pending { lapsed } => lapsed.as_ref().and_then(|lapsed| lapsed.vm),
+        _ => ticket.vm(),
+    };
+    let actor = Actor { key: call.key, assignee: assignee.map(str::to_owned), vm: assignee.and(vm) };
+    let body = json!({ "ticket": subject, "actor": actor, "changes": changes, "attempt": ticket.attempt });
+    let event =
+        NewEvent { account: call.account, kind, body, at: call.at, request_id: call.request_id.as_deref() };
+    events::append_of(connection, &ticket.id.to_string(), &event)
+}
+
+fn event_of(kind: StepKind) -> EventKind {
+    match kind {
+        StepKind::Ready => EventKind::TicketReady,
+        StepKind::Claimed => EventKind::TicketClaimed,
+        StepKind::Released | StepKind::Expired(skep_tickets::EndCause::VmDeleted) => {
+            EventKind::TicketReleased
+        }
+        StepKind::Expired(_) => EventKind::TicketLeaseExpired,
+        StepKind::Completed => EventKind::TicketCompleted,
+        StepKind::Failed => EventKind::TicketFailed,
+        StepKind::Reopened => EventKind::TicketReopened,
+    }
+}
+
+/// Each field of the record that is not the same, with its old and its new value.
+fn differences(before: &Ticket, after: &Ticket) -> Object {
+    let (old, new) = (facts(before), facts(after));
+    let changed = old.into_iter().zip(new).filter(|((_, old), (_, new))| old != new);
+    changed.map(|((name, old), (_, new))| (name.to_owned(), json!([old, new]))).collect()
+}
+
+fn facts(ticket: &Ticket) -> [(&'static str, Value); 8] {
+    let finish = ticket.finish();
+    [
+        ("status", json!(ticket.status())),
+        ("assignee", json!(ticket.assignee())),
+        ("vm", json!(ticket.vm())),
+        ("attempt", json!(ticket.attempt)),
+        ("result", json!(finish.and_then(|finish| finish.result.as_ref()))),
+        ("not_before", time(ticket.wait.time())),
+        ("started_at", time(ticket.started_at)),
+        ("finished_at", time(finish.map(|finish| finish.at))),
+    ]
+}
+
+/// A time as it stands in a record.
+pub(super) fn time(at: Option<Timestamp>) -> Value {
+    at.map_or(Value::Null, |at| Value::String(format!("{at:.3}")))
+}
+
+/// Begins or ends the attempt of a step.
+fn keep_attempt(
+    connection: &Connection,
+    call: &TicketCall,
+    before: &Ticket,
+    step: &Step,
+) -> Result<(), Fault> {
+    let after = &step.ticket;
+    let (id, attempt) = (after.id.to_string(), after.attempt);
+    if step.kind == StepKind::Claimed {
+        let sql = "INSERT INTO ticket_attempts (ticket, attempt, account, assignee, vm, claimed_at)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let vm = after.vm().map(|vm| vm.to_string());
+        change(
+            connection,
+            sql,
+            params![id, attempt, call.account.to_string(), after.assignee(), vm, millis(call.at)],
+        )?;
+        return Ok(());
+    }
+    let Some(outcome) = step.kind.ends() else { return Ok(()) };
+    // Whoever gives a ticket up that nobody holds ends no attempt.
+    let held = matches!(before.state, State::InProgress(_)) || after.assignee().is_some();
+    if held {
+        let result =
+            after.finish().and_then(|finish| finish.result.as_ref()).map(columns::json).transpose()?;
+        let sql = "UPDATE ticket_attempts SET ended_at = ?3, outcome = ?4, result = ?5
+                   WHERE ticket = ?1 AND attempt = ?2";
+        change(connection, sql, params![id, attempt, millis(call.at), outcome.as_str(), result])?;
+    }
+    Ok(())
+}
+
+fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Fault> {
+    let ticket = &after.ticket;
+    let (holder, lapsed) = match &ticket.state {
+        State::InProgress(holder) => (Some(holder), None),
+        State::Pending { lapsed } => (None, lapsed.as_ref()),
+        _ => (None, None),
+    };
+    let lease_ms = holder.map(|holder| signed(milliseconds(holder.lease.length))).transpose()?;
+    let changed = change(
+        connection,
+        "UPDATE tickets SET title = :title, priority = :priority, status = :status, assignee = :assignee, vm = :vm,
+             attempt = :attempt, counted = :counted, max_attempts = :max_attempts, max_runtime_ms = :max_runtime_ms,
+             lease_ms = :lease_ms, lease_expires_at = :lease_expires_at, beats = :beats, progress = :progress,
+             lapsed_assignee = :lapsed_assignee, lapsed_vm = :lapsed_vm, not_before = :not_before, waiting = :waiting,
+             unmet = :unmet, version = :version, updated_at = :updated_at, started_at = :started_at,
+             finished_at = :finished_at
+         WHERE id = :id AND status = :old_status AND attempt = :old_attempt AND version = :old_version",
+        named_params! {
+            ":title": after.title,
+            ":priority": rank(after.priority),
+            ":status": ticket.status().as_str(),
+            ":assignee": ticket.assignee(),
+            ":vm": ticket.vm().map(|vm| vm.to_string()),
+            ":attempt": ticket.attempt,
+            ":counted": ticket.counted,
+            ":max_attempts": ticket.max_attempts,
+            ":max_runtime_ms": signed(milliseconds(after.max_runtime))?,
+            ":lease_ms": lease_ms,
+            ":lease_expires_at": holder.map(|holder| millis(holder.lease.expires_at)),
+            ":beats": signed(after.beats)?,
+            ":progress": after.progress,
+            ":lapsed_assignee": lapsed.map(|lapsed| lapsed.assignee.as_str()),
+            ":lapsed_vm": lapsed.and_then(|lapsed| lapsed.vm).map(|vm| vm.to_string()),
+            ":not_before": ticket.wait.time().map(millis),
+            ":waiting": matches!(ticket.wait, Wait::Until(_)),
+            ":unmet": ticket.blockers.total,
+            ":version": signed(after.version)?,
+            ":updated_at": millis(after.updated_at),
+            ":started_at": ticket.started_at.map(millis),
+            ":finished_at": ticket.finish().map(|finish| millis(finish.at)),
+            ":id": ticket.id.to_string(),
+            ":old_status": before.ticket.status().as_str(),
+            ":old_attempt": before.ticket.attempt,
+            ":old_version": signed(before.version)?,
+        },
+    )?;
+    if changed == 1 { Ok(()) } else { Err(lost(ticket.id)) }
+}
+
+/// Somebody else was faster, though we hold the lock: then what was decided counts for nothing.
+fn lost(id: TicketId) -> Fault {
+    Fault::Broken(crate::Cause::text(format!("ticket `{id}` changed under the writer")))
+}
+
+fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Result<(), Fault> {
+    let (old, new) = (before.finish(), after.finish());
+    if old.is_none() && new.is_none() {
+        return Ok(());
+    }
+    let result = new.and_then(|finish| finish.result.as_ref()).map(columns::json).transpose()?;
+    let sql = "UPDATE ticket_texts SET result = ?2 WHERE ticket = ?1";
+    change(connection, sql, params![after.id.to_string(), result])?;
+    Ok(())
+}
+
+/// What timers and those who wait must know of a change.
+fn tell(before: &Row, after: &Row, steps: &[Step], at: Timestamp, news: &mut Vec<TicketNews>) {
+    let ticket = &after.ticket;
+    match &ticket.state {
+        State::InProgress(_) => news.extend(held(after)),
+        _ if matches!(before.ticket.state, State::InProgress(_)) => news.push(TicketNews::Free(ticket.id)),
+        _ => {}
+    }
+    if let Wait::Until(not_before) = ticket.wait
+        && ticket.wait != before.ticket.wait
+    {
+        // A rest that a step gave is a length of time; a time that somebody wrote is the clock's.
+        let given = !steps.is_empty();
+        let rest =
+            given.then(|| std::time::Duration::try_from(not_before.duration_since(at)).unwrap_or_default());
+        news.push(TicketNews::Waiting(WaitingTicket { ticket: ticket.id, not_before, rest }));
+    }
+    if steps.iter().any(|step| step.kind == StepKind::Ready) {
+        news.push(TicketNews::Ready(after.account));
+    }
+}
+
+/// The news of a ticket that somebody holds.
+pub(super) fn held(row: &Row) -> Option<TicketNews> {
+    let State::InProgress(holder) = &row.ticket.state else { return None };
+    Some(TicketNews::Held(OpenAttempt {
+        ticket: row.ticket.id,
+        attempt: row.ticket.attempt,
+        beats: row.beats,
+        lease: holder.lease.length,
+        max_runtime: row.max_runtime,
+    }))
+}
+
+/// What a step means for those that depend on the ticket. However many they are, it is a few statements.
+fn spread(
+    connection: &Connection,
+    call: &TicketCall,
+    step: &Step,
+    news: &mut Vec<TicketNews>,
+) -> Result<(), Fault> {
+    let id = step.ticket.id.to_string();
+    let (kind, becomes) = match step.kind {
+        StepKind::Completed => {
+            let sql = "UPDATE tickets SET unmet = unmet - 1
+                       WHERE id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
+            if change(connection, sql, [&id])? == 0 {
+                return Ok(());
+            }
+            // Each of them waited for this ticket until now.
+            (EventKind::TicketReady, "t.stage = 1")
+        }
+        StepKind::Failed => (EventKind::TicketBlocked, "t.status = 'pending'"),
+        _ => return Ok(()),
+    };
+    let sql = format!(
+        "INSERT INTO events (epoch, account, type, body, at, request_id, ticket)
+         SELECT (SELECT value FROM meta WHERE name = 'epoch'), t.account, :type,
+                json_object('ticket', t.id, 'actor', json(:actor), 'changes', json('{{}}'), 'attempt', t.attempt),
+                :at, :request_id, t.id
+         FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
+         WHERE d.prerequisite = :id AND {becomes} ORDER BY d.dependent"
+    );
+    let actor = Actor { key: call.key, assignee: step.assignee.clone(), vm: step.ticket.vm() };
+    let told = change(
+        connection,
+        &sql,
+        named_params! {
+            ":type": kind.as_str(),
+            ":actor": columns::json(&actor)?,
+            ":at": millis(call.at),
+            ":request_id": call.request_id,
+            ":id": id,
+        },
+    )?;
+    if told > 0 && kind == EventKind::TicketReady {
+        news.push(TicketNews::Ready(call.account));
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! A PATCH: fields, or where the ticket stands; and the beat of its holder.
+
+use rusqlite::{Connection, params};
+use serde_json::{Value, json};
+use skep_api::tickets::{Beat as BeatAnswer, Object, Ticket as Record};
+use skep_tickets::{
+    Command, Decision, Edits, Lease, State, Ticket, Wait, check_edits, decide, readied, rescheduled,
+};
+
+use super::{
+    super::{
+        columns::{self, Columns, change as write, millis, one, signed},
+        fault::Fault,
+    },
+    Told,
+    apply::{self, Change, apply, time},
+    dependencies,
+    row::{Row, check_version, milliseconds, object, reached, record},
+};
+use crate::{BeatTicket, ChangeTicket, Error};
+
+/// Changes a ticket, and answers its record.
+pub(in super::super) fn change(
+    connection: &Connection,
+    command: &ChangeTicket,
+) -> Result<Told<Record>, Fault> {
+    let ChangeTicket { call, id, expected, edits, transition } = command;
+    check_vm_key(command)?;
+    let before = reached(connection, call, *id)?;
+    check_version(&before, expected.as_deref())?;
+    check_edits(&before.ticket, edits).map_err(Error::from)?;
+    let mut news = Vec::new();
+    let (mut edited, changes) = edit(connection, command, &before)?;
+    let decision = match transition {
+        Some(transition) => decide(&edited.ticket, transition, call.at).map_err(Error::from)?,
+        None => Decision::Nothing,
+    };
+    let mut steps: Vec<_> = readied(Some(&before.ticket), &edited.ticket, call.at).into_iter().collect();
+    let mut current = before.clone();
+    match decision {
+        Decision::Nothing => {}
+        Decision::Renewed(lease) => {
+            renew(connection, &before, lease, None)?;
+            for row in [&mut edited, &mut current] {
+                renewed(row, lease);
+            }
+            news.extend(apply::held(&current));
+        }
+        Decision::Changed(more) => steps.extend(more),
+    }
+    if !changes.is_empty() || !steps.is_empty() {
+        let decided = Change { before: &current, edited, edits: changes, steps };
+        current = apply(connection, call, decided, &mut news)?;
+    }
+    Ok((record(connection, current, call.at)?, news))
+}
+
+/// A key of one VM may finish that VM's ticket, and nothing else.
+fn check_vm_key(command: &ChangeTicket) -> Result<(), Fault> {
+    let Some(vm) = command.call.vm else { return Ok(()) };
+    let finishes = matches!(command.transition, Some(Command::Finish(_)));
+    if finishes && command.edits.is_empty() {
+        return Ok(());
+    }
+    Err(Error::VmKeyLimited { vm, what: "change tickets in another way" }.into())
+}
+
+/// Renews a lease.
+pub(in super::super) fn beat(
+    connection: &Connection,
+    command: &BeatTicket,
+) -> Result<Told<BeatAnswer>, Fault> {
+    let row = reached(connection, &command.call, command.id)?;
+    let decided =
+        decide(&row.ticket, &Command::Beat(command.beat.clone()), command.call.at).map_err(Error::from)?;
+    let Decision::Renewed(lease) = decided else {
+        return Err(Fault::Broken(crate::Cause::text("a beat did something else than to renew")));
+    };
+    renew(connection, &row, lease, command.progress.as_deref())?;
+    let mut after = row;
+    renewed(&mut after, lease);
+    let answer = BeatAnswer { attempt: after.ticket.attempt, lease_expires_at: lease.expires_at };
+    Ok((answer, apply::held(&after).into_iter().collect()))
+}
+
+/// Writes a renewed lease: no event, no version.
+pub(super) fn renew(
+    connection: &Connection,
+    row: &Row,
+    lease: Lease,
+    progress: Option<&str>,
+) -> Result<(), Fault> {
+    let sql = "UPDATE tickets SET lease_ms = ?4, lease_expires_at = ?5, beats = beats + 1, progress = coalesce(?6, progress)
+               WHERE id = ?1 AND status = 'in_progress' AND attempt = ?2 AND beats = ?3";
+    let (id, length) = (row.ticket.id.to_string(), signed(milliseconds(lease.length))?);
+    let changed = write(
+        connection,
+        sql,
+        params![id, row.ticket.attempt, signed(row.beats)?, length, millis(lease.expires_at), progress],
+    )?;
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(Fault::Broken(crate::Cause::text("a lease changed under the writer")))
+    }
+}
+
+/// The same in a row that was read.
+pub(super) fn renewed(row: &mut Row, lease: Lease) {
+    row.beats += 1;
+    if let State::InProgress(holder) = &mut row.ticket.state {
+        holder.lease = lease;
+    }
+}
+
+/// The ticket with its fields edited, and what that changed. Its texts and dependencies are written.
+fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result<(Row, Object), Fault> {
+    let Edits { title, priority, max_attempts, max_runtime, .. } = &command.edits;
+    let mut changes = Object::new();
+    let mut after = before.clone();
+    if command.edits.is_empty() {
+        return Ok((after, changes));
+    }
+    let mut note = |field: &str, old: Value, new: Value| {
+        if old != new {
+            changes.insert(field.to_owned(), json!([old, new]));
+        }
+    };
+    if let Some(title) = title {
+        note("title", json!(before.title), json!(title));
+        after.title.clone_from(title);
+    }
+    if let Some(priority) = priority {
+        note("priority", json!(before.priority), json!(priority));
+        after.priority = *priority;
+    }
+    if let Some(max_attempts) = max_attempts {
+        note("max_attempts", json!(before.ticket.max_attempts), json!(max_attempts));
+        after.ticket.max_attempts = *max_attempts;
+    }
+    if let Some(max_runtime) = max_runtime {
+        note("max_runtime_ms", json!(milliseconds(before.max_runtime)), json!(milliseconds(*max_runtime)));
+        after.max_runtime = *max_runtime;
+    }
+    if let Some(not_before) = &command.edits.not_before {
+        note("not_before", time(before.ticket.wait.time()), time(*not_before));
+        let wait = Wait::until(*not_before, command.call.at);
+        after.ticket = rescheduled(&after.ticket, wait, after.ticket.blockers.clone());
+    }
+    edit_texts(connection, &command.edits, before, &mut note)?;
+    if let Some(wanted) = &command.edits.dependencies {
+        let old = dependencies::of(connection, before.ticket.id)?;
+        if old != *wanted {
+            let blockers = dependencies::replace(connection, before.account, before.ticket.id, wanted)?;
+            note("dependencies", json!(old), json!(wanted));
+            after.ticket = rescheduled(&after.ticket, after.ticket.wait, blockers);
+        }
+    }
+    Ok((after, changes))
+}
+
+fn edit_texts(
+    connection: &Connection,
+    edits: &Edits,
+    before: &Row,
+    note: &mut impl FnMut(&str, Value, Value),
+) -> Result<(), Fault> {
+    if edits.description.is_none() && edits.metadata.is_none() {
+        return Ok(());
+    }
+    let id = before.ticket.id.to_string();
+    let sql = "SELECT description, metadata FROM ticket_texts WHERE ticket = ?1";
+    let old = one(connection, sql, [&id], |row| {
+        Ok((row.plain::<Option<String>>("description")?, object(row, "metadata")?))
+    })?;
+    let (old_description, old_metadata) = old.unwrap_or_default();
+    if let Some(description) = &edits.description {
+        note("description", json!(old_description), json!(description));
+        write(
+            connection,
+            "UPDATE ticket_texts SET description = ?2 WHERE ticket = ?1",
+            params![id, description],
+        )?;
+    }
+    if let Some(metadata) = &edits.metadata {
+        note("metadata", json!(old_metadata), json!(metadata));
+        let text = metadata.as_ref().map(columns::json).transpose()?;
+        write(connection, "UPDATE ticket_texts SET metadata = ?2 WHERE ticket = ?1", params![id, text])?;
+    }
+    Ok(())
+}
+
+/// A ticket as the rules see it, for whoever changes only what is around it.
+pub(super) fn without(ticket: &Ticket, completed: bool) -> Ticket {
+    let mut blockers = ticket.blockers.clone();
+    blockers.total = blockers.total.saturating_sub(u32::from(!completed));
+    rescheduled(ticket, ticket.wait, blockers)
+}

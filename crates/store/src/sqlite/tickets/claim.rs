@@ -1,0 +1,81 @@
+//! Claims of whatever is ready.
+
+use rusqlite::{Connection, params};
+use skep_api::{
+    TicketId,
+    tickets::{ClaimedTickets, Priority},
+};
+use skep_tickets::{Assignee, Claim, Command, Decision, decide};
+
+use super::{
+    super::{
+        columns::{Columns, all},
+        fault::Fault,
+    },
+    Told,
+    apply::{Change, apply},
+    once,
+    row::{of_account, rank, record},
+};
+use crate::{Answered, ClaimTickets, Error, TicketNews};
+
+/// Claims what is ready: most urgent first, then oldest first. Picked and claimed in one transaction.
+pub(in super::super) fn claim(
+    connection: &Connection,
+    command: &ClaimTickets,
+) -> Result<Told<Answered<ClaimedTickets>>, Fault> {
+    let mut news = Vec::new();
+    // An answer without tickets had no effect: whoever asks again may find some.
+    let answered = once::answer(
+        connection,
+        &command.call,
+        command.once.as_ref(),
+        |found: &ClaimedTickets| !found.tickets.is_empty(),
+        || pick(connection, command, &mut news),
+    )?;
+    Ok((answered, news))
+}
+
+fn pick(
+    connection: &Connection,
+    command: &ClaimTickets,
+    news: &mut Vec<TicketNews>,
+) -> Result<ClaimedTickets, Fault> {
+    let order = Command::Claim(Claim {
+        assignee: Assignee::Named(command.assignee.clone()),
+        vm: None,
+        attempt: None,
+        lease: command.lease,
+    });
+    let mut tickets = Vec::new();
+    for id in ready(connection, command)? {
+        let before = of_account(connection, command.call.account, id)?;
+        let Decision::Changed(steps) =
+            decide(&before.ticket, &order, command.call.at).map_err(Error::from)?
+        else {
+            continue;
+        };
+        let after = apply(connection, &command.call, Change::of(&before, steps), news)?;
+        tickets.push(record(connection, after, command.call.at)?);
+    }
+    Ok(ClaimedTickets { tickets })
+}
+
+fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId>, Fault> {
+    let wanted =
+        |priority: &&Priority| command.priorities.is_empty() || command.priorities.contains(priority);
+    let mut ids = Vec::new();
+    for priority in Priority::ALL.iter().filter(wanted) {
+        let left = i64::from(command.count) - i64::try_from(ids.len()).unwrap_or(i64::MAX);
+        if left <= 0 {
+            break;
+        }
+        let sql =
+            "SELECT id FROM tickets WHERE account = ?1 AND stage = 1 AND priority = ?2 ORDER BY id LIMIT ?3";
+        let account = command.call.account.to_string();
+        ids.extend(all(connection, sql, params![account, rank(*priority), left], |row| {
+            row.word::<TicketId>("id")
+        })?);
+    }
+    Ok(ids)
+}

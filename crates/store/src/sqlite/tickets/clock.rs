@@ -1,0 +1,153 @@
+//! What happens to tickets by itself: time passes, VMs end.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, params};
+use skep_api::{TicketId, VmId, swarm::EndReason};
+use skep_tickets::{Command, Decision, EndCause, EndedAttempt, Lease, State, decide};
+
+use super::{
+    super::{
+        columns::{Columns, all, change, millis},
+        fault::Fault,
+        vms,
+    },
+    Told,
+    apply::{self, Change, announce, apply},
+    change::{renew, renewed},
+    row::{Row, find},
+};
+use crate::{EndAttempt, Error, OpenAttempt, TicketCall, TicketNews, TimeUp, WaitingTicket, WakeTicket};
+
+/// Ends an attempt whose time is up; tells whether it did.
+pub(in super::super) fn end_attempt(
+    connection: &Connection,
+    command: &EndAttempt,
+) -> Result<Told<bool>, Fault> {
+    let nothing = Ok((false, Vec::new()));
+    let Some(row) = find(connection, command.ticket)? else { return nothing };
+    let State::InProgress(holder) = &row.ticket.state else { return nothing };
+    if row.ticket.attempt != command.attempt {
+        return nothing;
+    }
+    let cause = match (command.why, holder.vm) {
+        (TimeUp::Runtime, _) => EndCause::MaxRuntime,
+        (TimeUp::Lease { beats }, _) if beats != row.beats => return nothing,
+        (TimeUp::Lease { .. }, None) => EndCause::LeaseExpired,
+        (TimeUp::Lease { .. }, Some(vm)) if vms::require_alive(connection, row.account, vm).is_ok() => {
+            let lease = Lease::from(command.at, holder.lease.length);
+            renew(connection, &row, lease, None)?;
+            let mut row = row;
+            renewed(&mut row, lease);
+            return Ok((false, apply::held(&row).into_iter().collect()));
+        }
+        (TimeUp::Lease { .. }, Some(_)) => EndCause::VmEnded,
+    };
+    let call = by_itself(&row, command.at, None);
+    let mut news = Vec::new();
+    end(connection, &call, &row, cause, &mut news)?;
+    Ok((true, news))
+}
+
+/// Ends the attempts of a VM that ended.
+pub(in super::super) fn of_ended_vm(
+    connection: &Connection,
+    vm: VmId,
+    reason: EndReason,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<Vec<TicketNews>, Fault> {
+    let cause = match reason {
+        EndReason::Deleted | EndReason::Cleanup => EndCause::VmDeleted,
+        _ => EndCause::VmEnded,
+    };
+    let sql = "SELECT id FROM tickets WHERE vm = ?1 AND status = 'in_progress' ORDER BY id";
+    let mut news = Vec::new();
+    for id in all(connection, sql, [vm.to_string()], |row| row.word::<TicketId>("id"))? {
+        let Some(row) = find(connection, id)? else { continue };
+        let call = by_itself(&row, at, request_id);
+        end(connection, &call, &row, cause, &mut news)?;
+    }
+    Ok(news)
+}
+
+fn end(
+    connection: &Connection,
+    call: &TicketCall,
+    row: &Row,
+    cause: EndCause,
+    news: &mut Vec<TicketNews>,
+) -> Result<(), Fault> {
+    let attempt = row.ticket.attempt;
+    let earlier = earlier(connection, row)?;
+    let command = Command::End { attempt, cause, earlier };
+    if let Decision::Changed(steps) = decide(&row.ticket, &command, call.at).map_err(Error::from)? {
+        apply(connection, call, Change::of(row, steps), news)?;
+    }
+    Ok(())
+}
+
+/// The attempts that ended by themselves since the ticket was made or retried, where the next one is the last.
+fn earlier(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, Fault> {
+    if row.ticket.counted + 1 < row.ticket.max_attempts {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT attempt, assignee, outcome FROM ticket_attempts
+               WHERE ticket = ?1 AND outcome IN ('lease_expired', 'max_runtime', 'vm_ended')
+               ORDER BY attempt DESC LIMIT ?2";
+    let mut ended = all(connection, sql, params![row.ticket.id.to_string(), row.ticket.counted], |row| {
+        Ok(EndedAttempt {
+            attempt: row.number("attempt")?,
+            assignee: row.plain("assignee")?,
+            outcome: row.word("outcome")?,
+        })
+    })?;
+    ended.reverse();
+    Ok(ended)
+}
+
+/// Says that a ticket's time has come; tells whether it did.
+pub(in super::super) fn wake(connection: &Connection, command: &WakeTicket) -> Result<Told<bool>, Fault> {
+    let nothing = Ok((false, Vec::new()));
+    let Some(row) = find(connection, command.ticket)? else { return nothing };
+    let sql = "UPDATE tickets SET waiting = 0 WHERE id = ?1 AND waiting = 1 AND not_before = ?2";
+    if change(connection, sql, params![command.ticket.to_string(), millis(command.not_before)])? == 0 {
+        return nothing;
+    }
+    let call = by_itself(&row, command.at, None);
+    let mut news = Vec::new();
+    // As the row has it: in milliseconds, where the command may be finer.
+    let not_before = row.ticket.wait.time().unwrap_or(command.not_before);
+    let decided = decide(&row.ticket, &Command::Wake { not_before }, command.at);
+    if let Decision::Changed(steps) = decided.map_err(Error::from)? {
+        announce(connection, &call, &steps, &mut news)?;
+    }
+    Ok((true, news))
+}
+
+fn by_itself(row: &Row, at: Timestamp, request_id: Option<&str>) -> TicketCall {
+    TicketCall { account: row.account, key: None, vm: None, at, request_id: request_id.map(str::to_owned) }
+}
+
+/// The attempts that go on.
+pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<OpenAttempt>, Fault> {
+    let sql = "SELECT id, attempt, beats, lease_ms, max_runtime_ms FROM tickets WHERE status = 'in_progress' ORDER BY id";
+    all(connection, sql, [], |row| {
+        Ok(OpenAttempt {
+            ticket: row.word("id")?,
+            attempt: row.number("attempt")?,
+            beats: row.number("beats")?,
+            lease: Duration::from_millis(row.number("lease_ms")?),
+            max_runtime: Duration::from_millis(row.number("max_runtime_ms")?),
+        })
+    })
+}
+
+/// The tickets that wait for their time.
+pub(in super::super) fn waiting(connection: &Connection) -> Result<Vec<WaitingTicket>, Fault> {
+    let sql = "SELECT id, not_before FROM tickets WHERE waiting = 1 ORDER BY not_before, id";
+    all(connection, sql, [], |row| {
+        Ok(WaitingTicket { ticket: row.word("id")?, not_before: row.time("not_before")?, rest: None })
+    })
+}

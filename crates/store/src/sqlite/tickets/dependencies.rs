@@ -1,0 +1,86 @@
+//! What tickets wait for.
+
+use rusqlite::{Connection, params};
+use skep_api::{
+    AccountId, TicketId,
+    tickets::{Blocker, TicketStatus},
+};
+use skep_tickets::{Blockers, Refusal, find_cycle, limits};
+
+use super::{
+    super::{
+        columns::{Columns, all, change, one},
+        fault::Fault,
+    },
+    row,
+};
+use crate::Error;
+
+/// What a ticket depends on, in its order.
+pub(super) fn of(connection: &Connection, id: TicketId) -> Result<Vec<TicketId>, Fault> {
+    let sql = "SELECT prerequisite FROM ticket_dependencies WHERE dependent = ?1 ORDER BY position";
+    all(connection, sql, [id.to_string()], |row| row.word("prerequisite"))
+}
+
+/// Those of them that are not completed.
+pub(super) fn blockers(connection: &Connection, id: TicketId, limit: usize) -> Result<Vec<Blocker>, Fault> {
+    let sql = "SELECT p.id, p.status FROM ticket_dependencies AS d JOIN tickets AS p ON p.id = d.prerequisite
+               WHERE d.dependent = ?1 AND p.status <> 'completed' ORDER BY d.position LIMIT ?2";
+    row::blockers(connection, sql, id, limit)
+}
+
+/// The status of a ticket that shall be depended on.
+pub(super) fn status_of(
+    connection: &Connection,
+    account: AccountId,
+    id: TicketId,
+) -> Result<TicketStatus, Fault> {
+    let sql = "SELECT status FROM tickets WHERE id = ?1 AND account = ?2";
+    let found = one(connection, sql, [id.to_string(), account.to_string()], |row| row.word("status"))?;
+    // One of another account is answered in the words of what does not exist.
+    found.ok_or_else(|| Error::UnknownDependency { id }.into())
+}
+
+/// Writes what a ticket depends on, from this place in its list on.
+pub(super) fn insert(connection: &Connection, id: TicketId, prerequisites: &[TicketId]) -> Result<(), Fault> {
+    let sql = "INSERT INTO ticket_dependencies (dependent, position, prerequisite) VALUES (?1, ?2, ?3)";
+    for (position, prerequisite) in (0_i64..).zip(prerequisites) {
+        change(connection, sql, params![id.to_string(), position, prerequisite.to_string()])?;
+    }
+    Ok(())
+}
+
+/// Replaces what a ticket depends on, unless it would wait for itself.
+pub(super) fn replace(
+    connection: &Connection,
+    account: AccountId,
+    id: TicketId,
+    prerequisites: &[TicketId],
+) -> Result<Blockers, Fault> {
+    let mut blockers = Blockers::default();
+    for prerequisite in prerequisites {
+        let status = status_of(connection, account, *prerequisite)?;
+        if status != TicketStatus::Completed {
+            blockers.total += 1;
+            if blockers.named.len() < limits::NAMED {
+                blockers.named.push(Blocker { id: *prerequisite, status });
+            }
+        }
+    }
+    let found = find_cycle(id, prerequisites, |one| {
+        // What is completed waits for nothing, and neither does anything behind it.
+        let open = blockers_of_node(connection, one);
+        open.map(|open| open.into_iter().map(|blocker| blocker.id).collect())
+    })?;
+    if let Some(path) = found {
+        let path = path.into_iter().map(|id| id.to_string()).collect();
+        return Err(Error::from(Refusal::Cycle { path }).into());
+    }
+    change(connection, "DELETE FROM ticket_dependencies WHERE dependent = ?1", [id.to_string()])?;
+    insert(connection, id, prerequisites)?;
+    Ok(blockers)
+}
+
+fn blockers_of_node(connection: &Connection, id: TicketId) -> Result<Vec<Blocker>, Fault> {
+    blockers(connection, id, limits::MOST_DEPENDENCIES)
+}

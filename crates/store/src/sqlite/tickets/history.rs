@@ -1,0 +1,97 @@
+//! What happened to a ticket, also to one that is gone.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, Row, params};
+use serde_json::Value;
+use skep_api::tickets::{Attempt, TicketEvent};
+
+use super::{
+    super::{
+        columns::{Columns, all, broken, change, millis},
+        events,
+        fault::Fault,
+    },
+    row::{self, unknown},
+};
+use crate::{Event, ReadTicketHistory, TicketHistoryPage};
+
+/// Attempts that a history shows.
+const MOST_ATTEMPTS: u32 = 1_000;
+
+/// A page of a ticket's history.
+pub(in super::super) fn history(
+    connection: &Connection,
+    query: &ReadTicketHistory,
+) -> Result<TicketHistoryPage, Fault> {
+    let (id, account) = (query.id.to_string(), query.account.to_string());
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let sql = "SELECT * FROM events WHERE ticket = ?1 AND account = ?2 AND sequence > ?3 ORDER BY sequence LIMIT ?4";
+    let after = i64::try_from(query.after.unwrap_or(0)).unwrap_or(i64::MAX);
+    // One more than asked for tells whether there is a next page.
+    let mut found =
+        all(connection, sql, params![id, account, after, i64::from(query.limit.max(1)) + 1], events::decode)?;
+    let attempts = match query.after {
+        None => attempts(connection, &id, &account)?,
+        Some(_) => Vec::new(),
+    };
+    if found.is_empty() && attempts.is_empty() {
+        // Where all that happened is too old to be kept, the ticket itself tells that it is there.
+        row::of_account(connection, query.account, query.id).map_err(|fault| match fault {
+            super::super::fault::Fault::Refused(_) => unknown(query.id),
+            other => other,
+        })?;
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|last| last.sequence);
+    let events = found.into_iter().map(shown).collect::<Result<_, _>>()?;
+    Ok(TicketHistoryPage { events, attempts, next })
+}
+
+fn shown(event: Event) -> Result<TicketEvent, Fault> {
+    let mut body = event.body;
+    let mut take = |field: &str| body.remove(field).unwrap_or(Value::Null);
+    let (ticket, actor, changes, attempt) = (take("ticket"), take("actor"), take("changes"), take("attempt"));
+    let wrong = |error: serde_json::Error| broken("body", error);
+    Ok(TicketEvent {
+        id: format!("evt_{}_{}", event.epoch, event.sequence),
+        kind: event.kind.as_str().to_owned(),
+        at: event.at,
+        ticket,
+        actor: serde_json::from_value(actor).map_err(wrong)?,
+        changes: serde_json::from_value(changes).map_err(wrong)?,
+        attempt: serde_json::from_value(attempt).map_err(wrong)?,
+        request_id: event.request_id,
+    })
+}
+
+fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<Attempt>, Fault> {
+    let sql =
+        "SELECT * FROM ticket_attempts WHERE ticket = ?1 AND account = ?2 ORDER BY attempt DESC LIMIT ?3";
+    let mut attempts = all(connection, sql, params![ticket, account, MOST_ATTEMPTS], decode)?;
+    attempts.reverse();
+    Ok(attempts)
+}
+
+fn decode(row: &Row<'_>) -> Result<Attempt, Fault> {
+    Ok(Attempt {
+        attempt: row.number("attempt")?,
+        assignee: row.plain("assignee")?,
+        vm: row.maybe_word("vm")?,
+        claimed_at: row.time("claimed_at")?,
+        ended_at: row.maybe_time("ended_at")?,
+        outcome: row.maybe_word("outcome")?,
+        result: row::object(row, "result")?,
+    })
+}
+
+/// Forgets a few of the attempts of tickets that were deleted before this time.
+pub(in super::super) fn forget(
+    connection: &Connection,
+    before: Timestamp,
+    batch: u32,
+) -> Result<usize, Fault> {
+    let sql = "DELETE FROM ticket_attempts WHERE rowid IN
+               (SELECT rowid FROM ticket_attempts WHERE deleted_at < ?1 ORDER BY deleted_at LIMIT ?2)";
+    change(connection, sql, params![millis(before), batch])
+}

@@ -1,0 +1,266 @@
+//! Pages of tickets. Each combination of stage and priority is a stretch of one index, in order; a page merges the stretches
+//! that its filter names, and reads of each no more than it takes: it costs the same however many tickets there are. (What is
+//! ready, by its latest change, is looked for among all that is pending.)
+
+use rusqlite::{CachedStatement, Connection, Rows, ToSql};
+use skep_api::{
+    TicketId,
+    tickets::{Priority, Ticket as Record, TicketStatus},
+};
+
+use super::{
+    super::{
+        columns::{Columns, all, millis},
+        fault::Fault,
+    },
+    row::{find, rank, record},
+};
+use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
+
+/// Records of a page, in bytes of their texts: a page of the largest ones would not fit into memory many times.
+const LARGEST_PAGE: usize = 8 << 20;
+
+/// A ticket's place: what it is ordered by, smallest first.
+type Place = (i64, i64, String);
+
+/// A page of tickets.
+pub(in super::super) fn list(connection: &Connection, query: &ListTickets) -> Result<TicketPage, Fault> {
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let places = match query.filter.depends_on {
+        Some(prerequisite) => dependents(connection, query, prerequisite, limit + 1)?,
+        None => merged(connection, query, limit + 1)?,
+    };
+    let more = places.len() > limit;
+    let (mut tickets, mut size) = (Vec::new(), 0);
+    for (_, _, id) in places.into_iter().take(limit) {
+        if size >= LARGEST_PAGE {
+            return Ok(page(tickets, query.sort, true));
+        }
+        let id: TicketId = id.parse().map_err(|error| super::super::columns::broken("id", error))?;
+        let Some(row) = find(connection, id)? else { continue };
+        let ticket = record(connection, row, query.at)?;
+        size += bytes(&ticket);
+        tickets.push(ticket);
+    }
+    Ok(page(tickets, query.sort, more))
+}
+
+fn page(tickets: Vec<Record>, sort: TicketSort, more: bool) -> TicketPage {
+    let position = |last: &Record| match sort {
+        TicketSort::Created => TicketPosition::Created(last.id),
+        TicketSort::Priority => TicketPosition::Priority(last.priority, last.id),
+        TicketSort::Updated => TicketPosition::Updated(last.updated_at, last.id),
+    };
+    let next = tickets.last().filter(|_| more).map(position);
+    TicketPage { tickets, next }
+}
+
+/// About what a record takes.
+fn bytes(ticket: &Record) -> usize {
+    let object = |object: &Option<skep_api::tickets::Object>| {
+        object.as_ref().map_or(0, |object| serde_json::to_string(object).map_or(0, |text| text.len()))
+    };
+    let texts = ticket.title.len() + ticket.description.as_ref().map_or(0, String::len);
+    texts + object(&ticket.metadata) + object(&ticket.result) + 32 * ticket.dependencies.len() + 500
+}
+
+/// One stretch of an index.
+#[derive(Clone, Copy)]
+struct Stretch {
+    status: TicketStatus,
+    stage: i64,
+    priority: i64,
+}
+
+/// The stages and priorities that a filter names.
+fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
+    let statuses: &[TicketStatus] =
+        if filter.statuses.is_empty() { TicketStatus::ALL } else { &filter.statuses };
+    let stages = statuses.iter().flat_map(|status| stages_of(*status).iter().map(|stage| (*stage, *status)));
+    let stages = stages.filter(|(stage, _)| filter.ready.is_none_or(|ready| (*stage == READY) == ready));
+    let wanted = |priority: &&Priority| filter.priorities.is_empty() || filter.priorities.contains(priority);
+    let mut stages: Vec<(i64, TicketStatus)> = stages.collect();
+    stages.sort_unstable();
+    stages.dedup();
+    let ranks = Priority::ALL.iter().filter(wanted).map(|priority| rank(*priority));
+    let of = |priority| {
+        stages.iter().map(move |(stage, status)| Stretch { status: *status, stage: *stage, priority })
+    };
+    ranks.flat_map(of).collect()
+}
+
+/// The stage of what can be claimed.
+const READY: i64 = 1;
+
+fn stages_of(status: TicketStatus) -> &'static [i64] {
+    match status {
+        TicketStatus::Pending => &[0, READY],
+        TicketStatus::InProgress => &[2],
+        TicketStatus::Completed => &[3],
+        TicketStatus::Failed => &[4],
+    }
+}
+
+/// The place after which a page begins, as what each row is compared with.
+fn beginning(query: &ListTickets) -> Option<Place> {
+    match (query.sort, query.after?) {
+        (TicketSort::Created, TicketPosition::Created(id)) => Some((0, 0, id.to_string())),
+        (TicketSort::Priority, TicketPosition::Priority(priority, id)) => {
+            Some((rank(priority), 0, id.to_string()))
+        }
+        (TicketSort::Updated, TicketPosition::Updated(at, id)) => Some((0, millis(at), id.to_string())),
+        _ => None,
+    }
+}
+
+/// The first places of all stretches together.
+fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<Place>, Fault> {
+    let by_change = query.sort == TicketSort::Updated;
+    let begins = beginning(query);
+    let account = query.account.to_string();
+    let assignee = query.filter.assignee.as_ref();
+    let sql = sql_of(by_change, assignee.is_some());
+    let mut statements: Vec<(CachedStatement<'_>, Stretch)> = Vec::new();
+    for stretch in stretches(&query.filter) {
+        if query.sort == TicketSort::Priority
+            && begins.as_ref().is_some_and(|(rank, ..)| stretch.priority < *rank)
+        {
+            continue;
+        }
+        statements.push((connection.prepare_cached(sql)?, stretch));
+    }
+    let mut streams = Vec::with_capacity(statements.len());
+    for (statement, stretch) in &mut statements {
+        let (at, id) = bound(query.sort, begins.as_ref(), stretch.priority);
+        let status = stretch.status.as_str();
+        let mut params: Vec<(&str, &dyn ToSql)> = vec![
+            (":account", &account),
+            (":stage", &stretch.stage),
+            (":priority", &stretch.priority),
+            (":id", &id),
+        ];
+        if by_change {
+            params.extend([(":at", &at as &dyn ToSql), (":status", &status)]);
+        }
+        if let Some(assignee) = &assignee {
+            params.push((":assignee", assignee));
+        }
+        let rank = if query.sort == TicketSort::Priority { stretch.priority } else { 0 };
+        let rows = statement.query(params.as_slice())?;
+        let mut stream = Stream { rows, rank, by_change, head: None };
+        stream.advance()?;
+        streams.push(stream);
+    }
+    take(streams, by_change, wanted)
+}
+
+/// What comes after it in a stretch is on the page.
+fn bound(sort: TicketSort, begins: Option<&Place>, priority: i64) -> (i64, String) {
+    match begins {
+        // Of a less urgent priority, all come after.
+        Some((rank, ..)) if sort == TicketSort::Priority && priority > *rank => (i64::MAX, String::new()),
+        Some((_, at, id)) => (*at, id.clone()),
+        None if sort == TicketSort::Updated => (i64::MAX, "~".to_owned()),
+        None => (i64::MAX, String::new()),
+    }
+}
+
+fn sql_of(by_change: bool, assignee: bool) -> &'static str {
+    match (by_change, assignee) {
+        (false, false) => {
+            "SELECT id, updated_at FROM tickets
+             WHERE account = :account AND stage = :stage AND priority = :priority AND id > :id ORDER BY id"
+        }
+        (false, true) => {
+            "SELECT id, updated_at FROM tickets
+             WHERE account = :account AND assignee = :assignee AND stage = :stage AND priority = :priority AND id > :id
+             ORDER BY id"
+        }
+        (true, false) => {
+            "SELECT id, updated_at FROM tickets INDEXED BY tickets_by_change
+             WHERE account = :account AND status = :status AND priority = :priority AND (updated_at, id) < (:at, :id)
+                 AND stage = :stage
+             ORDER BY updated_at DESC, id DESC"
+        }
+        (true, true) => {
+            "SELECT id, updated_at FROM tickets INDEXED BY tickets_of_assignee_by_change
+             WHERE account = :account AND assignee = :assignee AND status = :status AND priority = :priority
+                 AND (updated_at, id) < (:at, :id) AND stage = :stage
+             ORDER BY updated_at DESC, id DESC"
+        }
+    }
+}
+
+/// A stretch that is being read, one row ahead.
+struct Stream<'a> {
+    rows: Rows<'a>,
+    rank: i64,
+    by_change: bool,
+    head: Option<Place>,
+}
+
+impl Stream<'_> {
+    fn advance(&mut self) -> Result<(), Fault> {
+        self.head = match self.rows.next()? {
+            None => None,
+            Some(row) => {
+                let at = if self.by_change { row.plain::<i64>("updated_at")? } else { 0 };
+                Some((self.rank, at, row.plain("id")?))
+            }
+        };
+        Ok(())
+    }
+}
+
+fn take(mut streams: Vec<Stream<'_>>, latest_first: bool, wanted: usize) -> Result<Vec<Place>, Fault> {
+    let mut places = Vec::new();
+    while places.len() < wanted {
+        let heads = streams.iter_mut().filter(|stream| stream.head.is_some());
+        // Streams are a few: at most one for each stage of each priority.
+        let next = if latest_first {
+            heads.max_by(|a, b| a.head.cmp(&b.head))
+        } else {
+            heads.min_by(|a, b| a.head.cmp(&b.head))
+        };
+        let Some(stream) = next else { break };
+        places.extend(stream.head.take());
+        stream.advance()?;
+    }
+    Ok(places)
+}
+
+/// Those that depend on one ticket: all of them are looked at, and nothing else.
+fn dependents(
+    connection: &Connection,
+    query: &ListTickets,
+    prerequisite: TicketId,
+    wanted: usize,
+) -> Result<Vec<Place>, Fault> {
+    let filter = &query.filter;
+    let stretches = stretches(filter);
+    let sql = "SELECT t.id, t.stage, t.priority, t.updated_at, t.assignee
+               FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
+               WHERE d.prerequisite = ?1 AND t.account = ?2 ORDER BY d.dependent";
+    let params = [prerequisite.to_string(), query.account.to_string()];
+    let found = all(connection, sql, params, |row| {
+        let (stage, priority) = (row.plain::<i64>("stage")?, row.plain::<i64>("priority")?);
+        let assignee: Option<String> = row.plain("assignee")?;
+        let fits = stretches.iter().any(|one| (one.stage, one.priority) == (stage, priority))
+            && (filter.assignee.is_none() || filter.assignee == assignee);
+        let rank = if query.sort == TicketSort::Priority { priority } else { 0 };
+        let at = if query.sort == TicketSort::Updated { row.plain("updated_at")? } else { 0 };
+        Ok(fits.then_some((rank, at, row.plain("id")?)))
+    })?;
+    let begins = beginning(query);
+    let latest_first = query.sort == TicketSort::Updated;
+    let comes_after = |place: &Place| {
+        begins.as_ref().is_none_or(|begins| if latest_first { place < begins } else { place > begins })
+    };
+    let mut places: Vec<Place> = found.into_iter().flatten().filter(comes_after).collect();
+    places.sort_unstable();
+    if latest_first {
+        places.reverse();
+    }
+    places.truncate(wanted);
+    Ok(places)
+}

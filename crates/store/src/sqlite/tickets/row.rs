@@ -1,0 +1,250 @@
+//! The row of a ticket, and the record that callers read.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, Row as SqlRow, params};
+use skep_api::{
+    AccountId, TicketId,
+    tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
+};
+use skep_tickets::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait, limits};
+
+use super::{
+    super::{
+        columns::{Columns, all, broken, one},
+        fault::Fault,
+    },
+    dependencies,
+};
+use crate::{Error, TicketCall};
+
+/// A ticket as it stands in its row.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    /// What the rules see; its blockers are counted, not named.
+    pub(super) ticket: Ticket,
+    pub(super) account: AccountId,
+    pub(super) title: String,
+    pub(super) priority: Priority,
+    pub(super) max_runtime: Duration,
+    pub(super) beats: u64,
+    pub(super) progress: Option<String>,
+    pub(super) version: u64,
+    pub(super) created_at: Timestamp,
+    pub(super) updated_at: Timestamp,
+}
+
+/// A ticket's record.
+pub(in super::super) fn read(
+    connection: &Connection,
+    account: AccountId,
+    id: TicketId,
+    at: Timestamp,
+) -> Result<Record, Fault> {
+    let row = of_account(connection, account, id)?;
+    record(connection, row, at)
+}
+
+/// Why a ticket does not take its next step.
+pub(in super::super) fn why(
+    connection: &Connection,
+    account: AccountId,
+    id: TicketId,
+    at: Timestamp,
+) -> Result<Why, Fault> {
+    let mut row = of_account(connection, account, id)?;
+    row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MOST_DEPENDENCIES)?;
+    Ok(skep_tickets::why(&row.ticket, at))
+}
+
+/// A ticket that this caller may act on. A key of one VM knows only those that its VM ever held.
+pub(super) fn reached(connection: &Connection, call: &TicketCall, id: TicketId) -> Result<Row, Fault> {
+    let row = of_account(connection, call.account, id)?;
+    if let Some(vm) = call.vm {
+        let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2 LIMIT 1";
+        let own = one(connection, sql, [id.to_string(), vm.to_string()], |_| Ok(()))?;
+        own.ok_or_else(|| unknown(id))?;
+    }
+    Ok(row)
+}
+
+/// A ticket of this account.
+pub(super) fn of_account(connection: &Connection, account: AccountId, id: TicketId) -> Result<Row, Fault> {
+    find(connection, id)?.filter(|row| row.account == account).ok_or_else(|| unknown(id))
+}
+
+pub(super) fn unknown(id: TicketId) -> Fault {
+    Error::UnknownTicket { id: id.to_string() }.into()
+}
+
+/// A ticket of any account.
+pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, Fault> {
+    let found = one(connection, "SELECT * FROM tickets WHERE id = ?1", [id.to_string()], |row| {
+        decode(connection, row)
+    })?;
+    let Some(mut row) = found else { return Ok(None) };
+    if row.ticket.blockers.total > 0 {
+        row.ticket.blockers.named = dependencies::blockers(connection, id, limits::NAMED)?;
+    }
+    Ok(Some(row))
+}
+
+/// Fails where the ticket is not as the caller knows it.
+pub(super) fn check_version(row: &Row, expected: Option<&[u64]>) -> Result<(), Fault> {
+    match expected {
+        Some(expected) if !expected.contains(&row.version) => {
+            Err(Error::VersionStale { id: row.ticket.id, version: row.version }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The record that callers read.
+pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, Fault> {
+    let id = row.ticket.id;
+    let ready = row.ticket.is_ready(at);
+    let (status, vm) = (row.ticket.status(), row.ticket.vm());
+    let assignee = row.ticket.assignee().map(str::to_owned);
+    let blocked_by = match row.ticket.blockers.total {
+        0 => Vec::new(),
+        _ => dependencies::blockers(connection, id, limits::MOST_DEPENDENCIES)?,
+    };
+    let lease_expires_at = match &row.ticket.state {
+        State::InProgress(holder) => Some(holder.lease.expires_at),
+        _ => None,
+    };
+    let sql = "SELECT description, metadata FROM ticket_texts WHERE ticket = ?1";
+    let texts = one(connection, sql, [id.to_string()], |row| {
+        Ok((row.plain::<Option<String>>("description")?, object(row, "metadata")?))
+    })?;
+    let (description, metadata) = texts.ok_or_else(|| broken("ticket_texts", format!("`{id}` has none")))?;
+    let finish = row.ticket.finish();
+    Ok(Record {
+        id,
+        title: row.title,
+        description,
+        priority: row.priority,
+        dependencies: dependencies::of(connection, id)?,
+        status,
+        assignee,
+        result: finish.and_then(|finish| finish.result.clone()),
+        ready,
+        blocked_by,
+        attempt: row.ticket.attempt,
+        max_attempts: row.ticket.max_attempts,
+        lease_expires_at,
+        max_runtime_ms: milliseconds(row.max_runtime),
+        not_before: row.ticket.wait.time(),
+        progress: row.progress,
+        vm,
+        metadata,
+        version: row.version,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+        started_at: row.ticket.started_at,
+        finished_at: finish.map(|finish| finish.at),
+    })
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How a priority stands in its column: what is claimed first is least.
+pub(super) fn rank(priority: Priority) -> i64 {
+    match priority {
+        Priority::Critical => 0,
+        Priority::High => 1,
+        Priority::Medium => 2,
+        Priority::Low => 3,
+    }
+}
+
+fn of_rank(rank: i64) -> Result<Priority, Fault> {
+    let found = Priority::ALL.iter().copied().find(|priority| self::rank(*priority) == rank);
+    found.ok_or_else(|| broken("priority", format!("{rank} is none")))
+}
+
+/// An object in a column that may be empty.
+pub(super) fn object(row: &SqlRow<'_>, column: &str) -> Result<Option<Object>, Fault> {
+    let text = row.plain::<Option<String>>(column)?;
+    text.map(|text| serde_json::from_str(&text).map_err(|error| broken(column, error))).transpose()
+}
+
+fn decode(connection: &Connection, row: &SqlRow<'_>) -> Result<Row, Fault> {
+    let id = row.word::<TicketId>("id")?;
+    let wait = match (row.maybe_time("not_before")?, row.plain::<bool>("waiting")?) {
+        (None, _) => Wait::None,
+        (Some(at), true) => Wait::Until(at),
+        (Some(at), false) => Wait::Passed(at),
+    };
+    let ticket = Ticket {
+        id,
+        attempt: row.number("attempt")?,
+        counted: row.number("counted")?,
+        max_attempts: row.number("max_attempts")?,
+        wait,
+        blockers: Blockers { total: row.number("unmet")?, named: Vec::new() },
+        started_at: row.maybe_time("started_at")?,
+        state: state(connection, id, row)?,
+    };
+    Ok(Row {
+        ticket,
+        account: row.word("account")?,
+        title: row.plain("title")?,
+        priority: of_rank(row.plain("priority")?)?,
+        max_runtime: Duration::from_millis(row.number("max_runtime_ms")?),
+        beats: row.number("beats")?,
+        progress: row.plain("progress")?,
+        version: row.number("version")?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
+    })
+}
+
+fn state(connection: &Connection, id: TicketId, row: &SqlRow<'_>) -> Result<State, Fault> {
+    let missing = |column: &str| broken(column, format!("`{id}` has none"));
+    let status = row.word::<TicketStatus>("status")?;
+    match status {
+        TicketStatus::Pending => {
+            let lapsed = match row.plain::<Option<String>>("lapsed_assignee")? {
+                Some(assignee) => Some(Lapsed { assignee, vm: row.maybe_word("lapsed_vm")? }),
+                None => None,
+            };
+            Ok(State::Pending { lapsed })
+        }
+        TicketStatus::InProgress => {
+            let lease = Lease {
+                length: Duration::from_millis(row.number("lease_ms")?),
+                expires_at: row.time("lease_expires_at")?,
+            };
+            let assignee = row.plain::<Option<String>>("assignee")?.ok_or_else(|| missing("assignee"))?;
+            Ok(State::InProgress(Holder { assignee, vm: row.maybe_word("vm")?, lease }))
+        }
+        TicketStatus::Completed | TicketStatus::Failed => {
+            let sql = "SELECT result FROM ticket_texts WHERE ticket = ?1";
+            let result = one(connection, sql, [id.to_string()], |row| object(row, "result"))?.flatten();
+            let at = row.maybe_time("finished_at")?.ok_or_else(|| missing("finished_at"))?;
+            let finish = Finish { assignee: row.plain("assignee")?, vm: row.maybe_word("vm")?, result, at };
+            Ok(if status == TicketStatus::Completed {
+                State::Completed(finish)
+            } else {
+                State::Failed(finish)
+            })
+        }
+    }
+}
+
+/// Tickets and where they stand, by a query of `id` and `status`.
+pub(super) fn blockers(
+    connection: &Connection,
+    sql: &str,
+    id: TicketId,
+    limit: usize,
+) -> Result<Vec<Blocker>, Fault> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    all(connection, sql, params![id.to_string(), limit], |row| {
+        Ok(Blocker { id: row.word("id")?, status: row.word("status")? })
+    })
+}

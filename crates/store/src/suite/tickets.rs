@@ -1,0 +1,298 @@
+//! Tickets: graphs, attempts, times, and who is told.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use skep_api::{
+    AccountId, ErrorCode, Patch, TicketId, VmId,
+    swarm::EndReason,
+    tickets::{Object, Priority, Ticket, TicketStatus},
+};
+use skep_tickets::{Assignee, Claim, Command, Edits, Finishing, Needed, NewTicket, Resolution};
+use tokio::sync::broadcast::Receiver;
+
+use super::{account_named, all_events, boot, booted, counts, default_account, end, moment};
+use crate::{
+    ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt, EndVms, EventKind,
+    ListTickets, Once, OpenAttempt, ReadTicketHistory, Store, TicketCall, TicketFilter, TicketNews,
+    TicketSort, TimeUp, WaitingTicket, WakeTicket,
+};
+
+/// A ticket as it is made, with nothing said but its title.
+pub fn new_ticket(title: &str, needs: Vec<Needed>) -> NewTicket {
+    NewTicket {
+        title: title.to_owned(),
+        description: None,
+        priority: Priority::Medium,
+        needs,
+        metadata: None,
+        max_attempts: 5,
+        max_runtime: Duration::from_secs(86_400),
+        not_before: None,
+    }
+}
+
+/// A call of an account at this moment.
+pub fn call(account: AccountId, step: i64) -> TicketCall {
+    TicketCall { account, key: None, vm: None, at: moment(step), request_id: Some(format!("call-{step}")) }
+}
+
+/// A command that makes these tickets.
+pub fn creation(account: AccountId, tickets: Vec<NewTicket>) -> CreateTickets {
+    CreateTickets {
+        call: call(account, 10),
+        tickets: tickets.into_iter().map(|one| (None, one)).collect(),
+        once: None,
+    }
+}
+
+/// Makes a ticket.
+pub async fn made(store: &dyn Store, account: AccountId, needs: Vec<Needed>) -> TicketId {
+    let made = store.create_tickets(creation(account, vec![new_ticket("a", needs)])).await.unwrap();
+    made.answer.tickets[0].id
+}
+
+/// A change of where a ticket stands.
+pub fn change(account: AccountId, id: TicketId, transition: Command) -> ChangeTicket {
+    let (expected, edits) = (None, Edits::default());
+    ChangeTicket { call: call(account, 20), id, expected, edits, transition: Some(transition) }
+}
+
+/// A claim.
+pub fn claim(assignee: &str, vm: Option<VmId>) -> Command {
+    Command::Claim(Claim { assignee: Assignee::Named(assignee.to_owned()), vm, attempt: None, lease: None })
+}
+
+/// A completion.
+pub fn completion(attempt: Option<u32>) -> Command {
+    Command::Finish(Finishing {
+        resolution: Resolution::Completed,
+        result: Patch::Absent,
+        attempt,
+        assignee: None,
+        key_name: "key".to_owned(),
+    })
+}
+
+/// A claim of whatever is ready.
+pub fn claims(account: AccountId, assignee: &str, count: u32) -> ClaimTickets {
+    let (lease, priorities, once) = (None, vec![], None);
+    ClaimTickets { call: call(account, 30), assignee: assignee.to_owned(), count, lease, priorities, once }
+}
+
+async fn read(store: &dyn Store, account: AccountId, id: TicketId) -> Ticket {
+    store.ticket(account, id, moment(1_000)).await.unwrap()
+}
+
+/// All that was told until now.
+fn told(news: &mut Receiver<TicketNews>) -> Vec<TicketNews> {
+    std::iter::from_fn(|| news.try_recv().ok()).collect()
+}
+
+pub async fn a_graph_is_kept_as_it_was_made(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let known = made(&*store, account, vec![]).await;
+    let full = NewTicket {
+        description: Some("süß".to_owned()),
+        priority: Priority::Critical,
+        metadata: Some(Object::from_iter([("a".to_owned(), serde_json::json!([1, null]))])),
+        max_attempts: 2,
+        max_runtime: Duration::from_secs(60),
+        not_before: Some(moment(5_000)),
+        ..new_ticket("b", vec![Needed::Sibling(1), Needed::Ticket(known)])
+    };
+    let mut command = creation(account, vec![full.clone(), new_ticket("c", vec![])]);
+    command.tickets[1].0 = Some("name".to_owned());
+    let made = store.create_tickets(command).await.unwrap().answer;
+    let [b, c] = made.tickets.as_slice() else { panic!("{made:?}") };
+    assert_eq!(made.refs.iter().collect::<Vec<_>>(), [(&"name".to_owned(), &c.id)]);
+    assert!(known < b.id && b.id < c.id, "ids are in the order of their making");
+    assert_eq!(&read(&*store, account, b.id).await, b);
+    assert_eq!(b.dependencies, [c.id, known]);
+    assert_eq!((b.blocked_by.len(), b.ready, c.ready), (2, false, true));
+    assert_eq!((b.description.clone(), b.metadata.clone()), (full.description, full.metadata));
+    assert_eq!((b.priority, b.max_attempts, b.max_runtime_ms), (Priority::Critical, 2, 60_000));
+    assert_eq!(b.not_before, Some(moment(5_000)));
+    let counts = counts(&*store).await;
+    assert_eq!((counts["ticket.created"], counts["ticket.ready"]), (3, 2));
+}
+
+pub async fn what_is_refused_leaves_nothing(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let other = account_named(&*store, "acme").await.id;
+    let theirs = made(&*store, other, vec![]).await;
+    let before = all_events(&*store).await;
+    for id in [theirs, TicketId::generate()] {
+        let half =
+            creation(account, vec![new_ticket("a", vec![]), new_ticket("b", vec![Needed::Ticket(id)])]);
+        assert_eq!(store.create_tickets(half).await.unwrap_err().code(), ErrorCode::UnknownDependency);
+        let change = change(account, id, claim("a", None));
+        assert_eq!(store.change_ticket(change).await.unwrap_err().code(), ErrorCode::UnknownTicket);
+        let unknown = store.ticket(account, id, moment(1)).await.unwrap_err();
+        assert_eq!(unknown.code(), ErrorCode::UnknownTicket);
+        let query = ReadTicketHistory { account, id, limit: 10, after: None };
+        assert_eq!(store.ticket_history(query).await.unwrap_err().code(), ErrorCode::UnknownTicket);
+    }
+    assert!(store.claim_tickets(claims(account, "a", 100)).await.unwrap().answer.tickets.is_empty());
+    assert_eq!(all_events(&*store).await, before);
+    let query = ListTickets {
+        account,
+        filter: TicketFilter::default(),
+        sort: TicketSort::Created,
+        limit: 10,
+        after: None,
+        at: moment(1),
+    };
+    assert!(store.list_tickets(query).await.unwrap().tickets.is_empty());
+}
+
+pub async fn whoever_listens_is_told_what_times_and_waiters_need(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let mut news = store.ticket_news();
+    let first = made(&*store, account, vec![]).await;
+    let second = made(&*store, account, vec![Needed::Ticket(first)]).await;
+    assert_eq!(told(&mut news), [TicketNews::Ready(account)]);
+    store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
+    let held = OpenAttempt {
+        ticket: first,
+        attempt: 1,
+        beats: 0,
+        lease: Duration::from_secs(3_600),
+        max_runtime: Duration::from_secs(86_400),
+    };
+    assert_eq!(told(&mut news), [TicketNews::Held(held)]);
+    assert_eq!(store.open_attempts().await.unwrap(), [held]);
+    // The same assignee again: a renewal.
+    store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
+    assert_eq!(told(&mut news), [TicketNews::Held(OpenAttempt { beats: 1, ..held })]);
+    store.change_ticket(change(account, first, completion(Some(1)))).await.unwrap();
+    assert_eq!(told(&mut news), [TicketNews::Free(first), TicketNews::Ready(account)]);
+    assert!(read(&*store, account, second).await.ready);
+    assert!(store.change_ticket(change(account, first, claim("a", None))).await.is_err());
+    assert!(told(&mut news).is_empty(), "a refusal is no news");
+}
+
+pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let mut news = store.ticket_news();
+    // Finer than what is kept: it must be found all the same.
+    let not_before = moment(500) + Duration::from_nanos(999_999);
+    let new = NewTicket { not_before: Some(not_before), ..new_ticket("a", vec![]) };
+    let id = store.create_tickets(creation(account, vec![new])).await.unwrap().answer.tickets[0].id;
+    assert_eq!(told(&mut news), [TicketNews::Waiting(WaitingTicket { ticket: id, not_before, rest: None })]);
+    assert_eq!(store.waiting_tickets().await.unwrap().len(), 1);
+    let wake = WakeTicket { ticket: id, not_before, at: moment(600) };
+    assert!(
+        !store.wake_ticket(WakeTicket { not_before: moment(400), ..wake }).await.unwrap(),
+        "another time"
+    );
+    assert!(store.wake_ticket(wake).await.unwrap());
+    assert!(!store.wake_ticket(wake).await.unwrap());
+    assert_eq!(told(&mut news), [TicketNews::Ready(account)]);
+    assert_eq!(counts(&*store).await["ticket.ready"], 1);
+    assert_eq!(read(&*store, account, id).await.version, 1);
+    assert!(store.waiting_tickets().await.unwrap().is_empty());
+}
+
+pub async fn only_the_time_that_was_set_last_ends_an_attempt(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let id = made(&*store, account, vec![]).await;
+    store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
+    store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
+    let up = |attempt, why| EndAttempt { ticket: id, attempt, why, at: moment(100) };
+    for (attempt, why) in [(1, TimeUp::Lease { beats: 0 }), (2, TimeUp::Runtime), (0, TimeUp::Runtime)] {
+        assert!(!store.end_attempt(up(attempt, why)).await.unwrap());
+    }
+    assert!(store.end_attempt(up(1, TimeUp::Lease { beats: 1 })).await.unwrap());
+    assert!(!store.end_attempt(up(1, TimeUp::Lease { beats: 1 })).await.unwrap());
+    let unknown = EndAttempt { ticket: TicketId::generate(), ..up(1, TimeUp::Runtime) };
+    assert!(!store.end_attempt(unknown).await.unwrap());
+    assert_eq!(counts(&*store).await["ticket.lease_expired"], 1);
+}
+
+pub async fn tickets_end_with_their_vms(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vms = [booted(account, 3), booted(account, 4), booted(account, 5)];
+    store.record_boots(boot(vms.to_vec())).await.unwrap();
+    let mut tickets = Vec::new();
+    for vm in &vms {
+        let id = made(&*store, account, vec![]).await;
+        store.change_ticket(change(account, id, claim("a", Some(vm.id)))).await.unwrap();
+        tickets.push(id);
+    }
+    let mut news = store.ticket_news();
+    store.record_end(end(vms[0].id, EndReason::Crashed, 600)).await.unwrap();
+    store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
+    let lost = EndVms { vms: vec![vms[1].id], reason: EndReason::Lost, at: moment(700) };
+    store.end_vms(lost).await.unwrap();
+    let expected = [tickets[0], tickets[1]].map(|id| [TicketNews::Free(id), TicketNews::Ready(account)]);
+    assert_eq!(told(&mut news), expected.concat());
+    for (id, status) in
+        tickets.into_iter().zip([TicketStatus::Pending, TicketStatus::Pending, TicketStatus::InProgress])
+    {
+        assert_eq!(read(&*store, account, id).await.status, status);
+    }
+    let counts = counts(&*store).await;
+    assert_eq!((counts["ticket.lease_expired"], counts["vm.ended"]), (2, 2));
+}
+
+pub async fn ten_thousand_wait_for_one_and_are_ready_once(store: Arc<dyn Store>) {
+    const DEPENDENTS: usize = 10_000;
+    let account = default_account(&*store).await.id;
+    let first = made(&*store, account, vec![]).await;
+    for _ in 0..DEPENDENTS / 1_000 {
+        let many = (0..1_000).map(|_| new_ticket("a", vec![Needed::Ticket(first)])).collect();
+        store.create_tickets(creation(account, many)).await.unwrap();
+    }
+    store.change_ticket(change(account, first, completion(None))).await.unwrap();
+    let counts = counts(&*store).await;
+    assert_eq!((counts["ticket.created"], counts["ticket.ready"]), (DEPENDENTS + 1, DEPENDENTS + 1));
+    let filter = TicketFilter { ready: Some(true), depends_on: Some(first), ..TicketFilter::default() };
+    let sort = TicketSort::Created;
+    let query = ListTickets { account, filter, sort, limit: 20_000, after: None, at: moment(1_000) };
+    let ready = store.list_tickets(query).await.unwrap().tickets;
+    assert_eq!(ready.len(), DEPENDENTS);
+    assert!(ready.iter().all(|one| one.blocked_by.is_empty() && one.version == 1));
+}
+
+pub async fn a_deleted_ticket_leaves_its_history(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let id = made(&*store, account, vec![]).await;
+    store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
+    let delete = DeleteTicket {
+        call: call(account, 50),
+        id,
+        expected: None,
+        force: false,
+        dependents: Dependents::Refuse,
+    };
+    assert_eq!(store.delete_ticket(delete.clone()).await.unwrap_err().code(), ErrorCode::TicketState);
+    let stale = DeleteTicket { expected: Some(vec![1]), force: true, ..delete.clone() };
+    assert_eq!(store.delete_ticket(stale).await.unwrap_err().code(), ErrorCode::VersionStale);
+    store.delete_ticket(DeleteTicket { force: true, ..delete }).await.unwrap();
+    let query = ReadTicketHistory { account, id, limit: 10, after: None };
+    let history = store.ticket_history(query).await.unwrap();
+    assert_eq!(history.events.last().unwrap().kind, EventKind::TicketDeleted.as_str());
+    assert!(history.attempts[0].ended_at.is_some());
+    assert!(store.open_attempts().await.unwrap().is_empty());
+}
+
+pub async fn a_named_request_has_its_effect_once_for_a_day(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let named = |at: Timestamp, body: u8| {
+        let once = Once { path: "/api/tickets", key: "k".to_owned(), body: [body; 32] };
+        let mut command = creation(account, vec![new_ticket("a", vec![])]);
+        (command.call.at, command.once) = (at, Some(once));
+        command
+    };
+    let first = store.create_tickets(named(moment(0), 1)).await.unwrap();
+    let again = store.create_tickets(named(moment(60_000), 1)).await.unwrap();
+    assert_eq!((first.replayed, again.replayed), (false, true));
+    assert_eq!(first.answer, again.answer);
+    let other = store.create_tickets(named(moment(60_000), 2)).await.unwrap_err();
+    assert_eq!(other.code(), ErrorCode::IdempotencyMismatch);
+    const DAY: i64 = 24 * 3_600 * 1_000;
+    let later = store.create_tickets(named(moment(DAY + 1), 2)).await.unwrap();
+    assert!(!later.replayed && later.answer != first.answer);
+    assert_eq!(counts(&*store).await["ticket.created"], 2);
+}

@@ -1,0 +1,110 @@
+//! How a ticket is finished: by its holder, late, in one step by whoever did it, or given up by anybody.
+
+use jiff::Timestamp;
+use skep_api::{Patch, VmId, tickets::Object};
+
+use crate::{
+    Decision, Finish, Finishing, Lease, Refusal, Resolution, State, Step, StepKind, Ticket,
+    limits::DEFAULT_LEASE,
+    transition::{closed, opening, require_holder, require_latest, require_ready, status_of, step},
+};
+
+pub(crate) fn decide(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> Result<Decision, Refusal> {
+    let Finishing { attempt, assignee, .. } = finishing;
+    match &ticket.state {
+        State::Pending { lapsed } => {
+            require_latest(ticket, *attempt)?;
+            match lapsed {
+                Some(lapsed) if attempt.is_some() => {
+                    if assignee.as_ref().is_some_and(|name| *name != lapsed.assignee) {
+                        let (id, current) = (ticket.id, ticket.attempt);
+                        let holder = lapsed.assignee.clone();
+                        return Err(Refusal::Superseded { id, attempt: current, current, holder });
+                    }
+                    Ok(finished(ticket, finishing, Some(&lapsed.assignee), lapsed.vm, now))
+                }
+                _ => from_pending(ticket, finishing, now),
+            }
+        }
+        State::InProgress(holder) => {
+            require_holder(ticket, holder, *attempt, assignee.as_deref())?;
+            Ok(finished(ticket, finishing, Some(&holder.assignee), holder.vm, now))
+        }
+        State::Completed(finish) | State::Failed(finish) => {
+            require_latest(ticket, *attempt)?;
+            if ticket.status() == status_of(finishing.resolution) {
+                return same_result(ticket, finish, &finishing.result);
+            }
+            Err(match finishing.resolution {
+                Resolution::Completed => {
+                    closed(ticket, "be completed", "retry it first by PATCH `{\"status\": \"pending\"}`")
+                }
+                Resolution::Failed => closed(ticket, "be failed", "create another one"),
+            })
+        }
+    }
+}
+
+/// A result alone says nothing of what became of the work; on a finished ticket it is a repetition.
+pub(crate) fn give_result(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Refusal> {
+    match &ticket.state {
+        State::Completed(finish) | State::Failed(finish) => same_result(ticket, finish, result),
+        State::Pending { .. } | State::InProgress(_) => {
+            Err(closed(ticket, "take a `result` alone", "send it with `status` `completed` or `failed`"))
+        }
+    }
+}
+
+fn same_result(ticket: &Ticket, finish: &Finish, result: &Patch<Object>) -> Result<Decision, Refusal> {
+    let same = match result {
+        Patch::Absent => true,
+        Patch::Null => finish.result.is_none(),
+        Patch::Value(result) => finish.result.as_ref() == Some(result),
+    };
+    if same {
+        Ok(Decision::Nothing)
+    } else {
+        Err(closed(ticket, "take another `result`", "read the one that it has"))
+    }
+}
+
+/// Nobody holds it: done and claimed in one step, or given up before anybody began.
+fn from_pending(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> Result<Decision, Refusal> {
+    match finishing.resolution {
+        Resolution::Failed => Ok(finished(ticket, finishing, None, None, now)),
+        Resolution::Completed => {
+            require_ready(ticket, now)?;
+            let name = finishing.assignee.as_ref().unwrap_or(&finishing.key_name);
+            let mut steps = opening(ticket, name, None, Lease::from(now, DEFAULT_LEASE), now);
+            let claimed = steps.last().map_or_else(|| ticket.clone(), |step| step.ticket.clone());
+            steps.push(closing(&claimed, finishing, Some(name), None, now));
+            Ok(Decision::Changed(steps))
+        }
+    }
+}
+
+fn finished(
+    ticket: &Ticket,
+    finishing: &Finishing,
+    assignee: Option<&String>,
+    vm: Option<VmId>,
+    now: Timestamp,
+) -> Decision {
+    Decision::Changed(vec![closing(ticket, finishing, assignee, vm, now)])
+}
+
+fn closing(
+    ticket: &Ticket,
+    finishing: &Finishing,
+    assignee: Option<&String>,
+    vm: Option<VmId>,
+    now: Timestamp,
+) -> Step {
+    let finish =
+        Finish { assignee: assignee.cloned(), vm, result: finishing.result.value().cloned(), at: now };
+    let (kind, state) = match finishing.resolution {
+        Resolution::Completed => (StepKind::Completed, State::Completed(finish)),
+        Resolution::Failed => (StepKind::Failed, State::Failed(finish)),
+    };
+    step(kind, Ticket { state, ..ticket.clone() }, assignee.cloned())
+}

@@ -1,0 +1,335 @@
+//! What requests ask for, checked field by field before any ticket is looked at.
+
+use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
+
+use jiff::Timestamp;
+use skep_api::{
+    Patch, TicketId,
+    tickets::{
+        ChangeTicket, ClaimTickets, CreateTicket, Heartbeat, Object, Priorities, Priority, TicketStatus,
+    },
+};
+
+use crate::{
+    Assignee, Beat, Claim, Command, Finishing, Refusal, Release, Resolution, State, Ticket,
+    limits::{
+        ATTEMPTS, CLAIMS, LARGEST_RESULT, LARGEST_TEXT, LEASES_MS, LONGEST_ASSIGNEE, LONGEST_PROGRESS,
+        LONGEST_TITLE, MOST_DEPENDENCIES, RESTS_MS, RUNTIMES_MS, WAITS_MS,
+    },
+    transition::closed,
+};
+
+/// What changes of a ticket without a transition. What is `None` stays; the inner `None` takes away.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Edits {
+    /// What it is about.
+    pub title: Option<String>,
+    /// What is to be done.
+    pub description: Option<Option<String>>,
+    /// How urgent it is.
+    pub priority: Option<Priority>,
+    /// In place of all dependencies, each once.
+    pub dependencies: Option<Vec<TicketId>>,
+    /// In place of all metadata.
+    pub metadata: Option<Option<Object>>,
+    /// Attempts that may end by themselves.
+    pub max_attempts: Option<u32>,
+    /// The longest that one attempt may take.
+    pub max_runtime: Option<Duration>,
+    /// When it may be claimed at the earliest.
+    pub not_before: Option<Option<Timestamp>>,
+}
+
+impl Edits {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Checks a ticket that shall be made. `at` begins the names of its fields. Its dependencies are checked elsewhere.
+///
+/// # Errors
+/// What is wrong with which value.
+pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
+    title(&request.title, at)?;
+    text(request.description.as_deref(), &format!("{at}description"))?;
+    object(request.metadata.as_ref(), &format!("{at}metadata"), LARGEST_TEXT)?;
+    number(request.max_attempts, &format!("{at}max_attempts"), &ATTEMPTS)?;
+    number(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
+}
+
+/// A ticket that may be made as asked, if what it depends on exists.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn new_ticket(request: CreateTicket) -> Result<crate::NewTicket, Refusal> {
+    check_new(&request, "")?;
+    let needs = dependencies(request.dependencies.as_deref().unwrap_or_default())?;
+    Ok(crate::NewTicket::of(request, needs.into_iter().map(crate::Needed::Ticket).collect()))
+}
+
+/// What a PATCH changes besides where the ticket stands.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
+    request.title.as_deref().map(|text| title(text, "")).transpose()?;
+    text(request.description.value().map(String::as_str), "description")?;
+    object(request.metadata.value(), "metadata", LARGEST_TEXT)?;
+    number(request.max_attempts, "max_attempts", &ATTEMPTS)?;
+    number(request.max_runtime_ms, "max_runtime_ms", &RUNTIMES_MS)?;
+    Ok(Edits {
+        title: request.title.clone(),
+        description: request.description.clone().change(),
+        priority: request.priority,
+        dependencies: request.dependencies.as_deref().map(dependencies).transpose()?,
+        metadata: request.metadata.clone().change(),
+        max_attempts: request.max_attempts,
+        max_runtime: request.max_runtime_ms.map(Duration::from_millis),
+        not_before: request.not_before.clone().change().map(|at| at.map(whole_millisecond)),
+    })
+}
+
+/// A time as it is kept: in milliseconds, and never sooner than it was asked for.
+pub(crate) fn whole_millisecond(at: Timestamp) -> Timestamp {
+    let whole = Timestamp::from_millisecond(at.as_millisecond());
+    let beyond = i64::from(whole.is_ok_and(|whole| whole < at));
+    Timestamp::from_millisecond(at.as_millisecond() + beyond).unwrap_or(at)
+}
+
+/// Where a PATCH moves a ticket; `None` where it says nothing of that.
+///
+/// # Errors
+/// What is wrong with which value, and fields that contradict each other.
+pub fn transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Command>, Refusal> {
+    let ChangeTicket { status, assignee, result, attempt, .. } = request;
+    name(assignee.value().map(String::as_str), "assignee")?;
+    object(result.value(), "result", LARGEST_RESULT)?;
+    number(request.lease_ms, "lease_ms", &LEASES_MS)?;
+    number(request.retry_after_ms, "retry_after_ms", &RESTS_MS)?;
+    let command = match (status, assignee) {
+        (None, Patch::Absent) if !result.is_absent() => Some(Command::GiveResult(result.clone())),
+        (None, Patch::Absent) => None,
+        (None, Patch::Null) => Some(release(request, false)),
+        (Some(TicketStatus::Pending), _) => Some(release(request, true)),
+        (Some(status), Patch::Null) => {
+            return Err(Refusal::Value(format!(
+                "`assignee` is null, which gives the ticket back, and `status` is {status}; leave one of them out"
+            )));
+        }
+        (None | Some(TicketStatus::InProgress), _) => Some(Command::Claim(claim(request, key_name))),
+        (Some(TicketStatus::Completed), _) => Some(finishing(request, Resolution::Completed, key_name)),
+        (Some(TicketStatus::Failed), _) => Some(finishing(request, Resolution::Failed, key_name)),
+    };
+    fits(request, command.as_ref())?;
+    if command.is_none() && attempt.is_some() {
+        return Err(alone("attempt", "`status`"));
+    }
+    Ok(command)
+}
+
+/// Fields that mean nothing beside the others would be silently lost.
+fn fits(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal> {
+    if request.lease_ms.is_some() && !matches!(command, Some(Command::Claim(_))) {
+        return Err(alone("lease_ms", "`status` `in_progress`"));
+    }
+    if request.retry_after_ms.is_some() && !matches!(command, Some(Command::Release(_))) {
+        return Err(alone("retry_after_ms", "`status` `pending`"));
+    }
+    let takes_result = matches!(command, None | Some(Command::Finish(_) | Command::GiveResult(_)));
+    if !request.result.is_absent() && !takes_result {
+        return Err(alone("result", "`status` `completed` or `failed`"));
+    }
+    let moves = command.is_some();
+    for (field, given) in
+        [("dependencies", request.dependencies.is_some()), ("not_before", !request.not_before.is_absent())]
+    {
+        if moves && given {
+            return Err(Refusal::Value(format!(
+                "`{field}` and a change of `status` or `assignee` stand in one request; send them one after the other"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn alone(field: &str, with: &str) -> Refusal {
+    Refusal::Value(format!("`{field}` means something only with {with}; send both, or leave it out"))
+}
+
+fn release(request: &ChangeTicket, by_status: bool) -> Command {
+    Command::Release(Release {
+        attempt: request.attempt,
+        assignee: request.assignee.value().cloned(),
+        retry_after: request.retry_after_ms.map(Duration::from_millis),
+        by_status,
+    })
+}
+
+fn claim(request: &ChangeTicket, key_name: &str) -> Claim {
+    Claim {
+        assignee: assignee(request.assignee.value(), key_name),
+        vm: None,
+        attempt: request.attempt,
+        lease: request.lease_ms.map(Duration::from_millis),
+    }
+}
+
+fn finishing(request: &ChangeTicket, resolution: Resolution, key_name: &str) -> Command {
+    Command::Finish(Finishing {
+        resolution,
+        result: request.result.clone(),
+        attempt: request.attempt,
+        assignee: request.assignee.value().cloned(),
+        key_name: key_name.to_owned(),
+    })
+}
+
+fn assignee(named: Option<&String>, key_name: &str) -> Assignee {
+    named.map_or_else(|| Assignee::OfKey(key_name.to_owned()), |name| Assignee::Named(name.clone()))
+}
+
+/// What a claim of any ticket asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimOrder {
+    /// For whom.
+    pub assignee: String,
+    /// At most so many.
+    pub count: u32,
+    /// For how long.
+    pub lease: Option<Duration>,
+    /// Only these; all where there is none.
+    pub priorities: Vec<Priority>,
+    /// How long to wait for work.
+    pub wait: Duration,
+}
+
+/// Checks a claim of any ticket.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder, Refusal> {
+    name(request.assignee.as_deref(), "assignee")?;
+    number(request.count, "count", &CLAIMS)?;
+    number(request.lease_ms, "lease_ms", &LEASES_MS)?;
+    number(request.wait_ms, "wait_ms", &WAITS_MS)?;
+    let wanted: BTreeSet<Priority> = match &request.priority {
+        None => BTreeSet::new(),
+        Some(Priorities::One(one)) => BTreeSet::from([*one]),
+        Some(Priorities::Any(any)) if any.is_empty() => {
+            let message = "`priority` is an empty list: nothing can be claimed by it; leave it out";
+            return Err(Refusal::Value(message.to_owned()));
+        }
+        Some(Priorities::Any(any)) => any.iter().copied().collect(),
+    };
+    Ok(ClaimOrder {
+        assignee: request.assignee.clone().unwrap_or_else(|| key_name.to_owned()),
+        count: request.count.unwrap_or(1),
+        lease: request.lease_ms.map(Duration::from_millis),
+        priorities: wanted.into_iter().collect(),
+        wait: Duration::from_millis(request.wait_ms.unwrap_or(0)),
+    })
+}
+
+/// What a beat asks for, and its progress.
+///
+/// # Errors
+/// What is wrong with which value.
+pub fn heartbeat(request: &Heartbeat) -> Result<Beat, Refusal> {
+    name(request.assignee.as_deref(), "assignee")?;
+    number(request.lease_ms, "lease_ms", &LEASES_MS)?;
+    let characters = request.progress.as_deref().unwrap_or_default().chars().count();
+    if characters > LONGEST_PROGRESS {
+        return Err(Refusal::Value(format!(
+            "`progress` has {characters} characters; keep it to {LONGEST_PROGRESS}"
+        )));
+    }
+    let lease = request.lease_ms.map(Duration::from_millis);
+    Ok(Beat { attempt: request.attempt, assignee: request.assignee.clone(), lease })
+}
+
+/// Refuses edits that the state of a ticket does not allow.
+///
+/// # Errors
+/// Which of them.
+pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
+    let only_metadata = Edits { metadata: None, ..edits.clone() }.is_empty();
+    if matches!(ticket.state, State::Completed(_)) && !only_metadata {
+        return Err(closed(ticket, "change, but for its `metadata`", "create another one"));
+    }
+    if edits.dependencies.is_some() && !matches!(ticket.state, State::Pending { .. }) {
+        return Err(closed(ticket, "get other `dependencies`", "change them while it is pending"));
+    }
+    Ok(())
+}
+
+fn dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
+    let once = each_once(given.iter().copied());
+    check_count(once.len(), "dependencies", MOST_DEPENDENCIES)?;
+    Ok(once)
+}
+
+/// Each of them where it stands first.
+pub(crate) fn each_once<T: Copy + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    given.into_iter().filter(|one| seen.insert(*one)).collect()
+}
+
+/// Refuses a list that is too long.
+pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(), Refusal> {
+    if count > limit {
+        return Err(Refusal::Value(format!("`{field}` has {count} entries; keep it to {limit}")));
+    }
+    Ok(())
+}
+
+fn title(title: &str, at: &str) -> Result<(), Refusal> {
+    let characters = title.chars().count();
+    if (1..=LONGEST_TITLE).contains(&characters) {
+        return Ok(());
+    }
+    Err(Refusal::Value(format!("`{at}title` has {characters} characters; it must have 1 to {LONGEST_TITLE}")))
+}
+
+fn name(name: Option<&str>, field: &str) -> Result<(), Refusal> {
+    let Some(name) = name else { return Ok(()) };
+    let characters = name.chars().count();
+    if !(1..=LONGEST_ASSIGNEE).contains(&characters) {
+        return Err(Refusal::Value(format!(
+            "`{field}` has {characters} characters; it must have 1 to {LONGEST_ASSIGNEE}"
+        )));
+    }
+    Ok(())
+}
+
+fn text(text: Option<&str>, field: &str) -> Result<(), Refusal> {
+    check_size(text.map_or(0, str::len), field, LARGEST_TEXT)
+}
+
+fn object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Refusal> {
+    let size = object.map_or(Ok(0), |object| serde_json::to_vec(object).map(|text| text.len()));
+    check_size(size.unwrap_or(usize::MAX), field, limit)
+}
+
+fn check_size(size: usize, field: &str, limit: usize) -> Result<(), Refusal> {
+    if size > limit {
+        return Err(Refusal::TooLarge { field: field.to_owned(), size, limit });
+    }
+    Ok(())
+}
+
+fn number<T: Copy + PartialOrd + std::fmt::Display>(
+    number: Option<T>,
+    field: &str,
+    range: &RangeInclusive<T>,
+) -> Result<(), Refusal> {
+    match number {
+        Some(number) if !range.contains(&number) => Err(Refusal::Value(format!(
+            "`{field}` is {number}; it must be a whole number from {} to {}",
+            range.start(),
+            range.end()
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,338 @@
+//! The transition table: a command comes, the ticket changes or the refusal says why not.
+
+use jiff::Timestamp;
+use skep_api::tickets::{AttemptOutcome, Object, TicketStatus};
+
+use crate::{
+    Assignee, Beat, Blockers, Claim, Command, EndCause, EndedAttempt, Finish, Holder, Lapsed, Lease, Refusal,
+    Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
+};
+
+/// What comes of a command.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// Nothing: it is so already.
+    Nothing,
+    /// The same attempt holds on. No event, no version.
+    Renewed(Lease),
+    /// One change, as one version: its steps in order, each an event.
+    Changed(Vec<Step>),
+}
+
+/// One step of a change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// What sort of step.
+    pub kind: StepKind,
+    /// The ticket after it.
+    pub ticket: Ticket,
+    /// Who acts: whose attempt it is, also one that ends with this step.
+    pub assignee: Option<String>,
+}
+
+/// What a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    /// It can be claimed from now on.
+    Ready,
+    /// An attempt begins.
+    Claimed,
+    /// Its attempt is given back.
+    Released,
+    /// Its attempt ended by itself.
+    Expired(EndCause),
+    /// It is done.
+    Completed,
+    /// It is given up.
+    Failed,
+    /// It is retried.
+    Reopened,
+}
+
+impl StepKind {
+    /// How the step ends the latest attempt, where it does so to one that is open or lapsed.
+    pub const fn ends(self) -> Option<AttemptOutcome> {
+        match self {
+            Self::Ready | Self::Claimed | Self::Reopened => None,
+            Self::Released => Some(AttemptOutcome::Released),
+            Self::Expired(cause) => Some(cause.outcome()),
+            Self::Completed => Some(AttemptOutcome::Completed),
+            Self::Failed => Some(AttemptOutcome::Failed),
+        }
+    }
+}
+
+/// Decides what a command does to a ticket now.
+///
+/// # Errors
+/// Why it does nothing, with the way out.
+pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
+    match command {
+        Command::Claim(claim) => claim_it(ticket, claim, now),
+        Command::Finish(finishing) => finish::decide(ticket, finishing, now),
+        Command::Release(release) => release_it(ticket, release, now),
+        Command::GiveResult(result) => finish::give_result(ticket, result),
+        Command::Beat(beat) => beat_it(ticket, beat, now),
+        Command::End { attempt, cause, earlier } => Ok(end_it(ticket, *attempt, *cause, earlier, now)),
+        Command::Wake { not_before } => Ok(wake_it(ticket, *not_before, now)),
+    }
+}
+
+/// The step of a ticket that was just made, or whose dependencies or time changed, where it can be claimed from now on.
+pub fn readied(before: Option<&Ticket>, after: &Ticket, now: Timestamp) -> Option<Step> {
+    let was = before.is_some_and(|before| before.is_ready(now));
+    (after.is_ready(now) && !was).then(|| step(StepKind::Ready, after.seen(now), None))
+}
+
+/// The claim by which whoever finishes a ticket that nobody holds holds it for that moment.
+pub fn opening(
+    ticket: &Ticket,
+    assignee: &str,
+    vm: Option<skep_api::VmId>,
+    lease: Lease,
+    now: Timestamp,
+) -> Vec<Step> {
+    let mut steps = Vec::with_capacity(2);
+    let seen = ticket.seen(now);
+    if seen.wait != ticket.wait {
+        // The timer has not said it yet.
+        steps.push(step(StepKind::Ready, seen.clone(), None));
+    }
+    let holder = Holder { assignee: assignee.to_owned(), vm, lease };
+    let claimed = Ticket {
+        attempt: ticket.attempt.saturating_add(1),
+        started_at: Some(now),
+        state: State::InProgress(holder),
+        ..seen
+    };
+    steps.push(step(StepKind::Claimed, claimed, Some(assignee.to_owned())));
+    steps
+}
+
+/// The ticket with another time or other dependencies.
+pub fn rescheduled(ticket: &Ticket, wait: Wait, blockers: Blockers) -> Ticket {
+    Ticket { wait, blockers, ..ticket.clone() }
+}
+
+pub(crate) fn step(kind: StepKind, ticket: Ticket, assignee: Option<String>) -> Step {
+    Step { kind, ticket, assignee }
+}
+
+/// Refuses what cannot be claimed now.
+pub(crate) fn require_ready(ticket: &Ticket, now: Timestamp) -> Result<(), Refusal> {
+    if ticket.blockers.total > 0 {
+        let Blockers { total, named } = ticket.blockers.clone();
+        return Err(Refusal::Blocked { id: ticket.id, total, named });
+    }
+    match ticket.wait {
+        Wait::Until(until) if until > now => Err(Refusal::NotYet { id: ticket.id, until }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an attempt that is not the latest one.
+pub(crate) fn require_latest(ticket: &Ticket, attempt: Option<u32>) -> Result<(), Refusal> {
+    let (id, current) = (ticket.id, ticket.attempt);
+    match attempt {
+        Some(attempt) if attempt > current => Err(Refusal::NeverBegun { id, attempt, current }),
+        Some(attempt) if attempt < current => {
+            let lapsed = match &ticket.state {
+                State::Pending { lapsed } => lapsed.as_ref().map(|lapsed| lapsed.assignee.as_str()),
+                _ => None,
+            };
+            let holder = ticket.assignee().or(lapsed).unwrap_or("released since").to_owned();
+            Err(Refusal::Superseded { id, attempt, current, holder })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses whoever is not the holder, by its attempt and its name as far as it gave them.
+pub(crate) fn require_holder(
+    ticket: &Ticket,
+    holder: &Holder,
+    attempt: Option<u32>,
+    assignee: Option<&str>,
+) -> Result<(), Refusal> {
+    require_latest(ticket, attempt)?;
+    match assignee {
+        Some(assignee) if assignee != holder.assignee => Err(held(ticket, holder)),
+        _ => Ok(()),
+    }
+}
+
+fn held(ticket: &Ticket, holder: &Holder) -> Refusal {
+    Refusal::HeldBy {
+        id: ticket.id,
+        holder: holder.assignee.clone(),
+        attempt: ticket.attempt,
+        until: holder.lease.expires_at,
+    }
+}
+
+fn claim_it(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decision, Refusal> {
+    let id = ticket.id;
+    match &ticket.state {
+        State::Pending { .. } => {
+            require_latest(ticket, claim.attempt)?;
+            if claim.attempt.is_some_and(|attempt| attempt > 0) {
+                return Err(Refusal::LeaseLost { id, attempt: ticket.attempt });
+            }
+            require_ready(ticket, now)?;
+            let (Assignee::Named(name) | Assignee::OfKey(name)) = &claim.assignee;
+            let lease = Lease::from(now, claim.lease.unwrap_or(DEFAULT_LEASE));
+            Ok(Decision::Changed(opening(ticket, name, claim.vm, lease, now)))
+        }
+        State::InProgress(holder) => {
+            let Assignee::Named(name) = &claim.assignee else { return Err(held(ticket, holder)) };
+            require_holder(ticket, holder, claim.attempt, Some(name))?;
+            Ok(Decision::Renewed(Lease::from(now, claim.lease.unwrap_or(holder.lease.length))))
+        }
+        State::Completed(_) => Err(closed(ticket, "be claimed", "create another one")),
+        State::Failed(_) => {
+            Err(closed(ticket, "be claimed", "retry it by PATCH `{\"status\": \"pending\"}`"))
+        }
+    }
+}
+
+pub(crate) fn closed(ticket: &Ticket, what: &'static str, way_out: &'static str) -> Refusal {
+    Refusal::State { id: ticket.id, status: ticket.status(), what, way_out }
+}
+
+fn release_it(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<Decision, Refusal> {
+    match &ticket.state {
+        // Whatever attempt its caller speaks of, it is over.
+        State::Pending { .. } => Ok(Decision::Nothing),
+        State::InProgress(holder) => {
+            require_holder(ticket, holder, release.attempt, release.assignee.as_deref())?;
+            let rest = release.retry_after.unwrap_or_default();
+            let released = pending(ticket, ticket.counted, rested(ticket.wait, rest, now), None);
+            Ok(Decision::Changed(and_ready(StepKind::Released, released, Some(holder.assignee.clone()), now)))
+        }
+        State::Completed(_) => Err(closed(ticket, "be taken up again", "create another one")),
+        State::Failed(_) if !release.by_status => {
+            Err(closed(ticket, "be given back", "retry it by PATCH `{\"status\": \"pending\"}`"))
+        }
+        State::Failed(_) => {
+            require_latest(ticket, release.attempt)?;
+            let rest = release.retry_after.unwrap_or_default();
+            let reopened = pending(ticket, 0, rested(ticket.wait, rest, now), None);
+            Ok(Decision::Changed(and_ready(StepKind::Reopened, reopened, None, now)))
+        }
+    }
+}
+
+fn beat_it(ticket: &Ticket, beat: &Beat, now: Timestamp) -> Result<Decision, Refusal> {
+    match &ticket.state {
+        State::Pending { .. } => {
+            require_latest(ticket, beat.attempt)?;
+            Err(Refusal::LeaseLost { id: ticket.id, attempt: ticket.attempt })
+        }
+        State::InProgress(holder) => {
+            require_holder(ticket, holder, beat.attempt, beat.assignee.as_deref())?;
+            Ok(Decision::Renewed(Lease::from(now, beat.lease.unwrap_or(holder.lease.length))))
+        }
+        State::Completed(_) | State::Failed(_) => {
+            require_latest(ticket, beat.attempt)?;
+            Err(closed(ticket, "be kept by a beat", "stop working on it"))
+        }
+    }
+}
+
+fn end_it(
+    ticket: &Ticket,
+    attempt: u32,
+    cause: EndCause,
+    earlier: &[EndedAttempt],
+    now: Timestamp,
+) -> Decision {
+    let State::InProgress(holder) = &ticket.state else { return Decision::Nothing };
+    if attempt != ticket.attempt {
+        return Decision::Nothing;
+    }
+    let by = Some(holder.assignee.clone());
+    if !cause.is_counted() {
+        let released = pending(ticket, ticket.counted, ticket.wait, None);
+        return Decision::Changed(and_ready(StepKind::Released, released, by, now));
+    }
+    let counted = ticket.counted.saturating_add(1);
+    let lapsed = Some(Lapsed { assignee: holder.assignee.clone(), vm: holder.vm });
+    if counted < ticket.max_attempts {
+        let wait = rested(ticket.wait, backoff::rest(counted), now);
+        return Decision::Changed(and_ready(
+            StepKind::Expired(cause),
+            pending(ticket, counted, wait, lapsed),
+            by,
+            now,
+        ));
+    }
+    let expired = pending(ticket, counted, ticket.wait, lapsed);
+    let last = EndedAttempt { attempt, assignee: holder.assignee.clone(), outcome: cause.outcome() };
+    let finish = Finish {
+        assignee: by.clone(),
+        vm: holder.vm,
+        result: Some(exhausted(earlier, &last, counted)),
+        at: now,
+    };
+    let failed = Ticket { state: State::Failed(finish), ..expired.clone() };
+    Decision::Changed(vec![
+        step(StepKind::Expired(cause), expired, by.clone()),
+        step(StepKind::Failed, failed, by),
+    ])
+}
+
+/// What stands as the result of a ticket that nobody failed but its attempts.
+fn exhausted(earlier: &[EndedAttempt], last: &EndedAttempt, counted: u32) -> Object {
+    let attempts = earlier.iter().chain([last]).map(
+        |one| serde_json::json!({"attempt": one.attempt, "assignee": one.assignee, "outcome": one.outcome}),
+    );
+    Object::from_iter([
+        ("error".to_owned(), "max_attempts".into()),
+        (
+            "message".to_owned(),
+            format!("{counted} attempts ended by themselves; that is all that it may have").into(),
+        ),
+        ("attempts".to_owned(), attempts.collect::<Vec<_>>().into()),
+    ])
+}
+
+fn wake_it(ticket: &Ticket, not_before: Timestamp, now: Timestamp) -> Decision {
+    if ticket.wait != Wait::Until(not_before) {
+        return Decision::Nothing;
+    }
+    let awake = Ticket { wait: Wait::Passed(not_before), ..ticket.clone() };
+    if awake.is_ready(now) {
+        Decision::Changed(vec![step(StepKind::Ready, awake, None)])
+    } else {
+        Decision::Nothing
+    }
+}
+
+fn pending(ticket: &Ticket, counted: u32, wait: Wait, lapsed: Option<Lapsed>) -> Ticket {
+    Ticket { counted, wait, state: State::Pending { lapsed }, ..ticket.clone() }
+}
+
+/// A rest from now on; a time that is later anyway stays.
+fn rested(wait: Wait, rest: std::time::Duration, now: Timestamp) -> Wait {
+    if rest.is_zero() {
+        return wait;
+    }
+    let until = now.checked_add(rest).unwrap_or(Timestamp::MAX);
+    match wait {
+        Wait::Until(later) if later > until => wait,
+        _ => Wait::Until(until),
+    }
+}
+
+fn and_ready(kind: StepKind, ticket: Ticket, by: Option<String>, now: Timestamp) -> Vec<Step> {
+    let ready = ticket.is_ready(now).then(|| step(StepKind::Ready, ticket.seen(now), None));
+    std::iter::once(step(kind, ticket, by)).chain(ready).collect()
+}
+
+/// The word of a status, where a rule needs it without a ticket.
+pub(crate) const fn status_of(resolution: crate::Resolution) -> TicketStatus {
+    match resolution {
+        crate::Resolution::Completed => TicketStatus::Completed,
+        crate::Resolution::Failed => TicketStatus::Failed,
+    }
+}

@@ -1,0 +1,195 @@
+//! A server that is killed at moments of no meaning while agents work: every answer that an agent saw is true afterwards, and
+//! every row has its event.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{sync::Mutex, task::JoinSet};
+
+use crate::harness::{Skep, send, try_send};
+
+/// A few in `make test`, as many as the issue asks for in a soak.
+const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 4 };
+const AGENTS: usize = 12;
+/// The latest moment of a kill, in milliseconds after the first answer.
+const LATEST_MS: u64 = 400;
+
+/// What agents were told: where each ticket stood, by the version that said so.
+#[derive(Debug, Default)]
+struct Told {
+    tickets: BTreeMap<String, (u64, Value)>,
+    answers: usize,
+}
+
+impl Told {
+    fn hear(&mut self, ticket: &Value) {
+        self.answers += 1;
+        let version = ticket["version"].as_u64().unwrap();
+        let known = self.tickets.entry(ticket["id"].as_str().unwrap().to_owned()).or_default();
+        if version >= known.0 {
+            *known = (version, ticket.clone());
+        }
+    }
+}
+
+/// Makes, claims and finishes tickets until the server is gone.
+async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<Told>>) {
+    let name = format!("agent-{agent}");
+    for number in 0.. {
+        let dependencies: Vec<Value> = {
+            let told = told.lock().await;
+            told.tickets.keys().nth(number % 7).into_iter().map(|id| json!(id)).collect()
+        };
+        let body =
+            json!({"title": format!("{name} {number}"), "dependencies": dependencies, "max_attempts": 1_000});
+        let Ok(made) = try_send(skep.request(Method::POST, "/api/tickets").json(&body)).await else { return };
+        told.lock().await.hear(&made.ok(201));
+        let order = json!({"assignee": name, "count": 2});
+        let Ok(claimed) = try_send(skep.request(Method::POST, "/api/tickets/claim").json(&order)).await
+        else {
+            return;
+        };
+        for ticket in claimed.ok(200)["tickets"].as_array().unwrap() {
+            told.lock().await.hear(ticket);
+            let path = format!("/api/tickets/{}", ticket["id"].as_str().unwrap());
+            let status = ["completed", "completed", "failed", "pending"][(agent + number) % 4];
+            let mut end = json!({"status": status, "attempt": ticket["attempt"]});
+            if status != "pending" {
+                end["result"] = json!({"by": name, "number": number});
+            }
+            let Ok(ended) = try_send(skep.request(Method::PATCH, &path).json(&end)).await else { return };
+            told.lock().await.hear(&ended.ok(200));
+        }
+    }
+}
+
+/// All tickets of the store.
+async fn all(skep: &Skep) -> Vec<Value> {
+    let (mut tickets, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = skep.get(&format!("/api/tickets?limit=1000{cursor}")).await.ok(200);
+        tickets.extend(page["tickets"].as_array().unwrap().iter().cloned());
+        let Some(next) = page["next_cursor"].as_str() else { return tickets };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+/// The ticket that its events make, and how many claims they tell of.
+async fn replayed(skep: &Skep, id: &str) -> (Value, usize) {
+    let history = skep.get(&format!("/api/tickets/{id}/history?limit=1000")).await.ok(200);
+    let events = history["events"].as_array().unwrap();
+    assert_eq!(events[0]["type"], "ticket.created", "{id} has no beginning");
+    let mut ticket = events[0]["ticket"].clone();
+    for event in events {
+        for (field, change) in event["changes"].as_object().unwrap() {
+            assert_eq!(ticket[field], change[0], "{event}");
+            ticket[field] = change[1].clone();
+        }
+    }
+    let claims = events.iter().filter(|event| event["type"] == "ticket.claimed").count();
+    let attempts = history["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), claims, "{id}: as many attempts as claims");
+    let open = attempts.iter().filter(|one| one["ended_at"].is_null()).count();
+    assert_eq!(open, usize::from(ticket["status"] == "in_progress"), "{id}: {attempts:?}");
+    (ticket, claims)
+}
+
+async fn check(skep: &Skep, told: &Told) {
+    let tickets = all(skep).await;
+    let by_id: BTreeMap<&str, &Value> =
+        tickets.iter().map(|one| (one["id"].as_str().unwrap(), one)).collect();
+    let completed: BTreeSet<&str> =
+        by_id.iter().filter(|(_, one)| one["status"] == "completed").map(|(id, _)| *id).collect();
+    for (id, (version, said)) in &told.tickets {
+        let found = by_id.get(id.as_str()).unwrap_or_else(|| panic!("{id} was answered and is not there"));
+        assert!(found["version"].as_u64().unwrap() >= *version, "{found} was {said}");
+        assert!(found["attempt"].as_u64() >= said["attempt"].as_u64(), "{found} was {said}");
+        if found["version"] == said["version"] {
+            for field in ["status", "assignee", "attempt", "result", "title", "finished_at"] {
+                assert_eq!(found[field], said[field], "{field} of {id}");
+            }
+        }
+        if said["status"] == "completed" {
+            assert_eq!((&found["status"], &found["result"]), (&said["status"], &said["result"]));
+        }
+    }
+    for ticket in &tickets {
+        let id = ticket["id"].as_str().unwrap();
+        let (replayed, claims) = replayed(skep, id).await;
+        for field in
+            ["status", "assignee", "attempt", "result", "version", "title", "started_at", "finished_at"]
+        {
+            assert_eq!(replayed[field], ticket[field], "{field} of {id} by its events");
+        }
+        assert_eq!(ticket["attempt"], claims, "{id}");
+        let open = ticket["dependencies"].as_array().unwrap().iter();
+        let open = open.filter(|one| !completed.contains(one.as_str().unwrap())).count();
+        assert_eq!(ticket["blocked_by"].as_array().unwrap().len(), open);
+        assert_eq!(ticket["ready"], ticket["status"] == "pending" && open == 0, "{ticket}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_answer_of_a_server_that_is_killed_is_true() {
+    let mut skep = Skep::start().await;
+    let told = Arc::new(Mutex::new(Told::default()));
+    for round in 0..ROUNDS {
+        let running = Arc::new(skep);
+        let before = told.lock().await.answers;
+        let mut agents = JoinSet::new();
+        for agent in 0..AGENTS {
+            agents.spawn(work(Arc::clone(&running), agent, Arc::clone(&told)));
+        }
+        while told.lock().await.answers == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Another moment each round: nothing is known of what is under way then.
+        tokio::time::sleep(Duration::from_millis(round * 7_919 % LATEST_MS)).await;
+        running.kill();
+        agents.join_all().await;
+        let stopped = Arc::into_inner(running).unwrap();
+        skep = Skep::start_on(stopped.killed(), &[]).await;
+        check(&skep, &*told.lock().await).await;
+    }
+    let told = told.lock().await;
+    assert!(told.tickets.len() > 20, "{} tickets were made", told.tickets.len());
+}
+
+#[tokio::test]
+async fn an_outage_ends_no_lease_and_forgets_no_request() {
+    let skep = Skep::start().await;
+    let named = |skep: &Skep| {
+        let request = skep.request(Method::POST, "/api/tickets").header("idempotency-key", "before");
+        request.json(&json!({"title": "a", "max_attempts": 1}))
+    };
+    let made = send(named(&skep)).await.ok(201);
+    let id = made["id"].as_str().unwrap().to_owned();
+    let claim = json!({"assignee": "agent-7", "lease_ms": 5_000});
+    send(skep.request(Method::PATCH, &format!("/api/tickets/{id}")).json(&claim)).await.ok(200);
+    skep.kill();
+    // Longer than the lease: what is asked is that it does not matter.
+    tokio::time::sleep(Duration::from_millis(5_500)).await;
+    let skep = Skep::start_on(skep.killed(), &[]).await;
+    let again = send(named(&skep)).await;
+    assert_eq!(again.headers["idempotent-replayed"], "true");
+    assert_eq!(again.ok(201)["id"], json!(id));
+    let beat = send(
+        skep.request(Method::POST, &format!("/api/tickets/{id}/heartbeat")).json(&json!({"attempt": 1})),
+    );
+    assert_eq!(beat.await.ok(200)["attempt"], 1);
+    // And its agent, which is dead now, strands nothing: with the only attempt that it had, the ticket fails.
+    let other = skep.post("/api/tickets", &json!({"title": "b", "dependencies": [id]})).await.ok(201);
+    let events = format!("/api/tickets/{}/history", other["id"].as_str().unwrap());
+    crate::harness::eventually("the end of the ticket", async || {
+        let history = skep.get(&events).await.ok(200);
+        history["events"].as_array().unwrap().iter().any(|event| event["type"] == "ticket.blocked")
+    })
+    .await;
+    let failed = skep.get(&format!("/api/tickets/{id}")).await.ok(200);
+    assert_eq!((&failed["status"], &failed["result"]["error"]), (&json!("failed"), &json!("max_attempts")));
+}
