@@ -1,7 +1,7 @@
 //! Files of the server's workspace and of a VM: the same tests in both places, with the same answers.
 
 mod attacks;
-mod ground;
+pub(crate) mod ground;
 mod refusals;
 mod streams;
 

@@ -43,6 +43,8 @@ mod files;
 #[cfg(feature = "root")]
 mod full_disk;
 #[cfg(feature = "root")]
+mod git;
+#[cfg(feature = "root")]
 mod hogs;
 #[cfg(feature = "root")]
 mod identity;

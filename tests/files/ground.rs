@@ -35,9 +35,12 @@ pub(crate) async fn in_both_places(test: impl AsyncFn(&Ground<'_>)) {
 
 impl<'a> Ground<'a> {
     pub(crate) async fn on_the_server(skep: &'a Skep) -> Self {
+        Self::new(skep, None, Self::root_on_the_server(skep).await).await
+    }
+
+    pub(crate) async fn root_on_the_server(skep: &Skep) -> String {
         let whoami = skep.get("/api/whoami").await.ok(200);
-        let root = whoami["roots"][0].as_str().unwrap().to_owned();
-        Self::new(skep, None, root).await
+        whoami["roots"][0].as_str().unwrap().to_owned()
     }
 
     pub(crate) async fn in_vm(skep: &'a Skep, vm: u64) -> Self {

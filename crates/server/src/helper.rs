@@ -3,7 +3,7 @@
 use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use skep_api::{ErrorCode, Failure, Operation, exec::RunCommand};
-use skep_channel::{Error, ExecStream, Ground, Guest};
+use skep_channel::{Content, Error, ExecStream, Ground, Guest};
 use tokio::{net::UnixStream, sync::Mutex};
 
 /// How long a helper that was started may take to answer.
@@ -36,6 +36,19 @@ impl Helper {
         operation: &O,
     ) -> Result<O::Answer, Failure> {
         self.on(roots).await?.call(operation).await.map_err(told)
+    }
+
+    /// Does an operation with bytes behind its request, where there are any, or behind its answer.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub(crate) async fn run_streamed<O: Operation>(
+        &self,
+        roots: Vec<PathBuf>,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Failure> {
+        self.on(roots).await?.call_streamed(operation, content).await.map_err(told)
     }
 
     /// Starts a command, whose events come as they happen.

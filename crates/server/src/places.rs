@@ -78,10 +78,13 @@ impl Places {
             }
             Chosen::Workspace => {
                 let roots = roots(caller)?;
+                let place = self.workspace(roots.clone());
                 if O::STARTS_PROGRAMS {
+                    if let Some(answer) = operation.run_without_programs(&place).await {
+                        return Ok(answer);
+                    }
                     return Ok(self.helper.run(self.ready(roots).await?, &operation).await?);
                 }
-                let place = self.workspace(roots);
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
         }
@@ -110,6 +113,20 @@ impl Places {
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
         }
+    }
+
+    /// Does for a VM of the caller what is done on the server, on the ground of the account.
+    ///
+    /// # Errors
+    /// Those of the operation; `path_outside_roots` for an account without roots.
+    pub(crate) async fn run_beside<O: Operation>(
+        &self,
+        caller: &Identity,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Refusal> {
+        let roots = self.ready(of_account(caller)?).await?;
+        Ok(self.helper.run_streamed(roots, operation, content).await?)
     }
 
     /// Starts a command where the caller wants it started.
@@ -164,6 +181,11 @@ fn roots(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         let message = format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
     }
+    of_account(caller)
+}
+
+/// The same, whatever the key may reach of them.
+fn of_account(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
     if caller.account.roots.is_empty() {
         let message = "this account has no roots; whoever has `server:admin` gives it some";
         return Err(Failure::new(ErrorCode::PathOutsideRoots, message));

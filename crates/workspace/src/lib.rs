@@ -7,6 +7,7 @@ pub mod exec;
 mod fence;
 mod files;
 pub mod git;
+mod leash;
 mod operations;
 mod place;
 mod roots;

@@ -8,7 +8,8 @@ use skep_api::{
     files::{GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile},
     git::{
         GitAdd, GitBranches, GitChangeBranch, GitChangeWorktree, GitCheckout, GitClone, GitCommit, GitDiff,
-        GitInit, GitLog, GitPull, GitPush, GitReset, GitStash, GitStatus, GitWorktrees,
+        GitExchange, GitInit, GitLog, GitNotePush, GitPull, GitPush, GitReset, GitStash, GitStatus,
+        GitWorktrees,
     },
 };
 
@@ -16,6 +17,11 @@ use crate::{Error, Place};
 
 /// An operation that a workspace does.
 pub trait Run: Operation {
+    /// Does it without starting a program, where that can be. `None` leaves it to [`Self::run`], errors too.
+    fn run_without_programs(&self, _: &Place) -> impl Future<Output = Option<Self::Answer>> + Send {
+        std::future::ready(None)
+    }
+
     /// Does it at this place.
     fn run(self, place: &Place) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 }
@@ -57,6 +63,8 @@ async fn git_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8
         GitChangeWorktree::NAME => run_json::<GitChangeWorktree>(request, place).await,
         GitReset::NAME => run_json::<GitReset>(request, place).await,
         GitStash::NAME => run_json::<GitStash>(request, place).await,
+        GitExchange::NAME => run_json::<GitExchange>(request, place).await,
+        GitNotePush::NAME => run_json::<GitNotePush>(request, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }
 }

@@ -143,6 +143,11 @@ impl Place {
         }
     }
 
+    /// Whether what is started here is behind a fence.
+    pub(crate) fn has_fence(&self) -> bool {
+        self.fence.is_some()
+    }
+
     /// Makes the roots that it may make and that are missing.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use skep_api::{
     Operation,
+    git::{GitFetch, GitJoin, GitPack, GitSend},
     streams::{StreamFile, UploadFile, WatchFolder},
 };
 
@@ -42,6 +43,10 @@ pub async fn run_streamed_by_name(
     match name {
         StreamFile::NAME => run_json::<StreamFile>(request, content, place).await,
         UploadFile::NAME => run_json::<UploadFile>(request, content, place).await,
+        GitPack::NAME => run_json::<GitPack>(request, content, place).await,
+        GitSend::NAME => run_json::<GitSend>(request, content, place).await,
+        GitFetch::NAME => run_json::<GitFetch>(request, content, place).await,
+        GitJoin::NAME => run_json::<GitJoin>(request, content, place).await,
         WatchFolder::NAME => run_json::<WatchFolder>(request, content, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }

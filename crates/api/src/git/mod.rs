@@ -2,6 +2,7 @@
 
 mod answers;
 mod credentials;
+mod exchange;
 mod network;
 
 use std::time::Duration;
@@ -14,6 +15,9 @@ pub use answers::{
     Staged, Stash, Stashes, Worktree, WorktreeChanged, Worktrees,
 };
 pub use credentials::{CredentialPage, CredentialRemoved, KeptCredential};
+pub use exchange::{
+    ExchangePlan, Fetched, GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitSend, Noted, Sent,
+};
 pub use network::{Credential, GitReach, NETWORK_LIMIT};
 
 use crate::{operation::Operation, path::AbsolutePath};

@@ -6,6 +6,7 @@ use super::{
     Refused,
     changes::number,
     lock::turn,
+    plain,
     repository::{Repository, check_revision},
 };
 use crate::{Error, Place, Run};
@@ -14,7 +15,14 @@ const FORMAT: &str =
     "--format=%(refname)%00%(objectname)%00%(upstream:short)%00%(upstream:track,nobracket)%00%(symref)";
 
 impl Run for GitBranches {
+    async fn run_without_programs(&self, place: &Place) -> Option<Branches> {
+        plain::branches(self, place).await
+    }
+
     async fn run(self, place: &Place) -> Result<Branches, Error> {
+        if let Some(branches) = plain::branches(&self, place).await {
+            return Ok(branches);
+        }
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let git = repository.reading().args(["for-each-ref", FORMAT, "refs/heads/"]);
         let git = if self.remote { git.args(["refs/remotes/"]) } else { git };

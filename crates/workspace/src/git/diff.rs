@@ -2,7 +2,12 @@
 
 use skep_api::git::{Diff, GitDiff, LONGEST_DIFF};
 
-use super::{Refused, changes::read, program::Git, repository::Repository};
+use super::{
+    Refused,
+    changes::read,
+    program::{Git, Said},
+    repository::Repository,
+};
 use crate::{Error, Place, Run};
 
 /// The longest list of files that is answered, in bytes.
@@ -12,23 +17,37 @@ impl Run for GitDiff {
     async fn run(self, place: &Place) -> Result<Diff, Error> {
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let states = states(&self, &repository).await?;
-        let git = |what: &[&str], most| {
-            let git = diff(repository.reading()).args(what).args(&states).args(["--"]).args(&self.file);
-            repository.done(git.at_most(most))
-        };
+        // Both at once: most of the time goes into looking at the files.
         let context = format!("-U{}", self.context);
-        let (patch, list) = tokio::try_join!(
-            git(&["-p", &context], LONGEST_DIFF),
-            git(&["--raw", "--numstat", "-z"], LONGEST_LIST)
-        )?;
-        let whole = if list.cut { cut_at_zero(&list.out) } else { &list.out };
-        let files = read(whole).ok_or(Refused::Unreadable { command: "diff" })?;
-        let diff = match String::from_utf8(patch.out) {
-            Ok(text) => text,
-            Err(bytes) => String::from_utf8_lossy(bytes.as_bytes()).into_owned(),
-        };
-        Ok(Diff { diff, files, truncated: patch.cut || list.cut })
+        let git = diff(repository.reading()).args(["--raw", "--numstat", "-z", "-p", &context]);
+        let git = git.args(&states).args(["--"]).args(&self.file).at_most(LONGEST_LIST + LONGEST_DIFF);
+        let said = repository.done(git).await?;
+        told(said).ok_or(Refused::Unreadable { command: "diff" }.into())
     }
+}
+
+/// The list of files, then the patch behind an empty field.
+fn told(said: Said) -> Option<Diff> {
+    let mut list = said.out;
+    let end = list.windows(2).position(|pair| pair == b"\0\0");
+    let mut patch = end.map_or_else(Vec::new, |end| list.split_off(end + 2));
+    let mut truncated = said.cut || patch.len() > LONGEST_DIFF;
+    patch.truncate(LONGEST_DIFF);
+    if end.is_some() {
+        list.pop();
+    }
+    // A list that is cut ends anywhere.
+    let cut = list.len() > LONGEST_LIST || (said.cut && end.is_none());
+    if cut {
+        truncated = true;
+        list.truncate(LONGEST_LIST);
+    }
+    let files = read(if cut { cut_at_zero(&list) } else { &list })?;
+    let diff = match String::from_utf8(patch) {
+        Ok(text) => text,
+        Err(bytes) => String::from_utf8_lossy(bytes.as_bytes()).into_owned(),
+    };
+    Some(Diff { diff, files, truncated })
 }
 
 /// What is compared, as git's arguments.
@@ -79,4 +98,39 @@ pub(super) fn diff(git: Git) -> Git {
 fn cut_at_zero(text: &[u8]) -> &[u8] {
     let end = text.windows(2).rposition(|pair| pair == b"\0:");
     end.map_or(&[], |end| &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn said(out: &[u8], cut: bool) -> Option<Diff> {
+        told(Said { code: Some(0), out: out.to_vec(), cut, complaints: String::new() })
+    }
+
+    const ENTRY: &[u8] = b":100644 100644 1 2 M\0f\0";
+
+    #[test]
+    fn list_and_patch_are_told_apart_and_cut_each_at_its_end() {
+        let diff = said(&[ENTRY, b"1\t2\tf\0\0diff --git a/f b/f\n\0\0\n"].concat(), false).unwrap();
+        assert_eq!((diff.files.len(), diff.diff.as_str()), (1, "diff --git a/f b/f\n\0\0\n"));
+        assert_eq!((diff.files[0].deletions, diff.truncated), (2, false));
+        assert_eq!(said(b"", false).unwrap().files, []);
+        let long = [ENTRY, b"\0", &vec![b'x'; LONGEST_DIFF + 1]].concat();
+        let diff = said(&long, false).unwrap();
+        assert_eq!((diff.files.len(), diff.diff.len(), diff.truncated), (1, LONGEST_DIFF, true));
+        let cut = said(&[ENTRY, ENTRY, b":100644 1006"].concat(), true).unwrap();
+        assert_eq!((cut.files.len(), cut.truncated), (1, true));
+        let many = said(&ENTRY.repeat(LONGEST_LIST / ENTRY.len() + 2), false).unwrap();
+        assert!(many.truncated);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_read_or_refused(text in "[\\x00:MAf0-9 \t]{0,60}", cut: bool) {
+            let _ = said(text.as_bytes(), cut);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use skep_api::git::{Commit, GitLog, Log, Signature};
 
 use super::{
-    Refused,
+    Refused, plain,
     repository::{Repository, is_hash},
 };
 use crate::{Error, Place, Run};
@@ -18,7 +18,14 @@ const HEAD: &str = "HEAD";
 const LONGEST: usize = 32 << 20;
 
 impl Run for GitLog {
+    async fn run_without_programs(&self, place: &Place) -> Option<Log> {
+        plain::log(self, place).await
+    }
+
     async fn run(self, place: &Place) -> Result<Log, Error> {
+        if let Some(log) = plain::log(&self, place).await {
+            return Ok(log);
+        }
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let Start { commit, seen } = start(&self, &repository).await?;
         let (most, skip) = (format!("-n{}", self.limit + 1), format!("--skip={seen}"));
@@ -76,17 +83,17 @@ async fn start(request: &GitLog, repository: &Repository) -> Result<Start, Error
 
 /// A commit whose history never changes, and how much of it was shown.
 #[derive(Debug, PartialEq, Eq)]
-struct Start {
-    commit: String,
-    seen: u64,
+pub(super) struct Start {
+    pub(super) commit: String,
+    pub(super) seen: u64,
 }
 
 impl Start {
-    fn cursor(&self) -> String {
+    pub(super) fn cursor(&self) -> String {
         data_encoding::BASE64URL_NOPAD.encode(format!("{}.{}", self.commit, self.seen).as_bytes())
     }
 
-    fn parse(cursor: &str) -> Result<Self, Error> {
+    pub(super) fn parse(cursor: &str) -> Result<Self, Error> {
         let read = || {
             let bytes = data_encoding::BASE64URL_NOPAD.decode(cursor.as_bytes()).ok()?;
             let text = String::from_utf8(bytes).ok()?;

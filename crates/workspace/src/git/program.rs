@@ -4,6 +4,8 @@
 //! process group of its own, a time and a bound for what it says. When nobody awaits it any more it is told to end, so
 //! that it removes its locks, and is killed where it does not.
 
+mod poured;
+
 use std::{
     ffi::{OsStr, OsString},
     io,
@@ -17,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, kill_process_group};
 use skep_api::git::LOCAL_LIMIT;
 use tokio::{
@@ -25,7 +28,7 @@ use tokio::{
 };
 
 use super::{Refused, settings::Settings};
-use crate::{Error, Place, exec::shell::Shell};
+use crate::{Content, Error, Place, exec::shell::Shell, streamed::no_content};
 
 /// The most that one git says, in bytes, where nobody names less.
 const MOST_OUTPUT: usize = 64 << 20;
@@ -155,30 +158,53 @@ impl Git {
     /// # Errors
     /// It cannot be started, or takes too long.
     pub(super) async fn run(self) -> Result<Said, Error> {
-        let limit = self.limit;
-        let command = self.arguments.get(1).map(|verb| verb.to_string_lossy().into_owned());
-        let command = command.unwrap_or_default();
-        match tokio::time::timeout(limit, self.say()).await {
+        self.run_fed(no_content()).await
+    }
+
+    /// The same, with these bytes behind what it is told besides.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`], and bytes that broke off.
+    pub(super) async fn run_fed(self, content: Content) -> Result<Said, Error> {
+        let (limit, command) = (self.limit, self.verb());
+        match tokio::time::timeout(limit, self.say(content)).await {
             Ok(said) => said,
             Err(_) => Err(Refused::Timeout { command, seconds: limit.as_secs() }.into()),
         }
     }
 
-    async fn say(self) -> Result<Said, Error> {
-        let input = self.stdin.clone();
-        let most = self.most;
-        let (group, mut pipes) = self.spawn().map_err(|source| match source.kind() {
+    /// Starts it, and gives what it says piece by piece. Dropped before the end, it ends; what it complains of is an error
+    /// behind the last piece.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(super) fn pour(self) -> Result<Content, Error> {
+        let (deadline, input) = (tokio::time::Instant::now() + self.limit, self.stdin.clone());
+        let (group, pipes) = self.start()?;
+        Ok(poured::content(poured::Pouring { group, pipes, input: input.unwrap_or_default(), deadline }))
+    }
+
+    fn verb(&self) -> String {
+        self.arguments.get(1).map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    fn start(&self) -> Result<(Group, Pipes), Error> {
+        self.spawn().map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::from(Refused::NoGit),
             _ => Error::NotStarted { source },
-        })?;
+        })
+    }
+
+    async fn say(self, content: Content) -> Result<Said, Error> {
+        let input = self.stdin.clone();
+        let most = self.most;
+        let (group, mut pipes) = self.start()?;
         let feed = async {
-            if let (Some(mut pipe), Some(input)) = (pipes.stdin.take(), input) {
-                // One that does not read all of it says why.
-                let _ = pipe.write_all(&input).await;
-            }
+            let (Some(mut pipe), Some(input)) = (pipes.stdin.take(), input) else { return Ok(()) };
+            feed(&mut pipe, &input, content).await.inspect_err(|_| group.tell(Signal::TERM))
         };
         let (mut out, mut complaints) = (Vec::new(), Vec::new());
-        let ((), cut, ()) = tokio::join!(
+        let (fed, cut, ()) = tokio::join!(
             feed,
             async {
                 let cut = read_at_most(&mut pipes.stdout, &mut out, most).await;
@@ -190,6 +216,7 @@ impl Git {
             read_last(&mut pipes.stderr, &mut complaints),
         );
         let status = group.ended().await;
+        fed.map_err(|source| Refused::BrokenOff { words: source.to_string() })?;
         let complaints = String::from_utf8_lossy(&complaints).into_owned();
         tracing::debug!(complaints = %complaints.trim(), "git said");
         Ok(Said { code: status.and_then(|status| status.code()), out, cut, complaints })
@@ -278,6 +305,22 @@ impl Drop for Group {
             }
         }
     }
+}
+
+/// Writes both, one after the other. A git that does not read all of it says why by itself.
+///
+/// # Errors
+/// The content broke off.
+async fn feed(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io::Result<()> {
+    if pipe.write_all(input).await.is_err() {
+        return Ok(());
+    }
+    while let Some(piece) = content.next().await {
+        if pipe.write_all(&piece?).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Reads to the end, or so far; whether there would be more.

@@ -1,6 +1,6 @@
 //! Fetching a branch from a remote, and joining it with the current one.
 
-use skep_api::git::{GitPull, PullStrategy, Pulled};
+use skep_api::git::{GitPull, Person, PullStrategy, Pulled};
 
 use super::{
     Refused,
@@ -9,7 +9,7 @@ use super::{
     commit::as_person,
     diff::diff,
     lock::turn,
-    program::Said,
+    program::{Git, Said},
     push::no_branch,
     repository::{Repository, is_hash},
     settings::value,
@@ -32,16 +32,26 @@ impl Run for GitPull {
             Upstream::find(place, &repository, remote, current.as_deref(), &self.reach, false).await?;
         let _turn = turn(&repository.common_dir).await?;
         let there = fetch(&repository, &upstream, &branch).await?;
-        let from = repository.head().await?;
-        join(&self, &repository, &there).await?;
-        let to = repository.head().await?.ok_or(Refused::Unreadable { command: "pull" })?;
-        let (commits, files_changed) = news(&repository, from.as_deref(), &to).await?;
-        Ok(Pulled { from, to, commits, files_changed })
+        joined(&repository, &there, self.strategy, &self.committer).await
     }
 }
 
+/// Joins a commit that is here with the current branch.
+pub(super) async fn joined(
+    repository: &Repository,
+    there: &str,
+    strategy: PullStrategy,
+    committer: &Person,
+) -> Result<Pulled, Error> {
+    let from = repository.head().await?;
+    join(repository, there, strategy, committer).await?;
+    let to = repository.head().await?.ok_or(Refused::Unreadable { command: "pull" })?;
+    let (commits, files_changed) = news(repository, from.as_deref(), &to).await?;
+    Ok(Pulled { from, to, commits, files_changed })
+}
+
 /// The remote's branch that the current one follows.
-fn followed(repository: &Repository, current: Option<&str>) -> Result<String, Error> {
+pub(super) fn followed(repository: &Repository, current: Option<&str>) -> Result<String, Error> {
     let current = current.ok_or_else(no_branch)?;
     let merge = value(&repository.own, format!("branch.{current}.merge").as_bytes());
     let merge = merge.map(|merge| String::from_utf8_lossy(merge).into_owned());
@@ -52,35 +62,54 @@ fn followed(repository: &Repository, current: Option<&str>) -> Result<String, Er
 /// The commit that is there.
 async fn fetch(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<String, Error> {
     let git = upstream.git(repository, "fetch", "upload-pack");
+    let name = &upstream.name;
+    fetched(repository, git, name, name, branch, |said| upstream.failed(said)).await
+}
+
+/// Fetches a branch of a remote by this git, and says where it is there.
+///
+/// # Errors
+/// [`Refused::UnknownRevision`], and what `failed` says.
+pub(super) async fn fetched(
+    repository: &Repository,
+    git: Git,
+    remote: &str,
+    called: &str,
+    branch: &str,
+    failed: impl Fn(&Said) -> Refused,
+) -> Result<String, Error> {
     let git =
         git.args(["--quiet", "--no-auto-maintenance", "--recurse-submodules=no", "--no-write-commit-graph"]);
-    let git = git.args(["--", &upstream.name, &format!("refs/heads/{branch}")]);
-    let said = git.run().await?;
+    let said = git.args(["--", remote, &format!("refs/heads/{branch}")]).run().await?;
     if !said.done() {
         if said.complaints.contains("couldn't find remote ref") {
-            let revision = format!("{}/{branch}", upstream.name);
-            return Err(Refused::UnknownRevision { revision }.into());
+            return Err(Refused::UnknownRevision { revision: format!("{called}/{branch}") }.into());
         }
-        return Err(upstream.failed(&said).into());
+        return Err(failed(&said).into());
     }
     let git = repository.reading().args(["rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]);
     let said = git.run().await?;
     Some(said.line()).filter(|hash| is_hash(hash)).ok_or(Refused::Unreadable { command: "fetch" }.into())
 }
 
-async fn join(request: &GitPull, repository: &Repository, there: &str) -> Result<(), Error> {
-    let git = as_person(repository.git(), &request.committer, &request.committer);
-    let (git, abort) = match request.strategy {
+async fn join(
+    repository: &Repository,
+    there: &str,
+    strategy: PullStrategy,
+    committer: &Person,
+) -> Result<(), Error> {
+    let git = as_person(repository.git(), committer, committer);
+    let (git, abort) = match strategy {
         PullStrategy::FfOnly => (git.args(["merge", "--ff-only"]), None),
         PullStrategy::Merge => (git.args(["merge", "--no-edit", "--no-gpg-sign"]), Some("merge")),
         PullStrategy::Rebase => {
             // The authors stay those of the commits.
-            let git = repository.git().env("GIT_COMMITTER_NAME", &request.committer.name);
-            let git = git.env("GIT_COMMITTER_EMAIL", &request.committer.email);
+            let git = repository.git().env("GIT_COMMITTER_NAME", &committer.name);
+            let git = git.env("GIT_COMMITTER_EMAIL", &committer.email);
             (git.args(["rebase", "--no-autostash", "--no-fork-point", "--no-gpg-sign"]), Some("rebase"))
         }
     };
-    let git = if request.strategy == PullStrategy::Rebase {
+    let git = if strategy == PullStrategy::Rebase {
         git
     } else {
         git.args(["--quiet", "--no-verify-signatures", "--no-stat", "--no-autostash"])

@@ -2,7 +2,14 @@
 
 use skep_api::git::{GitPush, Pushed};
 
-use super::{Refused, branch::check_name, lock::turn, repository::Repository, upstream::Upstream};
+use super::{
+    Refused,
+    branch::check_name,
+    lock::turn,
+    program::{Git, Said},
+    repository::Repository,
+    upstream::Upstream,
+};
 use crate::{Error, Place, Run};
 
 impl Run for GitPush {
@@ -20,33 +27,47 @@ impl Run for GitPush {
         let upstream = Upstream::find(place, &repository, remote, Some(&branch), &self.reach, true).await?;
         let _turn = turn(&repository.common_dir).await?;
         let git = upstream.git(&repository, "push", "receive-pack");
-        let git = git.args([
-            "--porcelain",
-            "--no-verify",
-            "--no-signed",
-            "--recurse-submodules=no",
-            "--no-follow-tags",
-        ]);
+        let git = quietly(git);
         let lease = format!("--force-with-lease={whole}");
         let git = if self.force_with_lease { git.args([&lease]) } else { git };
         let git = if self.set_upstream { git.args(["--set-upstream"]) } else { git };
         let said = git.args(["--", &upstream.name, &format!("{whole}:{whole}")]).run().await?;
-        let Some(line) = read(&said.out, &whole) else { return Err(upstream.failed(&said).into()) };
-        if line.flag == '!' {
-            return Err(Refused::PushRejected { words: rejected(&line.summary, &said.complaints) }.into());
-        }
-        if !said.done() {
-            return Err(upstream.failed(&said).into());
-        }
-        let created = line.flag == '*';
-        let from = match line.summary.split("..").next() {
-            _ if created => None,
-            _ if line.flag == '=' => Some(to.clone()),
-            Some(short) => repository.resolve("branch", short, "commit").await.ok(),
-            None => None,
-        };
+        let (from, created) = pushed(&repository, &said, &branch, &to, || upstream.failed(&said)).await?;
         Ok(Pushed { remote: upstream.name, branch, from, to, created })
     }
+}
+
+/// A push that runs no hook, takes nothing along, and says what it did.
+pub(super) fn quietly(git: Git) -> Git {
+    git.args(["--porcelain", "--no-verify", "--no-signed", "--recurse-submodules=no", "--no-follow-tags"])
+}
+
+/// Where the branch was there, and whether it is new.
+///
+/// # Errors
+/// [`Refused::PushRejected`], and what `failed` says.
+pub(super) async fn pushed(
+    repository: &Repository,
+    said: &Said,
+    branch: &str,
+    to: &str,
+    failed: impl Fn() -> Refused,
+) -> Result<(Option<String>, bool), Error> {
+    let Some(line) = read(&said.out, &format!("refs/heads/{branch}")) else { return Err(failed().into()) };
+    if line.flag == '!' {
+        return Err(Refused::PushRejected { words: rejected(&line.summary, &said.complaints) }.into());
+    }
+    if !said.done() {
+        return Err(failed().into());
+    }
+    let created = line.flag == '*';
+    let from = match line.summary.split("..").next() {
+        _ if created => None,
+        _ if line.flag == '=' => Some(to.to_owned()),
+        Some(short) => repository.resolve("branch", short, "commit").await.ok(),
+        None => None,
+    };
+    Ok((from, created))
 }
 
 pub(super) fn no_branch() -> Error {

@@ -113,6 +113,20 @@ pub enum Refused {
         /// Its verb.
         command: &'static str,
     },
+    /// What was sent did not come whole.
+    #[error("what was sent broke off: {words}; try again")]
+    BrokenOff {
+        /// Why.
+        words: String,
+    },
+    /// A history that begins in the middle.
+    #[error(
+        "the repository at `{path}` has only a part of its history, which no server can pass on; fetch all of it inside the VM"
+    )]
+    Shallow {
+        /// As the caller named it.
+        path: String,
+    },
     /// A name that is taken.
     #[error("{words}")]
     Taken {
@@ -143,7 +157,9 @@ impl Refused {
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoGit | Self::Other { .. } => ErrorCode::GitRefused,
+            Self::NoGit | Self::Other { .. } | Self::BrokenOff { .. } | Self::Shallow { .. } => {
+                ErrorCode::GitRefused
+            }
             Self::NoRepository { .. } => ErrorCode::UnknownRepository,
             Self::NameOne { .. } => ErrorCode::InvalidValue,
             Self::Bare { .. } => ErrorCode::BareRepository,

@@ -244,7 +244,7 @@ fn check_host(url: &str, host: &str) -> Result<(), Refused> {
 }
 
 /// A URL without what may be a secret.
-fn shown(url: &str) -> String {
+pub(super) fn shown(url: &str) -> String {
     let text: String =
         match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split_once('@')?))) {
             Some((scheme, (_, rest))) => format!("{scheme}://{rest}"),

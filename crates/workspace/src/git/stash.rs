@@ -26,8 +26,9 @@ impl Run for GitStash {
         if self.action != StashAction::Push && before.is_empty() {
             return Err(nothing().into());
         }
-        let git =
-            as_person(repository.git(), &self.committer, &self.committer).args(["stash", verb, "--quiet"]);
+        // It names the files that it takes away by a pattern of its own, which it must not take for a name.
+        let git = repository.git().env("GIT_LITERAL_PATHSPECS", "0");
+        let git = as_person(git, &self.committer, &self.committer).args(["stash", verb, "--quiet"]);
         let git = match (&self.message, self.action) {
             (message, StashAction::Push) => {
                 let message = message.as_ref().map(|message| format!("--message={message}"));

@@ -33,25 +33,7 @@ impl Upstream {
         reach: &GitReach,
         pushes: bool,
     ) -> Result<Self, Error> {
-        if let Some(named) = named {
-            check_revision("remote", named)?;
-        }
-        let text = |key: String| {
-            value(&repository.own, key.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
-        };
-        let of_branch = branch.and_then(|branch| text(format!("branch.{branch}.remote")));
-        let name = named.map(str::to_owned).or(of_branch).unwrap_or_else(|| "origin".to_owned());
-        check_network(&repository.own)?;
-        let push_url = text(format!("remote.{name}.pushurl")).filter(|_| pushes);
-        let url = push_url.or_else(|| text(format!("remote.{name}.url")));
-        let url = url.ok_or_else(|| Refused::UnknownRemote { remote: name.clone() })?;
-        let keys = [format!("remote.{name}.pushurl"), format!("remote.{name}.url")];
-        for key in keys.iter().filter(|key| pushes || key.ends_with(".url")) {
-            if repository.own.iter().filter(|own| own.key == key.as_bytes()).count() > 1 {
-                let what = format!("setting `{key}`");
-                return Err(Refused::Hostile { what, why: "names more than one URL" }.into());
-            }
-        }
+        let (name, url) = configured(repository, named, branch, pushes)?;
         let remote = Remote::parse(&url)?;
         let neighbour = match &remote {
             Remote::Local(path) => {
@@ -82,4 +64,36 @@ impl Upstream {
     pub(super) fn failed(&self, said: &super::program::Said) -> Refused {
         self.way.failed(said)
     }
+}
+
+/// The remote that is named, that of the branch, or `origin`: its name and its URL.
+///
+/// # Errors
+/// [`Refused::UnknownRemote`], [`Refused::Hostile`].
+pub(super) fn configured(
+    repository: &Repository,
+    named: Option<&str>,
+    branch: Option<&str>,
+    pushes: bool,
+) -> Result<(String, String), Error> {
+    if let Some(named) = named {
+        check_revision("remote", named)?;
+    }
+    let text = |key: String| {
+        value(&repository.own, key.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
+    };
+    let of_branch = branch.and_then(|branch| text(format!("branch.{branch}.remote")));
+    let name = named.map(str::to_owned).or(of_branch).unwrap_or_else(|| "origin".to_owned());
+    check_network(&repository.own)?;
+    let push_url = text(format!("remote.{name}.pushurl")).filter(|_| pushes);
+    let url = push_url.or_else(|| text(format!("remote.{name}.url")));
+    let url = url.ok_or_else(|| Refused::UnknownRemote { remote: name.clone() })?;
+    let keys = [format!("remote.{name}.pushurl"), format!("remote.{name}.url")];
+    for key in keys.iter().filter(|key| pushes || key.ends_with(".url")) {
+        if repository.own.iter().filter(|own| own.key == key.as_bytes()).count() > 1 {
+            let what = format!("setting `{key}`");
+            return Err(Refused::Hostile { what, why: "names more than one URL" }.into());
+        }
+    }
+    Ok((name, url))
 }

@@ -2,8 +2,11 @@
 
 use std::{
     io,
-    path::Path,
-    sync::{Mutex, PoisonError},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use grep_matcher::Matcher;
@@ -11,7 +14,7 @@ use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch,
 };
-use ignore::WalkState;
+use ignore::{DirEntry, WalkState};
 use skep_api::{
     files::{GrepFiles, LinesFound, MatchedLine},
     path::told,
@@ -42,13 +45,15 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
     let glob = request.glob.as_deref().map(Pattern::glob).transpose();
     let glob = glob.map_err(|reason| refused("glob", format!("is no glob: {reason}")))?;
     let path = request.path.as_path();
-    let search = Search { matcher, request, leash, found: Mutex::default() };
+    let search = Search { matcher, request, leash, found: Mutex::default(), count: AtomicUsize::new(0) };
     let start = roots.find(path, Last::Follow)?;
     let whole = if start.is_directory() {
         search.folder(&start, glob.as_ref())?
     } else {
         crate::files::require_file(&start, path)?;
-        search.file(start.read(), path).map_err(|error| Error::of_path(path, &error))?;
+        search
+            .file(&mut search.searcher(), start.read(), || path.into())
+            .map_err(|error| Error::of_path(path, &error))?;
         !leash.is_cut()
     };
     Ok(search.answer(whole))
@@ -60,38 +65,60 @@ struct Search<'a> {
     request: &'a GrepFiles,
     leash: &'a Leash,
     found: Mutex<Vec<MatchedLine>>,
+    count: AtomicUsize,
 }
 
 impl Search<'_> {
     fn folder(&self, start: &Found, glob: Option<&Pattern>) -> Result<bool, Error> {
         let scope = Scope { hidden: true, gitignore: false };
-        each_below(start, scope, self.leash, |entry, below| {
-            let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
-            if is_file && glob.is_none_or(|glob| glob.matches(below)) {
-                // What cannot be read, or is gone since, has no lines for who searches.
-                let _ = self.file(open(entry.path()), &self.request.path.as_path().join(below));
+        each_below(start, scope, self.leash, || {
+            // Its buffers serve all files of the thread.
+            let mut searcher = self.searcher();
+            move |entry: &DirEntry, below: &Path| {
+                let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
+                if is_file && glob.is_none_or(|glob| glob.matches(below)) {
+                    let path = || self.request.path.as_path().join(below);
+                    // What cannot be read, or is gone since, has no lines for who searches.
+                    let _ = self.file(&mut searcher, open(entry.path()), path);
+                }
+                if self.is_full() { WalkState::Quit } else { WalkState::Continue }
             }
-            if self.is_full() { WalkState::Quit } else { WalkState::Continue }
         })
     }
 
-    fn file(&self, file: io::Result<std::fs::File>, path: &Path) -> io::Result<()> {
+    fn searcher(&self) -> Searcher {
         let context = self.request.context as usize;
-        let mut searcher = SearcherBuilder::new()
+        SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .heap_limit(Some(HELD_BYTES))
             .before_context(context)
             .after_context(context)
-            .build();
-        let mut lines = Lines { search: self, path, context, before: Vec::new(), found: Vec::new() };
+            .build()
+    }
+
+    fn file(
+        &self,
+        searcher: &mut Searcher,
+        file: io::Result<std::fs::File>,
+        path: impl FnOnce() -> PathBuf,
+    ) -> io::Result<()> {
+        let context = self.request.context as usize;
+        let mut lines = Lines { search: self, context, before: Vec::new(), found: Vec::new() };
         searcher.search_file(&self.matcher, &file?, &mut lines)?;
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.append(&mut lines.found);
+        if lines.found.is_empty() {
+            return Ok(());
+        }
+        let (path, path_encoding) = told(path().as_os_str());
+        for line in &mut lines.found {
+            (line.path, line.path_encoding) = (path.clone(), path_encoding);
+        }
+        self.count.fetch_add(lines.found.len(), Ordering::Relaxed);
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut lines.found);
         Ok(())
     }
 
     fn is_full(&self) -> bool {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).len() > self.request.limit as usize
+        self.count.load(Ordering::Relaxed) > self.request.limit as usize
     }
 
     fn answer(self, whole: bool) -> LinesFound {
@@ -112,10 +139,9 @@ fn open(path: &Path) -> io::Result<std::fs::File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// The lines of one file.
+/// The lines of one file, which are given its path at the end.
 struct Lines<'a> {
     search: &'a Search<'a>,
-    path: &'a Path,
     context: usize,
     before: Vec<String>,
     found: Vec<MatchedLine>,
@@ -129,10 +155,9 @@ impl Sink for Lines<'_> {
         let column = self.search.matcher.find(bytes).ok().flatten().map_or(0, |at| at.start());
         let text = line(bytes);
         self.follow(&text);
-        let (path, path_encoding) = told(self.path.as_os_str());
         self.found.push(MatchedLine {
-            path,
-            path_encoding,
+            path: String::new(),
+            path_encoding: None,
             line: matched.line_number().unwrap_or_default(),
             column: column as u64 + 1,
             before: self.before.clone(),

@@ -8,46 +8,18 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use skep_api::files::{GrepFiles, SearchFiles};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::{Error, Place, Roots, Run};
+use crate::{Error, Place, Roots, Run, leash::Leash};
 
 /// How long a search may take. What it found until then is the answer.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Searches at once; each has threads of its own.
 static TURNS: Semaphore = Semaphore::const_new(32);
-
-/// When a search ends at the latest: at its time, or when nobody waits for it any more.
-#[derive(Debug, Clone)]
-struct Leash {
-    cut: Arc<AtomicBool>,
-    deadline: Instant,
-}
-
-/// Ends a search when it is dropped.
-struct CutOnDrop(Arc<AtomicBool>);
-
-impl Leash {
-    fn is_cut(&self) -> bool {
-        self.cut.load(Ordering::Relaxed) || Instant::now() > self.deadline
-    }
-}
-
-impl Drop for CutOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 impl Run for SearchFiles {
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
@@ -68,8 +40,7 @@ async fn while_awaited<T: Send + 'static>(
     // Nobody closes it.
     let _turn = TURNS.acquire().await.map_err(|_| Error::Broken)?;
     let place = place.clone();
-    let cut = CutOnDrop(Arc::default());
-    let leash = Leash { cut: Arc::clone(&cut.0), deadline: Instant::now() + TIME_LIMIT };
+    let (leash, cut) = Leash::of(TIME_LIMIT);
     let (answer, answered) = oneshot::channel();
     let search = move || {
         // Nobody may wait for it any more.

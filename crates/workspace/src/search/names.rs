@@ -1,8 +1,11 @@
 //! Searching for files by name.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
-use ignore::WalkState;
+use ignore::{DirEntry, WalkState};
 use rustix::fs::{AtFlags, CWD, FileType as Kind, statat};
 use skep_api::{
     files::{FilesFound, FoundFile, SearchFiles},
@@ -30,7 +33,7 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
     let limit = request.limit as usize;
     let found = Mutex::new(Vec::new());
     let scope = Scope { hidden: request.hidden, gitignore: request.gitignore };
-    let whole = each_below(&folder, scope, leash, |entry, below| {
+    let look = |entry: &DirEntry, below: &Path| {
         if !pattern.matches(below) {
             return WalkState::Continue;
         }
@@ -53,7 +56,8 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
         found.push(file);
         // One more than is answered shows that there are more.
         if found.len() > limit { WalkState::Quit } else { WalkState::Continue }
-    })?;
+    };
+    let whole = each_below(&folder, scope, leash, || look)?;
     let mut matches = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     let truncated = !whole || matches.len() > limit;
     matches.sort_by(|one, other| one.path.cmp(&other.path));

@@ -156,8 +156,9 @@ async fn a_search_that_nobody_waits_for_ends() {
             fs::write(folder.join(file.to_string()), "").unwrap();
         }
     }
-    let cut = Leash { cut: Arc::new(AtomicBool::new(true)), deadline: Instant::now() + TIME_LIMIT };
-    let late = Leash { cut: Arc::default(), deadline: Instant::now() };
+    let (cut, waiting) = Leash::of(TIME_LIMIT);
+    drop(waiting);
+    let (late, _waiting) = Leash::of(Duration::ZERO);
     let roots = ground.place.roots().unwrap();
     for leash in [cut, late] {
         let found = names::search(&roots, &ground.searching("*"), &leash).unwrap();

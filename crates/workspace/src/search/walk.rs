@@ -1,6 +1,11 @@
 //! All that lies below a folder, looked at by several threads.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use ignore::{DirEntry, WalkBuilder, WalkState};
 
@@ -23,14 +28,15 @@ fn may_be_entered(folder: &Path) -> bool {
     RULES.iter().all(is_file)
 }
 
-/// Shows each entry below a folder, with its path below it, until somebody has enough. Whether all were shown.
+/// Shows each entry below a folder, with its path below it, until somebody has enough; each thread has a look of its own.
+/// Whether all were shown.
 ///
 /// No link is followed, and no other file system entered.
-pub(super) fn each_below(
+pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
     folder: &Found,
     scope: Scope,
     leash: &Leash,
-    look: impl Fn(&DirEntry, &Path) -> WalkState + Sync,
+    look: impl Fn() -> L,
 ) -> Result<bool, Error> {
     // By the handle: the folder's name could lead elsewhere by now. The last `/` makes it be entered.
     let start = PathBuf::from(format!("{}/", folder.own_name()));
@@ -52,17 +58,19 @@ pub(super) fn each_below(
             !entry.file_type().is_some_and(|kind| kind.is_dir()) || may_be_entered(entry.path())
         });
     }
-    let whole = std::sync::atomic::AtomicBool::new(true);
+    let whole = AtomicBool::new(true);
     walk.build_parallel().run(|| {
-        Box::new(|entry| {
+        let (mut look, whole, start) = (look(), &whole, &start);
+        Box::new(move |entry| {
             if leash.is_cut() {
-                whole.store(false, std::sync::atomic::Ordering::Relaxed);
+                whole.store(false, Ordering::Relaxed);
                 return WalkState::Quit;
             }
             // What cannot be read, or is gone since, is not there for who searches.
             let Ok(entry) = entry else { return WalkState::Continue };
-            match entry.path().strip_prefix(&start) {
-                Ok(below) if !below.as_os_str().is_empty() => look(&entry, below),
+            // The walk puts names behind its start.
+            match entry.path().as_os_str().as_bytes().get(start.as_os_str().len()..) {
+                Some(below @ [_, ..]) => look(&entry, Path::new(OsStr::from_bytes(below))),
                 _ => WalkState::Continue,
             }
         })

@@ -1,6 +1,7 @@
 //! `/api/git`: repositories of the workspace, or of a VM.
 
 pub(crate) mod credentials;
+mod exchange;
 mod network;
 mod read;
 mod write;

@@ -11,7 +11,7 @@ use skep_api::{
 use utoipa::ToSchema;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, any_path, key_as_person, path, word, written};
+use super::{GitDesk, any_path, exchange, key_as_person, path, word, written};
 use crate::{
     body::Body,
     extract::{Call, Caller, GitWrite, NoParameters, Query},
@@ -47,12 +47,15 @@ struct PushBody {
     set_upstream: Option<bool>,
     /// Whether commits may be lost there, where the remote's branch is as it was last seen.
     force_with_lease: Option<bool>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<VmField>,
 }
 
 /// Push
 ///
 /// Sends a branch to a remote. A rejection is 409 with the remote's words. Tokens are those of
-/// `/api/git/credentials`; no hook runs, of a local remote neither.
+/// `/api/git/credentials`; no hook runs, of a local remote neither. What a VM pushes, the server takes out of it and sends:
+/// no token enters the VM. In a VM it needs the scope `swarm:exec` besides.
 #[utoipa::path(
     post, path = "/api/git/push", tag = "git", operation_id = "git_push", security(("bearer" = ["git:write"])),
     request_body(content = PushBody, example = json!({"path": "/srv/workspace/project"})),
@@ -62,10 +65,10 @@ async fn push(
     State(desk): State<GitDesk>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    _: Call,
+    call: Call,
     Body(body): Body<PushBody>,
 ) -> Answer<Pushed> {
-    let chosen = Chosen::Workspace;
+    let chosen = written(body.vm.as_ref(), &call)?;
     let reach = desk.reach(&caller).await?;
     let operation = GitPush {
         path: any_path(body.path.as_deref(), body.path_encoding)?,
@@ -75,7 +78,10 @@ async fn push(
         force_with_lease: body.force_with_lease.unwrap_or(false),
         reach,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(match chosen {
+        Chosen::Workspace => desk.places.run(&caller, chosen, operation).await?,
+        Chosen::Vm(vm) => exchange::push(&desk.places, &caller, vm, operation).await?,
+    }))
 }
 
 /// What is fetched.
@@ -95,12 +101,15 @@ struct PullBody {
     branch: Option<String>,
     /// How both are joined; `ff-only` unless given.
     strategy: Option<PullStrategy>,
+    /// A VM, by process id or id; the server's workspace unless given.
+    vm: Option<VmField>,
 }
 
 /// Pull
 ///
 /// Fetches a branch and joins it with the current one. Where they conflict it is 409, and the work tree is as it
-/// was before.
+/// was before. What a VM pulls, the server fetches for it: no token enters the VM. In a VM it needs the scope
+/// `swarm:exec` besides.
 #[utoipa::path(
     post, path = "/api/git/pull", tag = "git", operation_id = "git_pull", security(("bearer" = ["git:write"])),
     request_body(content = PullBody, example = json!({"path": "/srv/workspace/project"})),
@@ -110,10 +119,10 @@ async fn pull(
     State(desk): State<GitDesk>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    _: Call,
+    call: Call,
     Body(body): Body<PullBody>,
 ) -> Answer<Pulled> {
-    let chosen = Chosen::Workspace;
+    let chosen = written(body.vm.as_ref(), &call)?;
     let reach = desk.reach(&caller).await?;
     let operation = GitPull {
         path: any_path(body.path.as_deref(), body.path_encoding)?,
@@ -123,7 +132,10 @@ async fn pull(
         committer: key_as_person(&caller),
         reach,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(match chosen {
+        Chosen::Workspace => desk.places.run(&caller, chosen, operation).await?,
+        Chosen::Vm(vm) => exchange::pull(&desk.places, &caller, vm, operation).await?,
+    }))
 }
 
 /// What is cloned, and to where.

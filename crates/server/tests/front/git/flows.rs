@@ -135,12 +135,15 @@ async fn branches_work_trees_stashes_and_resets() {
     assert!(!std::path::Path::new(&beside).exists());
 
     std::fs::write(format!("{path}/file"), "changed\n").unwrap();
+    std::fs::write(format!("{path}/new"), "new\n").unwrap();
     let stash = json!({"path": path, "action": "push", "message": "half done"});
     let stashes = post(&skep, "stash", stash.clone()).await;
     assert!(stashes["stashes"][0]["message"].as_str().unwrap().contains("half done"));
     assert_eq!(std::fs::read_to_string(format!("{path}/file")).unwrap(), "one\n");
+    assert!(!std::path::Path::new(&format!("{path}/new")).exists());
     refused(send(&skep, "stash", stash).await, 409, "nothing_to_commit").await;
     assert_eq!(post(&skep, "stash", json!({"path": path, "action": "pop"})).await["stashes"], json!([]));
+    assert!(std::path::Path::new(&format!("{path}/new")).exists());
     let reset = post(&skep, "reset", json!({"path": path, "to": "topic", "mode": "hard"})).await;
     assert_eq!(reset["head"], made["commit"]);
     assert_eq!(std::fs::read_to_string(format!("{path}/file")).unwrap(), "two\n");

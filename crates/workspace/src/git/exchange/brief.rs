@@ -1,0 +1,68 @@
+//! A repository for a moment.
+
+use std::{fmt::Write, io, path::PathBuf};
+
+use skep_api::{AbsolutePath, path::PathEncoding};
+
+use crate::{
+    Error, Place,
+    git::{Refused, lies::BRIEF, program::Git, repository::Repository, settings::Settings},
+};
+
+/// A bare and empty repository in the first root of an account, where its gits may write. It goes when this is dropped.
+pub(super) struct Brief {
+    pub(super) repository: Repository,
+    _folder: Folder,
+}
+
+struct Folder(PathBuf);
+
+impl Brief {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Git refuses; the place has no root.
+    pub(super) async fn make(place: &Place) -> Result<Self, Error> {
+        let (inner, name) = (place.clone(), name()?);
+        let folder = tokio::task::spawn_blocking(move || {
+            let root = inner.roots()?.paths().next().map(|root| root.join(name));
+            root.ok_or(Error::Broken)
+        });
+        let folder = Folder(folder.await.map_err(|_| Error::Broken)??);
+        let git = Git::new(place, std::path::Path::new("/"), &Settings::default());
+        let said =
+            git.args(["init", "--quiet", "--bare", "--template=", "--"]).args([&folder.0]).run().await?;
+        if !said.done() {
+            return Err(Refused::by_words(said.words()).into());
+        }
+        let text = skep_api::path::encoded(folder.0.as_os_str());
+        let path = AbsolutePath::parse("path", &text, PathEncoding::Percent).map_err(|_| Error::Broken)?;
+        Ok(Self { repository: Repository::find(place, Some(&path)).await?, _folder: folder })
+    }
+}
+
+/// Nobody guesses it, and no list of files shows it unasked.
+fn name() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    let read = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    read.map_err(|error| Error::NotStarted { source: io::Error::from(error) })?;
+    let mut name = BRIEF.to_owned();
+    for byte in bytes {
+        let _ = write!(name, "{byte:02x}");
+    }
+    Ok(name)
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let folder = std::mem::take(&mut self.0);
+        let remove = move || {
+            // Where it was never made, there is nothing to remove.
+            let _ = std::fs::remove_dir_all(folder);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
+    }
+}

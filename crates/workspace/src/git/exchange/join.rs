@@ -1,0 +1,42 @@
+//! In the VM: what was fetched for it becomes part of the repository.
+
+use futures_util::{StreamExt, stream};
+use skep_api::git::{GitJoin, Pulled};
+
+use super::{check_hash, send::take_in};
+use crate::{
+    Content, Error, Place, RunStreamed,
+    git::{Refused, branch::check_name, lock::turn, pull::joined, repository::Repository},
+    streamed::no_content,
+};
+
+impl RunStreamed for GitJoin {
+    async fn run_streamed(self, mut content: Content, place: &Place) -> Result<(Pulled, Content), Error> {
+        check_hash(&self.commit)?;
+        let repository = Repository::find(place, self.path.as_ref()).await?.with_submodules(place).await?;
+        repository.work_tree()?;
+        let seen = format!("{}/{}", self.remote, self.branch);
+        check_name(&repository, "branch", &seen).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        // Nothing follows where nothing is new, or pieces without bytes.
+        let first = loop {
+            match content.next().await {
+                Some(Ok(piece)) if piece.is_empty() => {}
+                first => break first,
+            }
+        };
+        if let Some(first) = first {
+            let pack = stream::once(std::future::ready(first)).chain(content);
+            take_in(&repository, Box::pin(pack)).await?;
+        }
+        let whole = ["rev-list", "--objects", "--quiet", &self.commit, "--not", "--all", "--"];
+        let said = repository.reading().args(whole).run().await?;
+        if !said.done() {
+            return Err(Refused::BrokenOff { words: said.words() }.into());
+        }
+        let update = ["update-ref", "--", &format!("refs/remotes/{seen}"), &self.commit];
+        repository.done(repository.git().args(update)).await?;
+        let pulled = joined(&repository, &self.commit, self.strategy, &self.committer).await?;
+        Ok((pulled, no_content()))
+    }
+}

@@ -1,0 +1,45 @@
+//! Pushes and pulls of a VM's repository, each in parts that are done in two places.
+//!
+//! ```text
+//!         in the VM                      on the server
+//! push    plan ─► pack ──── pack ──────► a repository for a moment ── git push ──► remote
+//!         note ◄──────────── what came of it
+//! pull    plan ──────── what is known ─► a repository for a moment ◄─ git fetch ── remote
+//!         join ◄─────────── pack
+//! ```
+//! Tokens are used on the server alone. What the VM says is looked at there as if a caller had said it.
+
+mod brief;
+mod fetch;
+mod join;
+mod pack;
+mod plan;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    Refused,
+    remote::{Remote, shown},
+    repository::is_hash,
+};
+use crate::Error;
+
+/// The remote of a VM's repository, as the server may go there. A path in the VM is none here.
+fn elsewhere(url: &str) -> Result<Remote, Error> {
+    match Remote::parse(url)? {
+        Remote::Local(_) => {
+            let why = "is a path, which means another thing on the server".to_owned();
+            Err(Refused::RemoteForbidden { remote: shown(url), why }.into())
+        }
+        remote => Ok(remote),
+    }
+}
+
+/// Refuses what no commit's hash is.
+fn check_hash(hash: &str) -> Result<(), Error> {
+    if is_hash(hash) {
+        return Ok(());
+    }
+    Err(Error::InvalidValue { field: "commit", reason: "is no hash of a commit".to_owned() })
+}

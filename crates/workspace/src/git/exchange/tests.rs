@@ -1,0 +1,215 @@
+//! The parts of an exchange, each by itself. With a remote they are tried through the front door.
+
+use std::{collections::BTreeMap, fs, io, path::PathBuf, process::Command};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use skep_api::{
+    AbsolutePath, ErrorCode,
+    git::{GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitReach, GitSend, Person, PullStrategy},
+    path::PathEncoding,
+};
+use tempfile::TempDir;
+
+use crate::{Content, Error, Place, Run, RunStreamed, streamed::no_content};
+
+struct Ground {
+    folder: TempDir,
+    place: Place,
+}
+
+impl Ground {
+    /// Two repositories, of which the second lacks the last commit of the first.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
+        let ground = Self { folder, place };
+        ground.git(&["init", "-q", "-b", "main", "one"]);
+        ground.commit("First");
+        ground.git(&["clone", "-q", "one", "two"]);
+        ground.commit("Second");
+        ground
+    }
+
+    #[track_caller]
+    fn git(&self, words: &[&str]) -> String {
+        let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
+        let mut git = Command::new("git");
+        git.args(person).args(words).current_dir(self.folder.path()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        let said = git.output().unwrap();
+        assert!(said.status.success(), "{words:?}: {said:?}");
+        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    }
+
+    fn commit(&self, text: &str) {
+        fs::write(self.folder.path().join("one/file"), text).unwrap();
+        self.git(&["-C", "one", "add", "."]);
+        self.git(&["-C", "one", "commit", "-qm", text]);
+    }
+
+    fn head(&self, name: &str) -> String {
+        self.git(&["-C", name, "rev-parse", "HEAD"])
+    }
+
+    fn path(&self, name: &str) -> Option<AbsolutePath> {
+        let path = self.folder.path().join(name);
+        Some(AbsolutePath::parse("path", path.to_str().unwrap(), PathEncoding::Plain).unwrap())
+    }
+
+    async fn pack(&self, commit: &str) -> Vec<Bytes> {
+        let pack = GitPack { path: self.path("one"), commit: commit.to_owned() };
+        let (_, pack) = pack.run_streamed(no_content(), &self.place).await.unwrap();
+        pack.try_collect().await.unwrap()
+    }
+
+    fn join(&self, commit: &str) -> GitJoin {
+        GitJoin {
+            path: self.path("two"),
+            remote: "origin".to_owned(),
+            branch: "main".to_owned(),
+            commit: commit.to_owned(),
+            strategy: PullStrategy::FfOnly,
+            committer: Person { name: "Ada".to_owned(), email: "ada@example.com".to_owned() },
+        }
+    }
+
+    /// Repositories that are there for a moment, as long as the moment lasts.
+    fn briefs(&self) -> Vec<PathBuf> {
+        let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.to_string_lossy().contains("skep-exchange")).collect()
+    }
+}
+
+fn content(pieces: Vec<Bytes>) -> Content {
+    Box::pin(stream::iter(pieces).map(Ok))
+}
+
+fn send(url: &str, commit: &str) -> GitSend {
+    GitSend {
+        url: url.to_owned(),
+        branch: "main".to_owned(),
+        commit: commit.to_owned(),
+        last_seen: None,
+        force_with_lease: false,
+        reach: GitReach::default(),
+    }
+}
+
+fn code<T>(outcome: Result<T, Error>) -> ErrorCode {
+    outcome.err().unwrap().code()
+}
+
+#[tokio::test]
+async fn what_one_packs_the_other_joins() {
+    let ground = Ground::new();
+    let second = ground.head("one");
+    let pack = ground.pack(&second).await;
+    let (pulled, _) = ground.join(&second).run_streamed(content(pack), &ground.place).await.unwrap();
+    assert_eq!((pulled.commits, pulled.files_changed, &pulled.to), (1, 1, &second));
+    assert_eq!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
+    assert_eq!(fs::read_to_string(ground.folder.path().join("two/file")).unwrap(), "Second");
+    // Again, and nothing is new.
+    for nothing in [no_content(), content(vec![Bytes::new(), Bytes::new()])] {
+        let (pulled, _) = ground.join(&second).run_streamed(nothing, &ground.place).await.unwrap();
+        assert_eq!(pulled.commits, 0);
+    }
+    let plan = GitExchange { path: ground.path("two"), remote: None, branch: None, pushes: true };
+    let plan = plan.run(&ground.place).await.unwrap();
+    assert_eq!((plan.remote.as_str(), plan.branch.as_str(), plan.is_local), ("origin", "main", true));
+    assert_eq!((plan.commit, plan.last_seen), (Some(second.clone()), Some(second.clone())));
+    assert!(plan.has.contains(&second));
+    let note = GitNotePush {
+        path: ground.path("two"),
+        remote: "origin".to_owned(),
+        branch: "main".to_owned(),
+        commit: ground.git(&["-C", "two", "rev-parse", "HEAD~1"]),
+        set_upstream: true,
+    };
+    note.run(&ground.place).await.unwrap();
+    assert_ne!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
+}
+
+/// Half a pack, none, or one of something else: the branch stays, and nothing is left.
+#[tokio::test]
+async fn what_does_not_come_whole_changes_nothing() {
+    let ground = Ground::new();
+    let (first, second) = (ground.head("two"), ground.head("one"));
+    let whole = ground.pack(&second).await.concat();
+    let of_first = ground.pack(&first).await;
+    let broken: Content = Box::pin(stream::iter([
+        Ok(Bytes::copy_from_slice(&whole[..whole.len() / 2])),
+        Err(io::Error::other("the VM ended")),
+    ]));
+    for pack in [
+        broken,
+        content(vec![Bytes::copy_from_slice(&whole[..whole.len() - 1])]),
+        content(vec![Bytes::from_static(b"no pack at all")]),
+        content(of_first),
+        no_content(),
+    ] {
+        let joined = ground.join(&second).run_streamed(pack, &ground.place).await;
+        assert_eq!(code(joined.map(|_| ())), ErrorCode::GitRefused);
+        assert_eq!(ground.head("two"), first);
+    }
+    let half = content(vec![Bytes::copy_from_slice(&whole[..whole.len() / 2])]);
+    let sent = send("https://git.invalid/x", &second).run_streamed(half, &ground.place).await;
+    assert_eq!(code(sent.map(|_| ())), ErrorCode::GitRefused);
+    while !ground.briefs().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A VM may say anything.
+#[tokio::test]
+async fn what_a_vm_says_leads_nowhere_else() {
+    let ground = Ground::new();
+    let second = ground.head("one");
+    let one = ground.folder.path().join("one").display().to_string();
+    for url in
+        [one.as_str(), "/etc", "../one", "file:///etc", "ext::sh -c id", "--upload-pack=id", "git://x/y"]
+    {
+        let sent = send(url, &second).run_streamed(no_content(), &ground.place).await;
+        assert_eq!(code(sent.map(|_| ())), ErrorCode::RemoteForbidden, "{url}");
+        let fetch = GitFetch {
+            url: url.to_owned(),
+            branch: "main".to_owned(),
+            has: Vec::new(),
+            reach: GitReach::default(),
+        };
+        let fetched = fetch.run_streamed(no_content(), &ground.place).await;
+        assert_eq!(code(fetched.map(|_| ())), ErrorCode::RemoteForbidden, "{url}");
+    }
+    for odd in ["--all", "HEAD", "", "main\nrefs"] {
+        let sent = send("https://git.invalid/x", odd).run_streamed(no_content(), &ground.place).await;
+        assert_eq!(code(sent.map(|_| ())), ErrorCode::InvalidValue, "{odd:?}");
+        let pack = GitPack { path: ground.path("one"), commit: odd.to_owned() };
+        assert_eq!(
+            code(pack.run_streamed(no_content(), &ground.place).await.map(|_| ())),
+            ErrorCode::InvalidValue
+        );
+        let lease = GitSend { last_seen: Some("x".to_owned()), ..send("https://git.invalid/x", &second) };
+        let sent = lease.run_streamed(content(ground.pack(&second).await), &ground.place).await;
+        assert_eq!(code(sent.map(|_| ())), ErrorCode::InvalidValue);
+        let branch = GitSend { branch: format!("-{odd}"), ..send("https://git.invalid/x", &second) };
+        let sent = branch.run_streamed(no_content(), &ground.place).await;
+        assert_eq!(code(sent.map(|_| ())), ErrorCode::InvalidValue);
+        let note = GitNotePush {
+            path: ground.path("two"),
+            remote: format!("-{odd}"),
+            branch: "main".to_owned(),
+            commit: second.clone(),
+            set_upstream: false,
+        };
+        assert_eq!(code(note.run(&ground.place).await), ErrorCode::InvalidValue);
+    }
+}
+
+#[tokio::test]
+async fn a_history_that_begins_in_the_middle_is_not_passed_on() {
+    let ground = Ground::new();
+    let url = format!("file://{}/one", ground.folder.path().display());
+    ground.git(&["clone", "-q", "--depth=1", &url, "short"]);
+    let plan = GitExchange { path: ground.path("short"), remote: None, branch: None, pushes: true };
+    let refused = plan.run(&ground.place).await.unwrap_err();
+    assert!(refused.to_string().contains("only a part of its history"), "{refused}");
+}

@@ -1,0 +1,222 @@
+//! Where a repository lies, with all that belongs to it.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Refused,
+    settings::{Own, plain},
+};
+use crate::{
+    Error, Roots,
+    roots::{Found, Last},
+};
+
+/// The longest file of a repository that is read here.
+const LONGEST_FILE: u64 = 64 << 10;
+/// What the name of a repository begins with that is there for a moment only, and is nobody's.
+pub(super) const BRIEF: &str = ".skep-exchange-";
+/// What a repository has that may be a link.
+const ENTRIES: [&str; 9] =
+    ["HEAD", "config", "index", "logs", "objects", "objects/info", "objects/pack", "refs", "packed-refs"];
+
+/// Where it lies.
+#[derive(Debug, Clone)]
+pub(super) struct Lies {
+    pub(super) top: Option<PathBuf>,
+    pub(super) git_dir: PathBuf,
+    pub(super) common_dir: PathBuf,
+    /// Its settings, where they can be read without git.
+    pub(super) own: Option<Vec<Own>>,
+    /// Its branch, where it can be read without git.
+    pub(super) branch: Option<String>,
+}
+
+/// The repository that a path lies in: at it, or above it below the roots.
+pub(super) fn around(roots: &Roots, path: &Path) -> Result<Lies, Error> {
+    let found = roots.find(path, Last::Follow)?;
+    if !found.is_directory() {
+        return Err(Error::NotAFolder { path: path.display().to_string() });
+    }
+    let mut folder = real(&found, path)?;
+    loop {
+        if let Some(lies) = at(roots, &folder)? {
+            return Ok(lies);
+        }
+        let above = folder.parent().map(Path::to_owned);
+        match above.filter(|above| roots.find(above, Last::Follow).is_ok()) {
+            Some(above) => folder = above,
+            None => return Err(Refused::NoRepository { path: path.display().to_string() }.into()),
+        }
+    }
+}
+
+/// The root that is a repository, else the only one directly below.
+pub(super) fn only(roots: &Roots) -> Result<(PathBuf, Lies), Error> {
+    let mut candidates = Vec::new();
+    for root in roots.paths() {
+        if let Some(lies) = at(roots, root)? {
+            return Ok((root.to_owned(), lies));
+        }
+        let found = roots.find(root, Last::Follow)?;
+        let names = std::fs::read_dir(found.own_name()).map_err(|error| Error::of_path(root, &error))?;
+        for name in names.flatten().take(10_000) {
+            let path = root.join(name.file_name());
+            if name.file_name().as_encoded_bytes().starts_with(BRIEF.as_bytes()) {
+                continue;
+            }
+            let is_folder = roots.find(&path, Last::Keep).is_ok_and(|found| found.is_directory());
+            if is_folder && let Ok(Some(lies)) = at(roots, &path) {
+                candidates.push((path, lies));
+            }
+        }
+    }
+    candidates.sort_by(|one, other| one.0.cmp(&other.0));
+    let names: Vec<_> = candidates.iter().take(20).map(|(path, _)| path.display().to_string()).collect();
+    match (candidates.pop(), names.len()) {
+        (Some(only), 1) => Ok(only),
+        (None, _) => Err(Refused::NameOne { found: "no repository lies in the roots".to_owned() }.into()),
+        _ => {
+            let found = format!("there are several repositories in the roots: {}", names.join(", "));
+            Err(Refused::NameOne { found }.into())
+        }
+    }
+}
+
+/// The repository at this very folder, where there is one. Everything that it consists of lies below the roots.
+pub(super) fn at(roots: &Roots, folder: &Path) -> Result<Option<Lies>, Error> {
+    let dot = folder.join(".git");
+    let (top, git_dir) = match roots.find(&dot, Last::Follow) {
+        Ok(found) if found.is_directory() => (Some(folder.to_owned()), real(&found, &dot)?),
+        Ok(found) => match pointer(&found, b"gitdir: ", &dot)? {
+            Some(to) => {
+                let to = folder.join(to);
+                (Some(folder.to_owned()), real(&inside(roots, &to, "file `.git`")?, &to)?)
+            }
+            None => return Ok(None),
+        },
+        Err(Error::OutsideRoots { .. }) => return Err(outside("`.git`")),
+        Err(_) => {
+            let has = |name: &str| roots.find(&folder.join(name), Last::Follow).is_ok();
+            if !["HEAD", "objects", "refs"].iter().all(|name| has(name)) {
+                return Ok(None);
+            }
+            (None, folder.to_owned())
+        }
+    };
+    let shared = git_dir.join("commondir");
+    let common_dir = match roots.find(&shared, Last::Follow) {
+        Ok(found) => {
+            let to = pointer(&found, b"", &shared)?.unwrap_or_else(|| PathBuf::from("."));
+            let to = git_dir.join(to);
+            real(&inside(roots, &to, "file `commondir`")?, &to)?
+        }
+        Err(Error::UnknownPath { .. }) => git_dir.clone(),
+        Err(_) => return Err(outside("file `commondir`")),
+    };
+    if roots.find(&git_dir.join("HEAD"), Last::Keep).is_err() {
+        return Ok(None);
+    }
+    check_entries(roots, &git_dir)?;
+    if common_dir != git_dir {
+        check_entries(roots, &common_dir)?;
+    }
+    check_alternates(roots, &common_dir)?;
+    let own = plain_settings(roots, &git_dir, &common_dir);
+    let branch = plain_branch(roots, &git_dir);
+    Ok(Some(Lies { top, git_dir, common_dir, own, branch }))
+}
+
+/// The settings of a repository, where one plain file has them all.
+fn plain_settings(roots: &Roots, git_dir: &Path, common_dir: &Path) -> Option<Vec<Own>> {
+    // Git reads it besides only where a setting says so; that is left to git.
+    if !matches!(roots.find(&git_dir.join("config.worktree"), Last::Keep), Err(Error::UnknownPath { .. })) {
+        return None;
+    }
+    let path = common_dir.join("config");
+    let text = small(&roots.find(&path, Last::Follow).ok()?, &path).ok()?;
+    if text.len() as u64 == LONGEST_FILE { None } else { plain(&text) }
+}
+
+/// The branch that `HEAD` names.
+fn plain_branch(roots: &Roots, git_dir: &Path) -> Option<String> {
+    let path = git_dir.join("HEAD");
+    let text = small(&roots.find(&path, Last::Follow).ok()?, &path).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    let name = text.strip_prefix("ref: refs/heads/")?.strip_suffix('\n')?;
+    // With another store of references than files, `HEAD` has this name for want of one.
+    let plain = !name.is_empty() && name != ".invalid" && !name.contains(['\n', ' ']);
+    plain.then(|| name.to_owned())
+}
+
+/// Where a found folder really is.
+fn real(found: &Found, path: &Path) -> Result<PathBuf, Error> {
+    std::fs::read_link(found.own_name()).map_err(|error| Error::of_path(path, &error))
+}
+
+fn outside(what: &str) -> Error {
+    Refused::Hostile { what: what.to_owned(), why: "leads outside the roots" }.into()
+}
+
+fn inside(roots: &Roots, path: &Path, what: &str) -> Result<Found, Error> {
+    match roots.find(path, Last::Follow) {
+        Err(Error::OutsideRoots { .. }) => Err(outside(what)),
+        other => other,
+    }
+}
+
+/// The path that a small file of git's holds.
+fn pointer(found: &Found, prefix: &[u8], path: &Path) -> Result<Option<PathBuf>, Error> {
+    let text = small(found, path)?;
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    Ok(text.strip_prefix(prefix).map(|path| PathBuf::from(OsStr::from_bytes(path))))
+}
+
+fn small(found: &Found, path: &Path) -> Result<Vec<u8>, Error> {
+    use std::io::Read;
+
+    let mut text = Vec::new();
+    let file = found.read().map_err(|error| Error::of_path(path, &error))?;
+    file.take(LONGEST_FILE).read_to_end(&mut text).map_err(|error| Error::of_path(path, &error))?;
+    Ok(text)
+}
+
+fn check_entries(roots: &Roots, folder: &Path) -> Result<(), Error> {
+    for name in ENTRIES {
+        if let Err(Error::OutsideRoots { .. }) = roots.find(&folder.join(name), Last::Follow) {
+            return Err(outside(&format!("`{name}`")));
+        }
+    }
+    Ok(())
+}
+
+/// Other object stores that this one borrows from, and those that they borrow from.
+fn check_alternates(roots: &Roots, common_dir: &Path) -> Result<(), Error> {
+    let what = "file `objects/info/alternates`";
+    let mut ahead = vec![common_dir.join("objects")];
+    let mut seen = 0;
+    while let Some(objects) = ahead.pop() {
+        let list = objects.join("info/alternates");
+        let Ok(found) = roots.find(&list, Last::Follow) else { continue };
+        for line in small(&found, &list)?.split(|byte| *byte == b'\n') {
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            seen += 1;
+            let borrowed = objects.join(OsStr::from_bytes(line));
+            match roots.find(&borrowed, Last::Follow) {
+                // Git passes over what is not there.
+                Err(Error::UnknownPath { .. }) => continue,
+                Err(_) => return Err(outside(what)),
+                Ok(found) => ahead.push(real(&found, &borrowed)?),
+            }
+            if line.starts_with(b"\"") || seen > 64 {
+                return Err(Refused::Hostile { what: what.to_owned(), why: "is not as git writes it" }.into());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! A file's bytes, read block by block.
+
+use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
+
+/// Bytes of a block.
+const BLOCK: u64 = 8 << 10;
+/// Blocks that are kept.
+const MOST: usize = 64;
+
+/// A file that is read here and there. Its last blocks are kept.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    file: File,
+    kept: HashMap<u64, Vec<u8>>,
+}
+
+impl Blocks {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, kept: HashMap::new() }
+    }
+
+    /// Some of what stands from here on, at least one byte. `None` at the end.
+    pub(super) fn from(&mut self, at: u64) -> Option<&[u8]> {
+        let block = at / BLOCK;
+        if !self.kept.contains_key(&block) {
+            if self.kept.len() == MOST {
+                self.kept.clear();
+            }
+            let read = self.read(block * BLOCK)?;
+            self.kept.insert(block, read);
+        }
+        let inside = usize::try_from(at % BLOCK).ok()?;
+        self.kept.get(&block)?.get(inside..).filter(|rest| !rest.is_empty())
+    }
+
+    /// So many bytes from here on.
+    pub(super) fn array<const N: usize>(&mut self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let mut done = 0;
+        while done < N {
+            let rest = self.from(at.checked_add(done as u64)?)?;
+            let count = rest.len().min(N - done);
+            bytes[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        Some(bytes)
+    }
+
+    fn read(&self, at: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(BLOCK).ok()?];
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.file.read_at(&mut bytes[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+        bytes.truncate(done);
+        Some(bytes)
+    }
+}

@@ -1,0 +1,71 @@
+//! Branches, and how far each is from its upstream.
+
+use skep_api::git::{Branch, Branches, GitBranches};
+
+use super::{Id, Reader, read, refs::Head};
+use crate::{Place, git::settings::Own};
+
+/// All branches.
+pub(in crate::git) async fn branches(request: &GitBranches, place: &Place) -> Option<Branches> {
+    let remote = request.remote;
+    read(place, request.path.as_ref(), move |reader| list(reader, remote)).await
+}
+
+fn list(reader: &mut Reader<'_>, remote: bool) -> Option<Branches> {
+    let current = match reader.head()? {
+        Head::Branch(name, _) => Some(name),
+        Head::Detached(_) => None,
+    };
+    let mut branches = Vec::new();
+    for (whole, id) in reader.below("refs/heads")? {
+        branches.push(branch(reader, whole.strip_prefix("refs/heads/")?, id, false)?);
+    }
+    if remote {
+        for (whole, id) in reader.below("refs/remotes")? {
+            branches.push(branch(reader, whole.strip_prefix("refs/remotes/")?, id, true)?);
+        }
+    }
+    Some(Branches { detached: current.is_none(), current, branches })
+}
+
+fn branch(reader: &mut Reader<'_>, name: &str, id: Id, remote: bool) -> Option<Branch> {
+    reader.go_on()?;
+    // One whose commit is missing is git's to tell.
+    reader.objects.commit(&id)?;
+    let upstream = if remote { None } else { upstream(&reader.repository.own, name)? };
+    let (short, counts) = match &upstream {
+        None => (None, None),
+        Some(whole) => {
+            let counts = match reader.reference(whole)? {
+                Some(theirs) => Some(reader.ahead_behind(id, theirs)?),
+                None => None,
+            };
+            (Some(reader.short(whole)?.to_owned()), counts)
+        }
+    };
+    let (ahead, behind) = counts.unzip();
+    Some(Branch { name: name.to_owned(), commit: id.to_string(), upstream: short, ahead, behind, remote })
+}
+
+/// The whole name of what a branch follows. The outer is `None` where that takes more than what a clone is configured to.
+fn upstream(own: &[Own], branch: &str) -> Option<Option<String>> {
+    let values = |key: String| -> Option<Vec<&str>> {
+        let all = own.iter().filter(|own| own.key == key.as_bytes());
+        all.map(|own| std::str::from_utf8(own.value.as_deref()?).ok()).collect()
+    };
+    let remotes = values(format!("branch.{branch}.remote"))?;
+    let merges = values(format!("branch.{branch}.merge"))?;
+    let (remote, merge) = match (remotes.as_slice(), merges.as_slice()) {
+        ([], []) => return Some(None),
+        ([remote], [merge]) => (*remote, merge.strip_prefix("refs/heads/")?),
+        _ => return None,
+    };
+    if remote == "." {
+        return Some(Some(format!("refs/heads/{merge}")));
+    }
+    let fetched = values(format!("remote.{remote}.fetch"))?;
+    let usual = format!("+refs/heads/*:refs/remotes/{remote}/*");
+    // Without a URL it is no remote, whatever else it has.
+    let is_remote = !values(format!("remote.{remote}.url"))?.is_empty();
+    (fetched == [usual.as_str()] && is_remote).then(|| Some(format!("refs/remotes/{remote}/{merge}")))
+}

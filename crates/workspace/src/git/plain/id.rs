@@ -1,0 +1,35 @@
+//! The hash by which an object is known.
+
+use std::fmt;
+
+/// SHA-1. Repositories with another hash are left to git.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Id([u8; 20]);
+
+impl Id {
+    /// Out of 40 digits.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let bytes = data_encoding::HEXLOWER.decode(text).ok()?;
+        bytes.try_into().ok().map(Self)
+    }
+
+    pub(super) const fn of(bytes: [u8; 20]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 20] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

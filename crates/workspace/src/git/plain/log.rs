@@ -1,0 +1,38 @@
+//! Commits, newest first.
+
+use skep_api::git::{GitLog, Log};
+
+use super::{Id, Reader, commit::Parsed, read, refs::Head};
+use crate::{Place, git::log::Start};
+
+/// A page of a log.
+pub(in crate::git) async fn log(request: &GitLog, place: &Place) -> Option<Log> {
+    let request = request.clone();
+    // Which commits changed a file, git says.
+    if request.file.is_some() {
+        return None;
+    }
+    let path = request.path.clone();
+    read(place, path.as_ref(), move |reader| page(reader, &request)).await
+}
+
+fn page(reader: &mut Reader<'_>, request: &GitLog) -> Option<Log> {
+    let (commit, seen) = match (&request.cursor, &request.revision) {
+        (Some(cursor), _) => {
+            let Start { commit, seen } = Start::parse(cursor).ok()?;
+            (Id::parse(commit.as_bytes())?, seen)
+        }
+        (None, Some(revision)) => (reader.revision(revision)?, 0),
+        (None, None) => match reader.head()? {
+            Head::Branch(_, None) => return Some(Log { commits: Vec::new(), next_cursor: None }),
+            Head::Branch(_, Some(id)) | Head::Detached(id) => (id, 0),
+        },
+    };
+    let limit = request.limit as usize;
+    let mut page = reader.history(commit, usize::try_from(seen).ok()?, limit + 1)?;
+    let more = page.len() > limit;
+    page.truncate(limit);
+    let commits = page.iter().map(|(id, content)| Some(Parsed::read(content)?.told(id)));
+    let next = Start { commit: commit.to_string(), seen: seen + u64::from(request.limit) };
+    Some(Log { commits: commits.collect::<Option<_>>()?, next_cursor: more.then(|| next.cursor()) })
+}

@@ -1,0 +1,88 @@
+//! The objects of a repository: in packs, and each in a file of its own.
+
+use std::path::PathBuf;
+
+use flate2::Decompress;
+
+use super::{Id, blocks::Blocks, inflate::inflate_loose, pack::Pack};
+use crate::{Roots, roots::Last};
+
+/// Packs that are looked into. A repository with more awaits its maintenance.
+const MOST_PACKS: usize = 32;
+
+/// What an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Commit,
+    Tree,
+    Blob,
+    Tag,
+}
+
+/// All objects. Nothing is mapped into memory: whoever cuts a mapped file short ends the process.
+pub(super) struct Objects<'a> {
+    roots: &'a Roots,
+    folder: PathBuf,
+    packs: Option<Vec<Pack>>,
+    tool: Decompress,
+}
+
+impl<'a> Objects<'a> {
+    pub(super) fn new(roots: &'a Roots, folder: PathBuf) -> Self {
+        Self { roots, folder, packs: None, tool: Decompress::new(true) }
+    }
+
+    /// What an object is and holds. `None` too where it is too large, or not as git writes it.
+    pub(super) fn read(&mut self, id: &Id) -> Option<(Kind, Vec<u8>)> {
+        if self.packs.is_none() {
+            self.packs = Some(self.find_packs()?);
+        }
+        let packs = self.packs.as_deref_mut()?;
+        for at in 0..packs.len() {
+            if let Some(offset) = packs[at].find(id)? {
+                let (kind, content) = packs[at].read(self.roots, offset, &mut self.tool)?;
+                // The next object is most likely in the same pack.
+                packs.swap(0, at);
+                let kind = [Kind::Commit, Kind::Tree, Kind::Blob, Kind::Tag].get(usize::from(kind) - 1)?;
+                return Some((*kind, content));
+            }
+        }
+        self.read_loose(id)
+    }
+
+    /// The same of one that must be a commit.
+    pub(super) fn commit(&mut self, id: &Id) -> Option<Vec<u8>> {
+        self.read(id).filter(|(kind, _)| *kind == Kind::Commit).map(|(_, content)| content)
+    }
+
+    fn read_loose(&mut self, id: &Id) -> Option<(Kind, Vec<u8>)> {
+        let name = id.to_string();
+        let path = self.folder.join(&name[..2]).join(&name[2..]);
+        let file = self.roots.find(&path, Last::Follow).ok()?.read().ok()?;
+        let (head, content) = inflate_loose(&mut Blocks::new(file), &mut self.tool)?;
+        let kind = match head.split(|byte| *byte == b' ').next()? {
+            b"commit" => Kind::Commit,
+            b"tree" => Kind::Tree,
+            b"blob" => Kind::Blob,
+            b"tag" => Kind::Tag,
+            _ => return None,
+        };
+        Some((kind, content))
+    }
+
+    fn find_packs(&self) -> Option<Vec<Pack>> {
+        let folder = self.folder.join("pack");
+        let found = self.roots.find(&folder, Last::Follow).ok()?;
+        let mut packs = Vec::new();
+        for entry in std::fs::read_dir(found.own_name()).ok()? {
+            let name = entry.ok()?.file_name();
+            if name.as_encoded_bytes().ends_with(b".idx") {
+                packs.push(Pack::open(self.roots, folder.join(name))?);
+            }
+            if packs.len() > MOST_PACKS {
+                return None;
+            }
+        }
+        Some(packs)
+    }
+}

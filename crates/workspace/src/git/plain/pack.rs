@@ -1,0 +1,240 @@
+//! A pack and its index (gitformat-pack(5)).
+
+use std::path::PathBuf;
+
+use flate2::Decompress;
+
+use super::{Id, blocks::Blocks, inflate::inflate};
+use crate::{Roots, roots::Last};
+
+/// Where the names begin in an index of version 2, behind its head and its table of first bytes.
+const NAMES: u64 = 8 + 4 * 256;
+/// The longest chain of differences that is followed. Git makes chains of 50 unless it is told to.
+const LONGEST_CHAIN: usize = 256;
+/// The most that the differences of a chain may hold, in bytes.
+const MOST_DIFFERENCES: usize = 8 << 20;
+
+/// A pack, whose data are opened when they are first needed.
+#[derive(Debug)]
+pub(super) struct Pack {
+    index: Blocks,
+    count: u64,
+    path: PathBuf,
+    data: Option<Blocks>,
+}
+
+/// What stands in a pack.
+enum Entry {
+    /// Whole: kind and length.
+    Whole(u8, u64),
+    /// What differs from another one: where that one stands, and the length of the difference.
+    From(u64, u64),
+}
+
+impl Pack {
+    /// The pack of this index.
+    pub(super) fn open(roots: &Roots, index: PathBuf) -> Option<Self> {
+        let mut blocks = Blocks::new(roots.find(&index, Last::Follow).ok()?.read().ok()?);
+        if blocks.array::<8>(0)? != *b"\xfftOc\0\0\0\x02" {
+            return None;
+        }
+        let count = number(&mut blocks, NAMES - 4)?;
+        Some(Self { index: blocks, count, path: index.with_extension("pack"), data: None })
+    }
+
+    /// Where an object stands in it. The outer is `None` for what is no index.
+    pub(super) fn find(&mut self, id: &Id) -> Option<Option<u64>> {
+        let first = u64::from(id.bytes()[0]);
+        let mut low = if first == 0 { 0 } else { number(&mut self.index, 8 + 4 * (first - 1))? };
+        let mut high = number(&mut self.index, 8 + 4 * first)?.min(self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let name: [u8; 20] = self.index.array(NAMES + 20 * middle)?;
+            match name.cmp(id.bytes()) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return self.offset(middle).map(Some),
+            }
+        }
+        Some(None)
+    }
+
+    fn offset(&mut self, place: u64) -> Option<u64> {
+        // Behind the names stand sums of 4 bytes each, then the offsets.
+        let small = number(&mut self.index, NAMES + 24 * self.count + 4 * place)?;
+        if small < 1 << 31 {
+            return Some(small);
+        }
+        let large = NAMES + 28 * self.count + 8 * (small - (1 << 31));
+        self.index.array(large).map(u64::from_be_bytes)
+    }
+
+    /// What stands at an offset: its kind, and what it holds.
+    pub(super) fn read(
+        &mut self,
+        roots: &Roots,
+        mut at: u64,
+        tool: &mut Decompress,
+    ) -> Option<(u8, Vec<u8>)> {
+        if self.data.is_none() {
+            let mut data = Blocks::new(roots.find(&self.path, Last::Follow).ok()?.read().ok()?);
+            if data.array::<8>(0)? != *b"PACK\0\0\0\x02" {
+                return None;
+            }
+            self.data = Some(data);
+        }
+        let (mut differences, mut held) = (Vec::new(), 0);
+        let (kind, mut whole) = loop {
+            let (entry, content) = self.entry(at)?;
+            let data = self.data.as_mut()?;
+            match entry {
+                Entry::Whole(kind, length) => break (kind, inflate(data, content, length, tool)?),
+                Entry::From(base, length) => {
+                    let difference = inflate(data, content, length, tool)?;
+                    held += difference.len();
+                    differences.push(difference);
+                    at = base;
+                }
+            }
+            if differences.len() > LONGEST_CHAIN || held > MOST_DIFFERENCES {
+                return None;
+            }
+        };
+        while let Some(difference) = differences.pop() {
+            whole = applied(&whole, &difference)?;
+        }
+        Some((kind, whole))
+    }
+
+    /// What an entry is, and where its content begins.
+    fn entry(&mut self, at: u64) -> Option<(Entry, u64)> {
+        let mut here = at;
+        let mut byte = self.byte(&mut here)?;
+        let (kind, mut length, mut shift) = ((byte >> 4) & 7, u64::from(byte & 15), 4);
+        while byte & 0x80 != 0 {
+            byte = self.byte(&mut here)?;
+            length |= u64::from(byte & 0x7f).checked_shl(shift).filter(|_| shift < 57)?;
+            shift += 7;
+        }
+        match kind {
+            1..=4 => Some((Entry::Whole(kind, length), here)),
+            6 => {
+                byte = self.byte(&mut here)?;
+                let mut back = u64::from(byte & 0x7f);
+                while byte & 0x80 != 0 {
+                    byte = self.byte(&mut here)?;
+                    back = (back + 1).checked_mul(128)? + u64::from(byte & 0x7f);
+                }
+                // Before it: so no chain comes back to where it began.
+                let base = at.checked_sub(back).filter(|_| back > 0)?;
+                Some((Entry::From(base, length), here))
+            }
+            7 => {
+                let id = Id::of(self.data.as_mut()?.array(here)?);
+                Some((Entry::From(self.find(&id)??, length), here + 20))
+            }
+            _ => None,
+        }
+    }
+
+    fn byte(&mut self, at: &mut u64) -> Option<u8> {
+        let byte = *self.data.as_mut()?.from(*at)?.first()?;
+        *at += 1;
+        Some(byte)
+    }
+}
+
+fn number(blocks: &mut Blocks, at: u64) -> Option<u64> {
+    blocks.array(at).map(|bytes| u64::from(u32::from_be_bytes(bytes)))
+}
+
+/// An object, made of another one and what differs.
+fn applied(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = difference;
+    if length(&mut rest)? != base.len() as u64 {
+        return None;
+    }
+    let size = length(&mut rest).filter(|size| *size <= super::inflate::LARGEST)?;
+    let size = usize::try_from(size).ok()?;
+    let mut whole = Vec::with_capacity(size);
+    while let Some((order, behind)) = rest.split_first() {
+        rest = behind;
+        if order & 0x80 == 0 {
+            // As many new bytes; none is no order.
+            let (new, behind) = rest.split_at_checked(usize::from(*order)).filter(|_| *order != 0)?;
+            whole.extend_from_slice(new);
+            rest = behind;
+        } else {
+            let from = few(&mut rest, order & 0x0f)?;
+            let count = match few(&mut rest, (order >> 4) & 7)? {
+                0 => 0x1_0000,
+                count => count,
+            };
+            whole.extend_from_slice(base.get(from..from.checked_add(count)?)?);
+        }
+        if whole.len() > size {
+            return None;
+        }
+    }
+    (whole.len() == size).then_some(whole)
+}
+
+fn length(rest: &mut &[u8]) -> Option<u64> {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        number |= u64::from(byte & 0x7f).checked_shl(shift).filter(|_| shift < 57)?;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+}
+
+/// A number of which only the bytes stand here that are not zero; a bit tells of each.
+fn few(rest: &mut &[u8], bits: u8) -> Option<usize> {
+    let mut number = 0;
+    for place in (0..4).filter(|place| bits & (1 << place) != 0) {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        number |= usize::from(*byte) << (8 * place);
+    }
+    Some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_difference_copies_and_adds() {
+        // Of "hello world" (11): "hello" copied from 0, then " you" added.
+        let difference = [11, 9, 0x90, 5, 4, b' ', b'y', b'o', b'u'];
+        assert_eq!(applied(b"hello world", &difference).unwrap(), b"hello you");
+        for wrong in [
+            &[10, 9, 0x90, 5][..],
+            &[11, 9, 0x90, 5],
+            &[11, 5, 0x91, 7, 5],
+            &[11, 0, 0],
+            &[11, 200, 200, 200, 200, 200, 1],
+            &[0x80],
+        ] {
+            assert_eq!(applied(b"hello world", wrong), None, "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_difference_is_applied_or_refused(
+            base in prop::collection::vec(any::<u8>(), 0..40),
+            difference in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let size = base.len() as u8;
+            let _ = applied(&base, &[&[size, 20][..], &difference].concat());
+            let _ = applied(&base, &difference);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a git says, piece by piece.
+
+use std::io;
+
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::unix::pipe,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+
+use super::{Group, Pipes, read_last};
+use crate::Content;
+
+/// What is read at once, in bytes.
+const PIECE: usize = 64 << 10;
+
+/// A git that was just started.
+pub(super) struct Pouring {
+    pub(super) group: Group,
+    pub(super) pipes: Pipes,
+    /// What it is told first.
+    pub(super) input: Vec<u8>,
+    pub(super) deadline: Instant,
+}
+
+/// One that speaks.
+struct Speaking {
+    group: Group,
+    stdout: pipe::Receiver,
+    complaints: JoinHandle<Vec<u8>>,
+    deadline: Instant,
+}
+
+pub(super) fn content(mut git: Pouring) -> Content {
+    let (stdin, input) = (git.pipes.stdin.take(), std::mem::take(&mut git.input));
+    tokio::spawn(async move {
+        if let Some(mut pipe) = stdin {
+            // One that does not read all of it says why.
+            let _ = pipe.write_all(&input).await;
+        }
+    });
+    let (ours, theirs) = (git.pipes.stdout, git.pipes.stderr);
+    let complaints = tokio::spawn(async move {
+        let (mut theirs, mut said) = (theirs, Vec::new());
+        read_last(&mut theirs, &mut said).await;
+        said
+    });
+    let speaking = Speaking { group: git.group, stdout: ours, complaints, deadline: git.deadline };
+    Box::pin(stream::unfold(Some(speaking), async |speaking| {
+        let mut speaking = speaking?;
+        match speaking.piece().await {
+            Ok(Some(piece)) => Some((Ok(piece), Some(speaking))),
+            Ok(None) => speaking.end().await.err().map(|error| (Err(error), None)),
+            Err(error) => Some((Err(error), None)),
+        }
+    }))
+}
+
+impl Speaking {
+    /// What comes next; `None` at the end.
+    async fn piece(&mut self) -> io::Result<Option<Bytes>> {
+        let mut piece = vec![0; PIECE];
+        let count = timeout_at(self.deadline, self.stdout.read(&mut piece)).await??;
+        piece.truncate(count);
+        Ok((count > 0).then(|| piece.into()))
+    }
+
+    /// Whether it said all.
+    async fn end(self) -> io::Result<()> {
+        let status = self.group.ended().await;
+        if status.is_some_and(|status| status.success()) {
+            return Ok(());
+        }
+        let said = self.complaints.await.unwrap_or_default();
+        Err(io::Error::other(String::from_utf8_lossy(&said).trim().to_owned()))
+    }
+}

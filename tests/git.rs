@@ -1,0 +1,373 @@
+//! Git on the server's workspace and in a VM: the same tests in both places, with the same answers.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    files::ground::{Ground, in_both_places},
+    harness::Skep,
+};
+
+#[tokio::test]
+async fn git_is_the_same_on_the_server_and_in_a_vm() {
+    in_both_places(async |ground| {
+        a_history(ground).await;
+        branches_and_work_trees(ground).await;
+        clones(ground).await;
+        refusals(ground).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hostile_repository_starts_nothing_in_either_place() {
+    in_both_places(hostile).await;
+}
+
+async fn get(ground: &Ground<'_>, verb: &str, name: &str, query: &[(&str, &str)]) -> Value {
+    ground.get(&format!("/api/git/{verb}"), name, query).await.ok(200)
+}
+
+/// The body's `path` and `worktree` are names in the folder of the test.
+async fn post(ground: &Ground<'_>, verb: &str, mut body: Value, status: u16) -> Value {
+    for field in ["path", "worktree"] {
+        if let Some(name) = body[field].as_str() {
+            body[field] = json!(ground.at(name));
+        }
+    }
+    ground.post(&format!("/api/git/{verb}"), &body).await.ok(status)
+}
+
+async fn write(ground: &Ground<'_>, name: &str, content: &str) {
+    let answer = ground.write(&json!({"path": ground.at(name), "content": content})).await;
+    assert!(answer.status.is_success(), "{ground:?}: {answer:?}");
+}
+
+/// Git by itself, past the API.
+async fn git(ground: &Ground<'_>, name: &str, words: &str) -> String {
+    let person = "-c user.name=Ada -c user.email=ada@example.com -c safe.directory='*'";
+    ground.shell(&format!("cd {name} && HOME=/nonexistent git {person} {words}")).await
+}
+
+fn paths(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect()
+}
+
+async fn a_history(ground: &Ground<'_>) {
+    assert_eq!(post(ground, "init", json!({"path": "work"}), 201).await["branch"], "main", "{ground:?}");
+    assert_eq!(get(ground, "log", "work", &[]).await, json!({"commits": [], "next_cursor": null}));
+    write(ground, "work/src/a file", "one\ntwo\n").await;
+    write(ground, "work/other", "x\n").await;
+    let status = get(ground, "status", "work/src", &[]).await;
+    assert_eq!((paths(&status["untracked"]), &status["head"]), (vec!["other", "src/a file"], &Value::Null));
+    post(ground, "add", json!({"path": "work", "files": ["src/a file"]}), 200).await;
+    let person = json!({"name": "Ada", "email": "ada@example.com"});
+    let body = json!({"path": "work", "message": "Begin\n\nWith one file.", "author": person});
+    let first = post(ground, "commit", body, 201).await;
+    assert_eq!((&first["files_changed"], &first["additions"]), (&json!(1), &json!(2)));
+    write(ground, "work/src/a file", "one\n2\n").await;
+    let diff = get(ground, "diff", "work", &[]).await;
+    assert_eq!((&diff["files"][0]["additions"], &diff["files"][0]["deletions"]), (&json!(1), &json!(1)));
+    assert!(diff["diff"].as_str().unwrap().contains("-two\n+2\n"), "{diff}");
+    let status = get(ground, "status", "work", &[]).await;
+    assert_eq!((paths(&status["modified"]), &status["clean"]), (vec!["src/a file"], &json!(false)));
+    let second = post(ground, "commit", json!({"path": "work", "message": "Go on", "all": true}), 201).await;
+    let log = get(ground, "log", "work", &[("limit", "1")]).await;
+    assert_eq!(
+        (&log["commits"][0]["id"], &log["commits"][0]["parents"]),
+        (&second["commit"], &json!([first["commit"]]))
+    );
+    let cursor = log["next_cursor"].as_str().unwrap();
+    let next = get(ground, "log", "work", &[("limit", "1"), ("cursor", cursor)]).await;
+    assert_eq!(
+        (&next["commits"][0]["subject"], &next["commits"][0]["body"]),
+        (&json!("Begin"), &json!("With one file."))
+    );
+    assert_eq!((&next["commits"][0]["author"]["name"], &next["next_cursor"]), (&json!("Ada"), &Value::Null));
+    let of_file = get(ground, "log", "work", &[("file", "other")]).await;
+    assert_eq!(of_file["commits"], json!([]));
+    // Git by itself sees the same.
+    assert_eq!(git(ground, "work", "log --format=%H").await.lines().next(), second["commit"].as_str());
+    // A history in a pack reads as one in single files.
+    git(ground, "work", "gc -q").await;
+    assert_eq!(get(ground, "log", "work", &[("limit", "1")]).await, log);
+}
+
+async fn branches_and_work_trees(ground: &Ground<'_>) {
+    let out = post(ground, "checkout", json!({"path": "work", "ref": "topic", "create": true}), 200).await;
+    assert_eq!(out["branch"], "topic", "{ground:?}");
+    write(ground, "work/topic", "t\n").await;
+    post(ground, "add", json!({"path": "work"}), 200).await;
+    let made = post(ground, "commit", json!({"path": "work", "message": "Topic"}), 201).await;
+    let branches = get(ground, "branch", "work", &[]).await;
+    let names: Vec<_> = branches["branches"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!((names, &branches["current"]), (vec![&json!("main"), &json!("topic")], &json!("topic")));
+    post(ground, "checkout", json!({"path": "work", "ref": "main"}), 200).await;
+    ground.read("work/topic", &[]).await.refused(404, "unknown_path");
+    let tree = json!({"path": "work", "worktree": "beside", "ref": "topic"});
+    assert_eq!(post(ground, "worktree", tree, 200).await["head"], made["commit"]);
+    assert_eq!(get(ground, "status", "beside", &[]).await["branch"], "topic");
+    assert_eq!(get(ground, "log", "beside", &[]).await["commits"][0]["id"], made["commit"]);
+    assert_eq!(get(ground, "worktree", "work", &[]).await["worktrees"].as_array().unwrap().len(), 2);
+    post(ground, "worktree", json!({"path": "work", "worktree": "beside", "remove": true}), 200).await;
+    write(ground, "work/other", "changed\n").await;
+    let put = json!({"path": "work", "action": "push", "message": "half done"});
+    let stashes = post(ground, "stash", put, 200).await;
+    assert!(stashes["stashes"][0]["message"].as_str().unwrap().contains("half done"), "{stashes}");
+    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
+    post(ground, "stash", json!({"path": "work", "action": "pop"}), 200).await;
+    assert_eq!(ground.read("work/other", &[]).await.ok(200)["content"], "changed\n");
+    post(ground, "add", json!({"path": "work"}), 200).await;
+    post(ground, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
+    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
+}
+
+async fn clones(ground: &Ground<'_>) {
+    let cloned = json!({"url": ground.at("work"), "path": "copy", "branch": "topic"});
+    assert_eq!(post(ground, "clone", cloned, 201).await["branch"], "topic", "{ground:?}");
+    write(ground, "copy/mine", "m\n").await;
+    post(ground, "add", json!({"path": "copy"}), 200).await;
+    post(ground, "commit", json!({"path": "copy", "message": "Mine"}), 201).await;
+    let branches = get(ground, "branch", "copy", &[("remote", "true")]).await;
+    let topic = &branches["branches"][0];
+    assert_eq!(
+        (&topic["upstream"], &topic["ahead"], &topic["behind"]),
+        (&json!("origin/topic"), &json!(1), &json!(0))
+    );
+    let names: Vec<_> = branches["branches"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["topic", "origin/main", "origin/topic"]);
+}
+
+async fn refusals(ground: &Ground<'_>) {
+    let asked = async |verb: &str, name: &str, query: &[(&str, &str)]| {
+        ground.get(&format!("/api/git/{verb}"), name, query).await
+    };
+    ground.shell("mkdir plain").await;
+    asked("log", "plain", &[]).await.refused(404, "unknown_repository");
+    asked("log", "nothing", &[]).await.refused(404, "unknown_path");
+    asked("log", "work", &[("ref", "nothing")]).await.refused(404, "unknown_revision");
+    asked("log", "work", &[("ref", "--all")]).await.refused(400, "invalid_value");
+    git(ground, ".", "clone -q --bare work bare.git").await;
+    asked("status", "bare.git", &[]).await.refused(409, "bare_repository");
+    assert_eq!(get(ground, "log", "bare.git", &[]).await["commits"].as_array().unwrap().len(), 2);
+    ground.shell("touch work/.git/index.lock").await;
+    ground.post("/api/git/add", &json!({"path": ground.at("work")})).await.refused(409, "repository_locked");
+}
+
+/// A repository whose every setting would start a program, in the place where the program would do harm.
+async fn hostile(ground: &Ground<'_>) {
+    let canary = ground.at("canary");
+    let trace = ground.at("trace");
+    ground
+        .shell(&format!("printf '#!/bin/sh\\necho \"$0 $*\" >> {trace}\\ncat\\n' > canary; chmod 755 canary"))
+        .await;
+    ground.shell("mkdir bad").await;
+    git(ground, "bad", "init -q -b main").await;
+    write(ground, "bad/file", "one\n").await;
+    git(ground, "bad", "add .").await;
+    git(ground, "bad", "commit -qm First").await;
+    ground.shell("cd bad; echo '* filter=evil diff=evil' > .gitattributes").await;
+    for hook in ["pre-commit", "post-checkout", "post-index-change", "reference-transaction"] {
+        ground.shell(&format!("mkdir -p bad/.git/hooks; cp canary bad/.git/hooks/{hook}")).await;
+    }
+    for (setting, value) in [
+        ("core.fsmonitor", canary.as_str()),
+        ("core.pager", &canary),
+        ("core.sshCommand", &canary),
+        ("diff.external", &canary),
+        ("diff.evil.textconv", &canary),
+        ("filter.evil.clean", &canary),
+        ("filter.evil.smudge", &canary),
+        ("gpg.program", &canary),
+        ("commit.gpgSign", "true"),
+    ] {
+        ground.shell(&format!("git config -f bad/.git/config {setting} {value}")).await;
+    }
+    let calls = [
+        ("add", json!({})),
+        ("commit", json!({"message": "x", "allow_empty": true})),
+        ("checkout", json!({"ref": "made", "create": true})),
+        ("stash", json!({"action": "push"})),
+        ("stash", json!({"action": "pop"})),
+        ("reset", json!({"mode": "hard"})),
+    ];
+    for (verb, mut body) in calls {
+        write(ground, "bad/file", &format!("{verb}\n")).await;
+        for read in ["status", "diff", "log", "branch", "worktree"] {
+            get(ground, read, "bad", &[]).await;
+        }
+        body["path"] = json!(ground.at("bad"));
+        let answer = ground.post(&format!("/api/git/{verb}"), &body).await;
+        assert!(answer.status.as_u16() < 500, "{verb}: {answer:?}");
+    }
+    assert_eq!(ground.shell("cat trace 2>/dev/null || echo nothing ran").await, "nothing ran", "{ground:?}");
+    // The control: git by itself starts it.
+    write(ground, "bad/file", "control\n").await;
+    git(ground, "bad", "--no-pager diff >/dev/null 2>&1 || true").await;
+    assert!(ground.shell("cat trace").await.contains("canary"), "{ground:?}: the control started nothing");
+}
+
+/// A server of repositories on this machine's loopback, where no VM reaches it.
+struct Remote {
+    process: Child,
+    folder: tempfile::TempDir,
+    url: String,
+}
+
+impl Remote {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("git/remote.py");
+        let mut python = Command::new("python3");
+        let mut process = python.arg(script).arg(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut port = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
+        let url = format!("http://127.0.0.1:{}/x.git", port.trim());
+        let remote = Self { process, folder, url };
+        remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
+        remote
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    #[track_caller]
+    fn git(&self, words: &[&str]) -> String {
+        let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
+        let said = Command::new("git").args(person).args(words).current_dir(self.folder.path()).output();
+        let said = said.unwrap();
+        assert!(said.status.success(), "{words:?}: {said:?}");
+        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Somebody else commits there.
+    fn commit(&self, file: &str, content: &str) -> String {
+        if !self.at("other").exists() {
+            self.git(&["clone", "-q", "x.git", "other"]);
+        }
+        self.git(&["-C", "other", "pull", "-q", "--ff-only"]);
+        std::fs::write(self.at("other").join(file), content).unwrap();
+        self.git(&["-C", "other", "add", "."]);
+        self.git(&["-C", "other", "commit", "-qm", content]);
+        self.git(&["-C", "other", "push", "-q"]);
+        self.git(&["-C", "other", "rev-parse", "HEAD"])
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test]
+async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
+    let remote = Remote::start();
+    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let skep = Skep::start_on(data_dir, &["--git-allow", "127.0.0.1"]).await;
+    let vm = skep.boot_one().await;
+    for ground in [Ground::on_the_server(&skep).await, Ground::in_vm(&skep, vm).await] {
+        sends_and_fetches(&ground, &remote).await;
+        both_go_on(&ground, &remote).await;
+        what_is_refused(&ground, &remote).await;
+        std::fs::remove_dir_all(remote.at("x.git")).unwrap();
+        std::fs::remove_dir_all(remote.at("other")).unwrap();
+        remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
+    }
+    // Nothing is left of what was there for a moment.
+    let root = Ground::root_on_the_server(&skep).await;
+    let names = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["suite"]);
+}
+
+async fn sends_and_fetches(ground: &Ground<'_>, remote: &Remote) {
+    post(ground, "init", json!({"path": "work"}), 201).await;
+    git(ground, "work", &format!("remote add origin {}", remote.url)).await;
+    write(ground, "work/file", "one\n").await;
+    post(ground, "add", json!({"path": "work"}), 200).await;
+    let first =
+        post(ground, "commit", json!({"path": "work", "message": "First"}), 201).await["commit"].clone();
+    let push = json!({"path": "work", "set_upstream": true});
+    let pushed = post(ground, "push", push, 200).await;
+    assert_eq!(
+        (&pushed["to"], &pushed["created"], &pushed["from"]),
+        (&first, &json!(true), &Value::Null),
+        "{ground:?}"
+    );
+    assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), first.as_str().unwrap());
+    let main = get(ground, "branch", "work", &[]).await["branches"][0].clone();
+    assert_eq!(
+        (&main["upstream"], &main["ahead"], &main["behind"]),
+        (&json!("origin/main"), &json!(0), &json!(0))
+    );
+
+    let theirs = remote.commit("theirs", "theirs");
+    let pulled = post(ground, "pull", json!({"path": "work"}), 200).await;
+    assert_eq!(
+        (&pulled["from"], &pulled["to"], &pulled["commits"]),
+        (&first, &json!(theirs), &json!(1)),
+        "{ground:?}"
+    );
+    assert_eq!(ground.read("work/theirs", &[]).await.ok(200)["content"], "theirs");
+    assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+}
+
+/// Both sides go on, and neither is lost.
+async fn both_go_on(ground: &Ground<'_>, remote: &Remote) {
+    let theirs = remote.commit("theirs", "theirs again");
+    write(ground, "work/ours", "ours\n").await;
+    post(ground, "add", json!({"path": "work"}), 200).await;
+    let ours =
+        post(ground, "commit", json!({"path": "work", "message": "Ours"}), 201).await["commit"].clone();
+    let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
+    let path = ground.at("work");
+    send("push", json!({"path": path})).await.refused(409, "push_rejected");
+    send("pull", json!({"path": path})).await.refused(409, "merge_conflict");
+    let pulled = post(ground, "pull", json!({"path": "work", "strategy": "rebase"}), 200).await;
+    assert_ne!(pulled["to"], ours);
+    let log = get(ground, "log", "work", &[]).await;
+    assert_eq!(
+        (&log["commits"][0]["subject"], &log["commits"][1]["id"]),
+        (&json!("Ours"), &json!(theirs)),
+        "{ground:?}"
+    );
+    let pushed = post(ground, "push", json!({"path": "work"}), 200).await;
+    assert_eq!((&pushed["from"], &pushed["created"]), (&json!(theirs), &json!(false)), "{ground:?}");
+
+    // A commit that is replaced is taken where nobody was faster.
+    let body = json!({"path": "work", "message": "Ours, better", "amend": true});
+    let amended = post(ground, "commit", body, 201).await["commit"].clone();
+    send("push", json!({"path": path})).await.refused(409, "push_rejected");
+    let forced = post(ground, "push", json!({"path": "work", "force_with_lease": true}), 200).await;
+    assert_eq!(forced["to"], amended);
+    remote.commit("theirs", "faster");
+    let body = json!({"path": "work", "message": "Ours, best", "amend": true});
+    post(ground, "commit", body, 201).await;
+    send("push", json!({"path": path, "force_with_lease": true})).await.refused(409, "push_rejected");
+}
+
+async fn what_is_refused(ground: &Ground<'_>, remote: &Remote) {
+    let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
+    let path = ground.at("work");
+    // What both changed conflicts, and the work tree stays.
+    remote.commit("ours", "not yours");
+    send("pull", json!({"path": path, "strategy": "merge"})).await.refused(409, "merge_conflict");
+    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
+    send("pull", json!({"path": path, "branch": "nothing"})).await.refused(404, "unknown_revision");
+    send("push", json!({"path": path, "remote": "nobody"})).await.refused(404, "unknown_remote");
+    // Only what the operator named is reached from the server.
+    git(ground, "work", "remote set-url origin http://127.0.0.2:1/x.git").await;
+    send("push", json!({"path": path})).await.refused(403, "remote_forbidden");
+    // A path is one in the same place.
+    git(ground, ".", "init -q --bare -b main near.git").await;
+    git(ground, "work", "remote set-url origin ../near.git").await;
+    assert_eq!(post(ground, "push", json!({"path": "work"}), 200).await["created"], true, "{ground:?}");
+    assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+}
