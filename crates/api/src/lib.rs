@@ -5,6 +5,7 @@
 pub mod accounts;
 pub mod audit;
 pub mod error;
+pub mod events;
 pub mod exec;
 pub mod health;
 pub mod ids;

@@ -24,7 +24,7 @@ pub use account::{
 pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
-pub use event::{Event, EventKind};
+pub use event::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents, TicketNow};
 pub use key::{
     ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
     RevokeAllKeys, RevokeKey, RotateKey,

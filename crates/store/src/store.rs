@@ -10,16 +10,17 @@ use skep_api::{
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
     ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
-    ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession,
-    OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, TicketHistoryPage,
-    TicketNews, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey,
+    NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots,
+    RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
+    TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket,
+    WaitlistPage, WakeTicket,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -117,6 +118,15 @@ pub trait Store: Send + Sync {
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+    /// A page of events.
+    async fn read_events(&self, query: ReadEvents) -> Result<EventPage>;
+    /// Which events there are.
+    async fn event_span(&self) -> Result<EventSpan>;
+    /// A ticket of this account, and the events that its record contains; fails with `UnknownTicket`.
+    async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow>;
+    /// Changes after each commit of this store, durable by then, which may have written events. Of what another process
+    /// commits it does not tell.
+    fn commits(&self) -> watch::Receiver<u64>;
 
     /// Puts somebody on the waitlist. It does the same work for an address that is on it: nobody can tell by the time.
     async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;

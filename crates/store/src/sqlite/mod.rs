@@ -14,6 +14,7 @@ mod keys;
 mod known_keys;
 mod migrations;
 mod readers;
+mod restored;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,7 @@ use skep_api::{
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use self::{
     fault::Fault,
@@ -51,12 +52,12 @@ use self::{
 use crate::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
     ChangeTicket, ChangeVm, ClaimTickets, CommitObserver, CreateAccount, CreateTickets, DeleteAccount,
-    DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
-    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist,
-    NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory,
-    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
-    Store, TicketHistoryPage, TicketNews, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket,
-    WaitlistPage, WakeTicket,
+    DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
+    EventSpan, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets,
+    ListWaitlist, NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
+    ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, Store, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory,
+    Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -92,6 +93,7 @@ pub struct SqliteStore {
     revocations: broadcast::Sender<KeyId>,
     ticket_ids: Arc<TicketIds>,
     ticket_news: broadcast::Sender<TicketNews>,
+    commits: watch::Receiver<u64>,
 }
 
 impl SqliteStore {
@@ -112,7 +114,8 @@ impl SqliteStore {
         file: Arc<DatabaseFile>,
         observer: Arc<dyn CommitObserver>,
     ) -> std::result::Result<Self, Fault> {
-        let commits = Commits::observed_by(observer);
+        let (signal, told) = watch::channel(0);
+        let commits = Commits::observed_by(observer, signal);
         let (known_keys, path) = (KnownKeys::new(&file, commits.clone())?, file.path().to_owned());
         let writer = Writer::start(connection, Arc::clone(&file), Arc::new(commits))?;
         let revocations = broadcast::channel(REVOCATIONS).0;
@@ -125,6 +128,7 @@ impl SqliteStore {
             revocations,
             ticket_ids,
             ticket_news,
+            commits: told,
         })
     }
 
@@ -173,6 +177,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
+    restored::settle(&mut connection)?;
     SqliteStore::of(connection, file, Arc::clone(&settings.observer))
 }
 
@@ -364,6 +369,25 @@ impl Store for SqliteStore {
 
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {
         self.readers.run(move |c| events::after(c, sequence, limit)).await
+    }
+
+    async fn read_events(&self, query: ReadEvents) -> Result<EventPage> {
+        self.readers.run(move |c| events::page(c, &query)).await
+    }
+
+    async fn event_span(&self) -> Result<EventSpan> {
+        self.readers.run(events::span).await
+    }
+
+    async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow> {
+        let query = move |c: &Connection| {
+            Ok(TicketNow { ticket: tickets::read(c, account, id, at)?, span: events::span(c)? })
+        };
+        self.readers.run(query).await
+    }
+
+    fn commits(&self) -> watch::Receiver<u64> {
+        self.commits.clone()
     }
 
     async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()> {

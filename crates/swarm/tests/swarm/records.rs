@@ -20,14 +20,14 @@ use skep_api::{
 use skep_store::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
     ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
-    ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession,
-    OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, Store,
-    TicketHistoryPage, TicketNews, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan, JoinWaitlist, KeyPage,
+    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey,
+    NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots,
+    RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, Store,
+    TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord,
     WaitingTicket, WaitlistPage, WakeTicket,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 #[derive(Default)]
 pub(crate) struct Records {
@@ -150,6 +150,18 @@ impl Store for Records {
         unreachable!()
     }
     async fn events_after(&self, _: u64, _: u32) -> Result<Vec<Event>> {
+        unreachable!()
+    }
+    async fn read_events(&self, _: ReadEvents) -> Result<EventPage> {
+        unreachable!()
+    }
+    async fn event_span(&self) -> Result<EventSpan> {
+        unreachable!()
+    }
+    async fn ticket_now(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<TicketNow> {
+        unreachable!()
+    }
+    fn commits(&self) -> watch::Receiver<u64> {
         unreachable!()
     }
     async fn join_waitlist(&self, _: JoinWaitlist) -> Result<()> {
