@@ -25,6 +25,7 @@ use crate::{
     auth::{Gate, guard},
     entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
+    events::Tail,
     extract::not_utf8,
     key_uses::KeyUses,
     limits::{Limiter, Limits},
@@ -38,6 +39,7 @@ use crate::{
         audit::{self, AuditReader},
         boot::BootDefaults,
         docs,
+        events::{self, EventDesk},
         exec::{self, ExecDesk},
         health::{self, Vitals},
         keys::{self, KeyDesk},
@@ -78,6 +80,8 @@ pub struct Parts {
     pub proxies: TrustedProxies,
     /// Those who wait for work.
     pub(crate) waiters: Waiters,
+    /// The newest events.
+    pub(crate) tail: Tail,
     /// True when the server shall end: nobody waits for work any more.
     pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
@@ -91,7 +95,7 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
-    let Parts { audit: queue, limits, proxies, waiters, stopping, closing, .. } = parts;
+    let Parts { audit: queue, limits, proxies, waiters, tail, stopping, closing, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
@@ -115,8 +119,9 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
             store: Arc::clone(&store),
             waiters,
             under_way: UnderWay::default(),
-            stopping,
+            stopping: stopping.clone(),
         }),
+        events::routes(EventDesk { store: Arc::clone(&store), tail, stopping }),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),

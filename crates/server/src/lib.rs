@@ -12,6 +12,7 @@ mod connection;
 mod csv_text;
 mod entrance;
 mod error;
+mod events;
 mod extract;
 mod key_uses;
 mod key_watch;

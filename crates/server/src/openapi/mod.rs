@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use skep_api::{
     ErrorBody, ErrorCode, Failure,
+    events::{CurrentTicket, KeyEvent, StreamGap, VmEvent},
     exec::{ExecData, ExecExit, StreamRefusal},
+    tickets::TicketEvent,
 };
 use utoipa::{
     OpenApi, ToSchema,
@@ -65,7 +67,17 @@ enum Needs {
 }
 
 #[derive(OpenApi)]
-#[openapi(components(schemas(ErrorBody, ExecData, ExecExit, StreamRefusal)))]
+#[openapi(components(schemas(
+    ErrorBody,
+    ExecData,
+    ExecExit,
+    StreamRefusal,
+    TicketEvent,
+    VmEvent,
+    KeyEvent,
+    CurrentTicket,
+    StreamGap
+)))]
 struct Shared;
 
 /// The document without routes.
@@ -81,6 +93,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("exec", "Commands inside VMs"),
         tag("tickets", "Work: who does what, in which order, and what came of it"),
+        tag("events", "What happens, as it happens"),
         tag("metrics", "What the server does, in figures"),
         tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),
@@ -241,18 +254,21 @@ fn add_session(operation: &mut Operation) {
     if is_public(operation) || operation.operation_id.as_deref() == Some(BEGINS_SESSION) {
         return;
     }
-    let scopes = scopes(operation);
+    let all: Vec<Vec<String>> = operation.security.iter().flatten().map(scopes_of).collect();
     if let Some(security) = &mut operation.security {
-        security.push(SecurityRequirement::new("session", scopes));
+        security.extend(all.into_iter().map(|scopes| SecurityRequirement::new("session", scopes)));
     }
 }
 
-/// The scopes that an operation needs. They can be read in no other way.
+/// The scopes that an operation needs; of those that it needs in one place or another, those of the first.
 fn scopes(operation: &Operation) -> Vec<String> {
-    let first = operation.security.as_ref().and_then(|security| security.first());
-    let first = first.and_then(|one| serde_json::to_value(one).ok());
-    let scopes = first.and_then(|one| serde_json::from_value(one.get("bearer")?.clone()).ok());
-    scopes.unwrap_or_default()
+    operation.security.iter().flatten().map(scopes_of).next().unwrap_or_default()
+}
+
+/// They can be read in no other way.
+fn scopes_of(requirement: &SecurityRequirement) -> Vec<String> {
+    let written = serde_json::to_value(requirement).ok();
+    written.and_then(|one| serde_json::from_value(one.get("bearer")?.clone()).ok()).unwrap_or_default()
 }
 
 fn add_headers(status: &str, response: &mut Response) {

@@ -8,6 +8,7 @@ pub(crate) mod accounts;
 pub(crate) mod audit;
 pub(crate) mod boot;
 pub(crate) mod docs;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod exec_stream;
 pub(crate) mod health;
