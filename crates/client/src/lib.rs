@@ -5,12 +5,16 @@ mod answer;
 mod audit;
 mod client;
 mod error;
+mod events;
 mod exec;
 mod keys;
 mod swarm;
+mod tickets;
 
 pub use answer::Answered;
 pub use audit::AuditQuery;
 pub use client::Client;
 pub use error::{Error, Result};
+pub use events::{EventQuery, Events, Followed};
 pub use exec::{ExecEvent, ExecEvents};
+pub use tickets::{Deletion, TicketQuery};

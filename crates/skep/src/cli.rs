@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm,
-        serve, status,
+        account, audit, backup, bake, bench, boot, cleanup, config, doctor, events, exec, keys, ps, restore,
+        rm, serve, status, ticket,
     },
 };
 
@@ -28,6 +28,10 @@ pub(crate) enum Verb {
     Ps(ps::Ps),
     /// Run a command in a VM; its output, input and exit code pass through.
     Exec(exec::Exec),
+    /// Create tickets, claim them, and say what came of them.
+    Ticket(ticket::Ticket),
+    /// Follow what happens: to tickets, VMs and keys.
+    Events(events::Events),
     /// End VMs.
     Rm(rm::Rm),
     /// End all VMs.

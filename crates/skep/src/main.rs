@@ -21,8 +21,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cleanup, config, doctor, exec, keys, ps, restore, rm, serve,
-    server_process, status,
+    account, audit, backup, bake, bench, boot, cleanup, config, doctor, events, exec, keys, ps, restore, rm,
+    serve, server_process, status, ticket,
 };
 
 fn main() -> ExitCode {
@@ -37,6 +37,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Boot(verb) => connection::block_on(boot::run(verb)),
         Verb::Ps(verb) => connection::block_on(ps::run(verb)),
         Verb::Exec(verb) => connection::block_on(exec::run(verb)),
+        Verb::Ticket(verb) => connection::block_on(ticket::run(verb)),
+        Verb::Events(verb) => connection::block_on(events::run(verb)),
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),
