@@ -171,6 +171,9 @@ def spare_own(operation, case):
         path["id"] = new_key()
     if operation == "change_account" and path.get("id") == OWN["account"]["id"]:
         path["id"] = spare_account
+    # A stream ends with its caller, and this one would wait for ever.
+    if operation == "events":
+        case.query = {**(case.query or {}), "ticket": "tkt_01jv0000000000000000000000"}
     if operation == "revoke_all_keys":
         case.query = dict(case.query or {})
         case.query["account"] = spare_account

@@ -257,11 +257,24 @@ fn parameters(document: &mut Value) {
                 ("list_audit", "action") => json!({"enum": operations}),
                 ("list_audit", "outcome") => json!({"pattern": outcome}),
                 ("revoke_all_keys", "all") => json!({"enum": [true]}),
+                ("events", "types") => json!({"pattern": event_types()}),
+                // A browser that saw nothing yet may send an empty one.
+                ("events", "Last-Event-ID") => {
+                    json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
+                }
                 _ => continue,
             };
             merge(&mut parameter["schema"], change);
         }
     });
+}
+
+/// Types and families of events, with commas between.
+fn event_types() -> String {
+    let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
+    let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
+    let one = types.chain(families).collect::<Vec<_>>().join("|");
+    format!("^({one})(,({one}))*$")
 }
 
 /// Calls for each operation of the document.

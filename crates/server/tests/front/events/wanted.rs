@@ -5,7 +5,11 @@ use serde_json::json;
 use skep_api::Scope;
 
 use super::{Follower, kinds};
-use crate::harness::{Refused, Skep, refused};
+use crate::{
+    described::valid,
+    harness::{Refused, Skep, refused},
+    openapi::document,
+};
 
 async fn ask(skep: &Skep, scopes: &[Scope], query: &str) -> Refused {
     let (key, _) = skep.key(scopes).await;
@@ -58,6 +62,27 @@ async fn only_what_was_asked_for_is_told() {
     {
         let found = refused(skep.get(&format!("/api/events{query}")).await).await;
         assert_eq!((found.status, found.code.as_str()), (400, "invalid_value"), "{query}: {}", found.message);
+    }
+}
+
+#[tokio::test]
+async fn the_document_allows_the_types_that_are_taken_and_no_others() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let parameters = document["paths"]["/api/events"]["get"]["parameters"].as_array().unwrap();
+    let types = parameters.iter().find(|one| one["name"] == "types").unwrap();
+    for (text, taken) in [
+        ("ticket.*", true),
+        ("vm.booted,key.*,ticket.lease_expired", true),
+        ("", false),
+        ("vm", false),
+        ("vm.*,", false),
+        ("vmx*", false),
+        ("run.*", false),
+    ] {
+        assert_eq!(valid(&document, &types["schema"], &json!(text)).is_ok(), taken, "{text}");
+        let answer = skep.get(&format!("/api/events?types={text}")).await;
+        assert_eq!(answer.status() == 200, taken, "{text}");
     }
 }
 
