@@ -114,7 +114,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         session::routes(SessionDesk { store: Arc::clone(&store) }),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
-        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot }),
+        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot, store: Arc::clone(&store) }),
         tickets::routes(TicketDesk {
             store: Arc::clone(&store),
             waiters,

@@ -37,5 +37,5 @@ pub use ticket::{
     ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketFilter, TicketHistoryPage,
     TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
-pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+pub use vm::{BootedFor, ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};

@@ -73,7 +73,8 @@ pub trait Store: Send + Sync {
     /// Ends a session; tells whether there was one.
     async fn end_session(&self, hash: SessionHash) -> Result<bool>;
 
-    /// Records VMs that were booted together; fails with `UnknownAccount`.
+    /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`, `NameTaken`,
+    /// and with `Ticket` where its attempt has ended meanwhile.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
     /// Changes what may change of a VM that lives, and answers it; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;

@@ -244,6 +244,7 @@ impl Swarm {
             vms: booted.iter().map(|vm| vm.facts.clone()).collect(),
             at: Timestamp::now(),
             request_id: Some(order.request_id.clone()),
+            work: order.work.clone(),
         };
         if let Err(error) = self.0.surroundings.store.record_boots(command).await {
             self.0.booter.undo(booted).await;

@@ -7,6 +7,7 @@ use utoipa_axum::router::UtoipaMethodRouter;
 pub(crate) mod accounts;
 pub(crate) mod audit;
 pub(crate) mod boot;
+mod boot_work;
 pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod exec;

@@ -1,14 +1,22 @@
 //! `/api/swarm`: status, boot, cleanup, and one VM.
 
+use std::sync::Arc;
+
 use axum::{Json, extract::State};
-use skep_api::swarm::{
-    BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm,
+use skep_api::{
+    Scope,
+    swarm::{
+        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
+        Vm,
+    },
 };
+use skep_store::Store;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Created, Routes,
     boot::{BootDefaults, change, order},
+    boot_work::Booter,
     created,
 };
 use crate::{
@@ -25,6 +33,8 @@ pub(crate) struct SwarmDesk {
     pub vms: Vms,
     /// What a boot gets that names nothing else.
     pub defaults: BootDefaults,
+    /// Where the ticket of a boot is claimed.
+    pub store: Arc<dyn Store>,
 }
 
 /// The routes of this file.
@@ -65,7 +75,8 @@ async fn status(
 /// Boot VMs
 ///
 /// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
-/// No body, an empty one and `{}` mean one VM.
+/// No body, an empty one and `{}` mean one VM. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
+/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
     request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
@@ -84,8 +95,15 @@ async fn boot(
     let account = &caller.account;
     // Where an account may have none, the quota's own refusal says so.
     let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
-    let order = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
-    let booted = desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?;
+    let (order, ticket) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
+    let booted = match ticket {
+        None => desk.vms.swarm()?.boot(&account.id, &account.limits, order).await?,
+        Some(ticket) => {
+            caller.needs(Scope::TicketsWrite)?;
+            let swarm = desk.vms.swarm()?.clone();
+            Booter::new(Arc::clone(&desk.store), &caller, &call).boot(swarm, order, ticket).await?
+        }
+    };
     match booted.vms.as_slice() {
         [] => {}
         [one] => call.trail.acts_on(one.id),

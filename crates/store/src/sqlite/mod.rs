@@ -291,7 +291,8 @@ impl Store for SqliteStore {
     }
 
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
-        self.writer.run(move |c| vms::record_boots(c, &command)).await
+        let key = KeyId::generate();
+        self.tell(move |c| Ok(((), vms::record_boots(c, key, &command)?))).await
     }
 
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {

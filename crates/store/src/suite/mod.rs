@@ -70,6 +70,8 @@ macro_rules! store_suite {
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
+            vms::a_vm_whose_attempt_has_ended_is_not_recorded,
             tickets::a_graph_is_kept_as_it_was_made,
             tickets::what_is_refused_leaves_nothing,
             tickets::whoever_listens_is_told_what_times_and_waiters_need,
@@ -206,6 +208,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         metadata: metadata.into_iter().collect(),
         started_at: moment(i64::from(pid)),
         expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
+        ticket: None,
         boot: BootReceipt {
             source: BootSource::Cold,
             restore_ms: 100.5,
@@ -219,7 +222,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
 
 /// A boot of these VMs.
 pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
-    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()) }
+    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), work: None }
 }
 
 /// The end of a VM.

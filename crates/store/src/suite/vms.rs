@@ -5,8 +5,11 @@ use std::sync::Arc;
 use serde_json::json;
 use skep_api::{ErrorCode, VmId, swarm::EndReason};
 
-use super::{all_events, boot, booted, counts, default_account, end, events_of, moment, new_key};
-use crate::{ChangeVm, EndVms, EventKind, Store, VmEnd, VmRecord};
+use super::{
+    all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
+    tickets::{change, claim, made},
+};
+use crate::{BootedFor, ChangeVm, EndVms, EventKind, RecordBoots, Store, VmBooted, VmEnd, VmRecord};
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -107,4 +110,51 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let alive: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     assert_eq!(alive, [vms[3].id]);
     assert_eq!(counts(&*store).await["vm.ended"], 3);
+}
+
+/// A VM that was booted for a ticket which somebody has claimed for it.
+async fn booted_for(store: &dyn Store, pid: u32) -> (VmBooted, RecordBoots) {
+    let account = default_account(store).await.id;
+    let ticket = made(store, account, Vec::new()).await;
+    store.change_ticket(change(account, ticket, claim("booter", None))).await.unwrap();
+    let vm = VmBooted { ticket: Some(ticket), ..booted(account, pid) };
+    let key = new_key(account, &format!("of vm {pid}"), 7);
+    let work = Some(BootedFor { ticket, attempt: 1, key });
+    (vm.clone(), RecordBoots { work, ..boot(vec![vm]) })
+}
+
+pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(store: Arc<dyn Store>) {
+    let (vm, command) = booted_for(&*store, 3).await;
+    let mut news = store.ticket_news();
+    store.record_boots(command).await.unwrap();
+    assert!(matches!(news.try_recv(), Ok(crate::TicketNews::Held(open)) if Some(open.ticket) == vm.ticket));
+    let (account, id) = (vm.account, vm.ticket.unwrap());
+    let alive: Vec<VmBooted> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
+    assert_eq!(alive, [vm.clone()]);
+    let ticket = store.ticket(account, id, moment(900)).await.unwrap();
+    assert_eq!((ticket.vm, ticket.assignee.as_deref(), ticket.attempt), (Some(vm.id), Some("booter"), 1));
+    let told = events_of(&*store, EventKind::TicketUpdated).await;
+    assert_eq!(told[0].body["changes"], json!({"vm": [null, vm.id], "version": [2, 3]}));
+    assert_eq!(ticket.version, 3);
+    let key = store.key_by_hash(hash(7)).await.unwrap().unwrap().record.key;
+    assert_eq!(key.vm, Some(vm.id));
+    // With the VM both end, and an operator's act does not count.
+    store.record_end(end(vm.id, EndReason::Deleted, 950)).await.unwrap();
+    let ticket = store.ticket(account, id, moment(960)).await.unwrap();
+    assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
+    assert!(store.key(account, key.id).await.unwrap().key.revoked_at.is_some());
+}
+
+pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>) {
+    let (vm, command) = booted_for(&*store, 3).await;
+    let (account, id) = (vm.account, vm.ticket.unwrap());
+    let release = skep_tickets::Release { attempt: None, assignee: None, retry_after: None, by_status: true };
+    store.change_ticket(change(account, id, skep_tickets::Command::Release(release))).await.unwrap();
+    store.change_ticket(change(account, id, claim("another", None))).await.unwrap();
+    let before = all_events(&*store).await.len();
+    let refused = store.record_boots(command).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Superseded);
+    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(store.key_by_hash(hash(7)).await.unwrap().is_none());
+    assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
 }

@@ -127,10 +127,12 @@ impl Skep {
             metadata: Default::default(),
             started_at: Timestamp::now(),
             expires_at: None,
+            ticket: None,
             boot,
         };
         let vms = (1..=count).map(vm).collect();
-        let command = RecordBoots { vms, at: Timestamp::now(), request_id: Some("boot-1".to_owned()) };
+        let command =
+            RecordBoots { vms, at: Timestamp::now(), request_id: Some("boot-1".to_owned()), work: None };
         self.store.record_boots(command).await.unwrap();
     }
 }

@@ -35,10 +35,11 @@ async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
         metadata: Default::default(),
         started_at: Timestamp::now(),
         expires_at: None,
+        ticket: None,
         boot,
     };
     skep.store
-        .record_boots(RecordBoots { vms: vec![booted], at: Timestamp::now(), request_id: None })
+        .record_boots(RecordBoots { vms: vec![booted], at: Timestamp::now(), request_id: None, work: None })
         .await
         .unwrap();
     let secret = KeySecret::from_random(Environment::Test, [number; 32]);

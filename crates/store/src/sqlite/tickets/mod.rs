@@ -2,6 +2,7 @@
 //! written with its events, and told.
 
 mod apply;
+mod boot;
 mod change;
 mod check;
 mod claim;
@@ -19,6 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use skep_api::TicketId;
 
 pub(super) use self::{
+    boot::hand_to_vm,
     change::{beat, change},
     check::counters,
     claim::claim,
