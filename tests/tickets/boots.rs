@@ -44,7 +44,7 @@ async fn a_vm_holds_the_ticket_that_it_was_booted_for_and_finishes_it_with_its_o
     as_vm(Method::POST, &format!("/api/tickets/{id}/heartbeat"), json!({"attempt": 1})).await.ok(200);
     as_vm(Method::PATCH, &format!("/api/tickets/{id}"), done).await.ok(200);
     assert_eq!(record(&skep, &id).await["result"], json!({"ok": true}));
-    // The record of the VM is the same after a restart of its server, and its key ends with it.
+    // Its key ends with it.
     skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
     as_vm(Method::GET, "/api/whoami", json!({})).await.refused(403, "token_expired");
 }
@@ -65,6 +65,52 @@ async fn a_ticket_ends_with_the_vm_that_was_booted_for_it() {
     crate::harness::eventually("the end", async || record(&skep, &off).await["status"] == "failed").await;
     assert_eq!(outcomes(&skep, &off).await, [json!("vm_ended")]);
     assert_eq!(outcomes(&skep, &deleted).await, [json!("released")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_works_on_its_ticket_across_a_restart() {
+    let skep = Skep::start().await;
+    let id = ticket(&skep).await;
+    let booted = skep.post("/api/swarm/boot", &json!({"ticket": id})).await.ok(201);
+    let pid = booted["vms"][0]["pid"].as_u64().unwrap();
+    let skep = skep.stop_and_leave_vms().start().await;
+    let vm = skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    assert_eq!((&vm["ticket"], &vm["id"]), (&json!(id), &booted["vms"][0]["id"]));
+    let held = record(&skep, &id).await;
+    assert_eq!(
+        (&held["status"], &held["vm"], &held["attempt"]),
+        (&json!("in_progress"), &vm["id"], &json!(1))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_boot_has_its_effect_once() {
+    let skep = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "2"]).await;
+    let boot = |body: Value| {
+        let request = skep.request(Method::POST, "/api/swarm/boot").header("idempotency-key", "first");
+        send(request.json(&body))
+    };
+    // A caller that goes away leaves the boot to its end.
+    let impatient =
+        tokio::time::timeout(std::time::Duration::from_millis(20), boot(json!({"ttl_ms": 600_000})));
+    let seen = impatient.await.is_ok();
+    crate::harness::eventually("the end of the boot", async || {
+        let again = boot(json!({"ttl_ms": 600_000})).await;
+        again.status == 201 && (seen || again.headers.contains_key("idempotent-replayed"))
+    })
+    .await;
+    let (one, two) = (boot(json!({"ttl_ms": 600_000})).await, boot(json!({"ttl_ms": 600_000})).await);
+    assert_eq!(two.headers["idempotent-replayed"], "true");
+    assert_eq!(one.ok(201), two.ok(201));
+    assert_eq!(skep.count().await, 1, "one VM of all of these");
+    boot(json!({"count": 2})).await.refused(422, "idempotency_mismatch");
+    // What failed had no effect, and its name is free.
+    let refused = |template: &str| {
+        let request = skep.request(Method::POST, "/api/swarm/boot").header("idempotency-key", "second");
+        send(request.json(&json!({"template": template})))
+    };
+    refused("none").await.refused(404, "unknown_template");
+    refused("base").await.ok(201);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -114,14 +114,13 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         session::routes(SessionDesk { store: Arc::clone(&store) }),
         keys::routes(KeyDesk { store: Arc::clone(&store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(&store), vms: vms.clone(), workspaces }),
-        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: boot, store: Arc::clone(&store) }),
-        tickets::routes(TicketDesk {
+        swarm::routes(SwarmDesk {
+            vms: vms.clone(),
+            defaults: boot,
             store: Arc::clone(&store),
-            waiters,
             under_way: UnderWay::default(),
-            stopping: stopping.clone(),
         }),
-        events::routes(EventDesk { store: Arc::clone(&store), tail, stopping }),
+        work(&store, waiters, tail, stopping),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
@@ -144,6 +143,15 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         .layer(from_fn_with_state(desk, note))
         .layer(from_fn_with_state(counted, observe))
         .layer(from_fn_with_state(entrance, locate)))
+}
+
+/// Tickets, and what happens.
+fn work(store: &Arc<dyn Store>, waiters: Waiters, tail: Tail, stopping: watch::Receiver<bool>) -> Routes {
+    let (under_way, store) = (UnderWay::default(), Arc::clone(store));
+    let mut routes =
+        events::routes(EventDesk { store: Arc::clone(&store), tail, stopping: stopping.clone() });
+    routes.extend(tickets::routes(TicketDesk { store, waiters, under_way, stopping }));
+    routes
 }
 
 impl Parts {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId,
+    swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
@@ -17,8 +18,8 @@ use crate::{
     ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
     Ended, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan, JoinWaitlist, KeyPage,
     KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey,
-    NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots,
-    RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
+    NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
+    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
     TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket,
     WaitlistPage, WakeTicket,
 };
@@ -76,6 +77,13 @@ pub trait Store: Send + Sync {
     /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`, `NameTaken`,
     /// and with `Ticket` where its attempt has ended meanwhile.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
+    /// What a boot was answered that had its effect before; fails with `IdempotencyMismatch`.
+    async fn booted_before(
+        &self,
+        account: AccountId,
+        once: Once,
+        at: Timestamp,
+    ) -> Result<Option<BootAnswer>>;
     /// Changes what may change of a VM that lives, and answers it; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.

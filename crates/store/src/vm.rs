@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TicketId, VmId,
-    swarm::{BootReceipt, EndReason},
+    swarm::{BootAnswer, BootReceipt, EndReason},
 };
 
-use crate::NewKey;
+use crate::{NewKey, Once};
 
 /// A VM at its boot, and what never changes of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,6 +79,8 @@ pub struct RecordBoots {
     pub request_id: Option<String>,
     /// What the one VM of this boot works on.
     pub work: Option<BootedFor>,
+    /// The answer that is kept, for a request that shall have its effect once.
+    pub answer: Option<(Once, BootAnswer)>,
 }
 
 /// Changes what may change of a VM that lives. What is `None` stays.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use skep_store::BootedFor;
+use skep_store::{BootedFor, Once};
 
 /// What is to change of a VM, checked. What is `None` stays.
 #[derive(Debug, Clone, Default)]
@@ -38,4 +38,6 @@ pub struct BootOrder {
     pub request_id: String,
     /// What the one VM of this order works on, claimed already.
     pub work: Option<BootedFor>,
+    /// What the caller named this boot, whose answer is kept then.
+    pub once: Option<Once>,
 }

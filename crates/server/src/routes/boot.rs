@@ -63,6 +63,7 @@ pub(super) fn order(
         started_at: call.arrival.wall,
         request_id: call.id.as_str().to_owned(),
         work: None,
+        once: None,
     };
     Ok((order, request.ticket))
 }

@@ -1,21 +1,21 @@
-//! A boot for a ticket: claimed first, booted then, and given back where there is no VM.
+//! A boot that has its effect once, and one for a ticket: claimed first, booted then, and given back where there is no VM.
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{Role, TicketId, swarm::BootAnswer, tickets::Ticket};
-use skep_store::{BootedFor, ChangeTicket, NewKey, Store, TicketCall};
+use skep_store::{Answered, BootedFor, ChangeTicket, NewKey, Store, TicketCall};
 use skep_swarm::{BootOrder, Swarm};
 use skep_tickets::{Assignee, Claim, Command, Edits, Release};
 
 use super::boot::OF_WORK;
-use crate::{auth::Identity, error::Refusal, extract::Call, random};
+use crate::{auth::Identity, error::Refusal, extract::Call, random, tickets::Begun};
 
 /// How long a boot may take before somebody else may have the ticket. Once the VM lives, the ticket is held while it does.
 const LEASE: Duration = Duration::from_secs(300);
 
-/// Who boots for a ticket, and where it is kept.
+/// Who boots, and where tickets and answers are kept.
 #[derive(Clone)]
 pub(super) struct Booter {
     store: Arc<dyn Store>,
@@ -28,7 +28,7 @@ impl Booter {
         Self { store, caller: caller.clone(), request_id: call.id.as_str().to_owned() }
     }
 
-    /// Claims the ticket and boots its VM.
+    /// Boots, once where the order says so; a ticket is claimed first. `begun` keeps others of its name away until the end.
     ///
     /// # Errors
     /// The ticket cannot be claimed; or why there is no VM: then it is given back, and that does not count.
@@ -36,18 +36,42 @@ impl Booter {
         self,
         swarm: Swarm,
         order: BootOrder,
-        ticket: TicketId,
-    ) -> Result<BootAnswer, Refusal> {
-        // In a task of its own: a caller that goes away must not leave a claim behind that nobody works on.
+        ticket: Option<TicketId>,
+        begun: Begun,
+    ) -> Result<Answered<BootAnswer>, Refusal> {
+        // In a task of its own: a caller that goes away must not leave a claim behind that nobody works on, nor open the way
+        // for a second boot of the same name.
         let booting = tokio::spawn(async move {
-            let claimed = self.claim(ticket).await?;
-            let booted = self.boot_claimed(&swarm, order, &claimed).await;
-            if booted.is_err() {
-                self.give_back(&claimed).await;
-            }
-            booted
+            let _begun = begun;
+            self.boot_once(&swarm, order, ticket).await
         });
-        booting.await.map_err(|error| Refusal::internal(format!("a boot for a ticket broke off: {error}")))?
+        booting.await.map_err(|error| Refusal::internal(format!("a boot broke off: {error}")))?
+    }
+
+    async fn boot_once(
+        &self,
+        swarm: &Swarm,
+        order: BootOrder,
+        ticket: Option<TicketId>,
+    ) -> Result<Answered<BootAnswer>, Refusal> {
+        let account = &self.caller.account;
+        if let Some(once) = order.once.clone()
+            && let Some(answer) = self.store.booted_before(account.id, once, Timestamp::now()).await?
+        {
+            return Ok(Answered { answer, replayed: true });
+        }
+        let answer = match ticket {
+            None => swarm.boot(&account.id, &account.limits, order).await?,
+            Some(ticket) => {
+                let claimed = self.claim(ticket).await?;
+                let booted = self.boot_claimed(swarm, order, &claimed).await;
+                if booted.is_err() {
+                    self.give_back(&claimed).await;
+                }
+                booted?
+            }
+        };
+        Ok(Answered { answer, replayed: false })
     }
 
     async fn boot_claimed(

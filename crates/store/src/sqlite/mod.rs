@@ -36,6 +36,7 @@ use rusqlite::Connection;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, WaitlistId,
+    swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
@@ -54,10 +55,10 @@ use crate::{
     ChangeTicket, ChangeVm, ClaimTickets, CommitObserver, CreateAccount, CreateTickets, DeleteAccount,
     DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
     EventSpan, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets,
-    ListWaitlist, NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
-    ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, Store, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory,
-    Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
+    ListWaitlist, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession,
+    ReadEvents, ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
+    RevokeKey, RotateKey, SetAccountRoots, Store, TicketHistoryPage, TicketNews, TicketNow, TicketPage,
+    TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -293,6 +294,15 @@ impl Store for SqliteStore {
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
         let key = KeyId::generate();
         self.tell(move |c| Ok(((), vms::record_boots(c, key, &command)?))).await
+    }
+
+    async fn booted_before(
+        &self,
+        account: AccountId,
+        once: Once,
+        at: Timestamp,
+    ) -> Result<Option<BootAnswer>> {
+        self.readers.run(move |c| tickets::given(c, account, &once, at)).await
     }
 
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {

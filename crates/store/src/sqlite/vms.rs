@@ -43,6 +43,9 @@ pub(super) fn record_boots(
         };
         events::append(connection, &event)?;
     }
+    if let (Some((once, answer)), [vm, ..]) = (&command.answer, command.vms.as_slice()) {
+        tickets::keep(connection, vm.account, once, command.at, answer)?;
+    }
     let (Some(work), [vm]) = (&command.work, command.vms.as_slice()) else { return Ok(Vec::new()) };
     keys::create(connection, key, &NewKey { vm: Some(vm.id), ..work.key.clone() })?;
     tickets::hand_to_vm(connection, vm, work, command.at, command.request_id.as_deref())

@@ -222,7 +222,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
 
 /// A boot of these VMs.
 pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
-    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), work: None }
+    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), work: None, answer: None }
 }
 
 /// The end of a VM.

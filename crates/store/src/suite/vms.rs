@@ -130,7 +130,7 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     assert!(matches!(news.try_recv(), Ok(crate::TicketNews::Held(open)) if Some(open.ticket) == vm.ticket));
     let (account, id) = (vm.account, vm.ticket.unwrap());
     let alive: Vec<VmBooted> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
-    assert_eq!(alive, [vm.clone()]);
+    assert_eq!(alive, std::slice::from_ref(&vm));
     let ticket = store.ticket(account, id, moment(900)).await.unwrap();
     assert_eq!((ticket.vm, ticket.assignee.as_deref(), ticket.attempt), (Some(vm.id), Some("booter"), 1));
     let told = events_of(&*store, EventKind::TicketUpdated).await;

@@ -139,6 +139,7 @@ impl Ground {
             started_at: jiff::Timestamp::now(),
             request_id: "boot".to_owned(),
             work: None,
+            once: None,
         }
     }
 

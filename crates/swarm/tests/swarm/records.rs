@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, VmId,
-    swarm::EndReason,
+    swarm::{BootAnswer, EndReason},
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
@@ -22,10 +22,10 @@ use skep_store::{
     ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
     Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan, JoinWaitlist, KeyPage,
     KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey,
-    NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots,
-    RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, Store,
-    TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord,
-    WaitingTicket, WaitlistPage, WakeTicket,
+    NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
+    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
+    Store, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd,
+    VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -77,6 +77,10 @@ impl Store for Records {
             record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, end },
             first: true,
         })
+    }
+
+    async fn booted_before(&self, _: AccountId, _: Once, _: Timestamp) -> Result<Option<BootAnswer>> {
+        unreachable!()
     }
 
     async fn change_vm(&self, _: ChangeVm) -> Result<VmRecord> {

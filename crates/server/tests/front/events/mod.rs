@@ -131,8 +131,13 @@ impl Skep {
             boot,
         };
         let vms = (1..=count).map(vm).collect();
-        let command =
-            RecordBoots { vms, at: Timestamp::now(), request_id: Some("boot-1".to_owned()), work: None };
+        let command = RecordBoots {
+            vms,
+            at: Timestamp::now(),
+            request_id: Some("boot-1".to_owned()),
+            work: None,
+            answer: None,
+        };
         self.store.record_boots(command).await.unwrap();
     }
 }

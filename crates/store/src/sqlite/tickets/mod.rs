@@ -29,6 +29,7 @@ pub(super) use self::{
     delete::delete,
     history::{forget, history},
     list::list,
+    once::{given, keep},
     row::{read, why},
 };
 use crate::TicketNews;
