@@ -72,6 +72,7 @@ macro_rules! store_suite {
             vms::a_start_ends_those_that_it_lost,
             vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
             vms::a_vm_whose_attempt_has_ended_is_not_recorded,
+            vms::the_answer_of_a_named_boot_is_kept_with_it_for_a_day,
             tickets::a_graph_is_kept_as_it_was_made,
             tickets::what_is_refused_leaves_nothing,
             tickets::whoever_listens_is_told_what_times_and_waiters_need,

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use skep_api::{ErrorCode, VmId, swarm::EndReason};
+use skep_api::{
+    AccountId, ErrorCode, VmId,
+    swarm::{BootAnswer, EndReason},
+};
 
 use super::{
-    all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
+    account_named, all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
     tickets::{change, claim, made},
 };
-use crate::{BootedFor, ChangeVm, EndVms, EventKind, RecordBoots, Store, VmBooted, VmEnd, VmRecord};
+use crate::{BootedFor, ChangeVm, EndVms, EventKind, Once, RecordBoots, Store, VmBooted, VmEnd, VmRecord};
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -157,4 +160,24 @@ pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>)
     assert!(store.alive_vms().await.unwrap().is_empty());
     assert!(store.key_by_hash(hash(7)).await.unwrap().is_none());
     assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
+}
+
+pub async fn the_answer_of_a_named_boot_is_kept_with_it_for_a_day(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    let once = |body: u8| Once { path: "/api/swarm/boot", key: "first".to_owned(), body: [body; 32] };
+    let answer = BootAnswer { vms: Vec::new(), elapsed_ms: 7.5 };
+    let before = async |account, body, at| store.booted_before(account, once(body), at).await;
+    assert!(before(own, 1, moment(500)).await.unwrap().is_none());
+    let (_, mut failing) = booted_for(&*store, 9).await;
+    failing.vms.push(booted(AccountId::generate(), 10));
+    failing.answer = Some((once(1), answer.clone()));
+    store.record_boots(failing).await.unwrap_err();
+    assert!(before(own, 1, moment(500)).await.unwrap().is_none(), "nothing of what failed is kept");
+    let kept = Some((once(1), answer.clone()));
+    store.record_boots(RecordBoots { answer: kept, ..boot(vec![booted(own, 3)]) }).await.unwrap();
+    let found = before(own, 1, moment(600)).await.unwrap().unwrap();
+    assert_eq!((found.vms.len(), found.elapsed_ms), (0, 7.5));
+    assert_eq!(before(own, 2, moment(600)).await.unwrap_err().code(), ErrorCode::IdempotencyMismatch);
+    assert!(before(other, 1, moment(600)).await.unwrap().is_none());
+    assert!(before(own, 1, moment(86_400_000 + 501)).await.unwrap().is_none());
 }
