@@ -157,7 +157,6 @@ async fn an_expired_certificate_is_a_warning() {
     let pair = made(2002);
     let files = Files::with(&pair);
     let skep = start(&files.options()).await;
-    // It says so once it serves, which may be after it said where.
     eventually("the warning", async || skep.log().contains("has expired at 2002-01-01")).await;
     let output = status(&skep, &files.certificate());
     assert!(!output.status.success(), "{output:?}");
