@@ -85,6 +85,35 @@ async fn a_backup_of_a_running_server_is_what_a_restore_brings_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restore_gives_tickets_back_and_tells_those_who_follow() {
+    let (skep, kept_in) = (Skep::start().await, folder());
+    let file = kept_in.path().join("store.backup");
+    let made = skep.post("/api/tickets", &json!({"title": "held", "max_attempts": 1})).await.ok(201);
+    let id = made["id"].as_str().unwrap().to_owned();
+    let claim = json!({"assignee": "agent-7"});
+    assert_eq!(skep.post("/api/tickets/claim", &claim).await.ok(200)["tickets"][0]["id"], json!(id));
+    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+    skep.post("/api/tickets", &json!({"title": "undone"})).await.ok(201);
+    let history = skep.get(&format!("/api/tickets/{id}/history")).await.ok(200);
+    let seen = history["events"][2]["id"].as_str().unwrap().to_owned();
+    let data_dir = skep.stop();
+    good(&run("restore", data_dir.path(), &[text(&file)]));
+    let skep = Skep::start_on(data_dir, &[]).await;
+    let follow = ["events", "--after", &seen, "-n", "3", "--json"];
+    let mut command = Command::new(binary());
+    command.args(follow).env("SKEP_URL", &skep.url).env("SKEP_API_KEY", &skep.key);
+    let told = good(&ended(&mut command));
+    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let types: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["stream.gap", "ticket.released", "ticket.ready"]);
+    assert_eq!((&told[0]["reason"], &told[0]["from"]), (&json!("restored"), &json!(seen)));
+    assert_eq!(told[1]["ticket"], json!(id));
+    let ticket = skep.get(&format!("/api/tickets/{id}")).await.ok(200);
+    assert_eq!((&ticket["status"], &ticket["attempt"]), (&json!("pending"), &json!(1)), "it did not count");
+    assert_eq!(skep.get("/api/tickets").await.ok(200)["tickets"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_backup_overwrites_nothing_unasked() {
     let (skep, kept_in) = (Skep::start().await, folder());
     let data_dir = skep.data_dir.path();

@@ -1,6 +1,11 @@
 //! A server that is killed at moments of no meaning while agents work: every answer that an agent saw is true afterwards, and
 //! every row has its event.
 
+#[cfg(feature = "root")]
+mod boots;
+mod command;
+mod follow;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -6,6 +6,7 @@ pub mod accounts;
 pub mod admin;
 pub mod audit;
 pub mod error;
+pub mod events;
 pub mod exec;
 pub mod files;
 pub mod git;

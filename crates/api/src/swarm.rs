@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::VmId;
+use crate::{TicketId, VmId};
 
 /// The template that a boot uses where none is named.
 pub const BASE_TEMPLATE: &str = "base";
@@ -93,7 +93,7 @@ pub struct Vm {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The ticket that it works on.
-    pub ticket: Option<String>,
+    pub ticket: Option<TicketId>,
     /// The restore's receipt.
     pub boot: BootReceipt,
 }
@@ -122,6 +122,10 @@ pub struct BootRequest {
     /// Seen by every command of the VMs; never in a record, event or log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
+    /// A ticket that the VM shall work on, which is claimed first: then `count` is 1. Its commands see `SKEP_TICKET_ID`,
+    /// `SKEP_TICKET_ATTEMPT` and `SKEP_API_KEY`, a key of this VM alone. The ticket is held while the VM lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<TicketId>,
 }
 
 /// The body of `PATCH /api/swarm/vm/:pid`. What is absent stays.

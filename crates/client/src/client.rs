@@ -149,6 +149,11 @@ impl Client {
         Error::Strange { url: self.base.to_string(), why }
     }
 
+    /// A server that says nothing any more.
+    pub(crate) fn silent(&self, why: String) -> Error {
+        Error::Unreachable { url: self.base.to_string(), why }
+    }
+
     /// The network's own words stand at the end of a chain that repeats the address.
     pub(crate) fn unreachable(&self, error: reqwest::Error) -> Error {
         let mut deepest: &dyn std::error::Error = &error;

@@ -24,6 +24,7 @@ use crate::{
     auth::{Gate, guard},
     entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
+    events::Tail,
     extract::not_utf8,
     helper::{Helper, StartHelper},
     key_uses::KeyUses,
@@ -41,6 +42,7 @@ use crate::{
         audit::{self, AuditReader},
         boot::BootDefaults,
         docs,
+        events::{self, EventDesk},
         exec::{self, ExecDesk},
         files,
         git::{self, GitDesk},
@@ -92,6 +94,8 @@ pub struct Parts {
     pub proxies: TrustedProxies,
     /// Those who wait for work.
     pub(crate) waiters: Waiters,
+    /// The newest events.
+    pub(crate) tail: Tail,
     /// True when the server shall end: nobody waits for work any more.
     pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
@@ -163,20 +167,19 @@ fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Act
         closing: closing.clone(),
         watchers: Watchers::default(),
     };
-    let tickets = TicketDesk {
-        store: Arc::clone(store),
-        waiters: parts.waiters.clone(),
-        under_way: UnderWay::default(),
-        stopping: parts.stopping.clone(),
-    };
     vec![
         whoami::routes(),
         metrics::routes(readings),
         session::routes(SessionDesk { store: Arc::clone(store) }),
         keys::routes(KeyDesk { store: Arc::clone(store), vms: vms.clone() }),
         accounts::routes(AccountDesk { store: Arc::clone(store), vms: vms.clone(), workspaces }),
-        swarm::routes(SwarmDesk { vms: vms.clone(), defaults: parts.boot }),
-        tickets::routes(tickets),
+        swarm::routes(SwarmDesk {
+            vms: vms.clone(),
+            defaults: parts.boot,
+            store: Arc::clone(store),
+            under_way: UnderWay::default(),
+        }),
+        work(parts),
         waitlist::routes(WaitlistDesk::new(Arc::clone(store), Arc::clone(limiter))),
         audit::routes(AuditReader { store: Arc::clone(store), actions: Arc::clone(actions) }),
         files::routes(files),
@@ -184,6 +187,21 @@ fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Act
         admin::routes(Arc::clone(&parts.restart)),
         exec::routes(ExecDesk { vms, places, store: Arc::clone(store), closing }),
     ]
+}
+
+/// Tickets, and what happens.
+fn work(parts: &Parts) -> Routes {
+    let (store, stopping) = (&parts.store, &parts.stopping);
+    let events = EventDesk { store: Arc::clone(store), tail: parts.tail.clone(), stopping: stopping.clone() };
+    let tickets = TicketDesk {
+        store: Arc::clone(store),
+        waiters: parts.waiters.clone(),
+        under_way: UnderWay::default(),
+        stopping: stopping.clone(),
+    };
+    let mut routes = events::routes(events);
+    routes.extend(tickets::routes(tickets));
+    routes
 }
 
 impl Parts {

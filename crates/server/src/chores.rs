@@ -6,6 +6,7 @@ use skep_store::Store;
 
 use crate::{
     audit::AuditQueue,
+    events::Tail,
     key_uses::KeyUses,
     retention::Retention,
     tickets::{Waiters, keep_time},
@@ -21,6 +22,8 @@ pub(crate) struct Chores {
     pub audit: AuditQueue,
     /// Those who wait for work.
     pub waiters: Waiters,
+    /// The newest events.
+    pub tail: Tail,
 }
 
 impl Chores {
@@ -32,6 +35,7 @@ impl Chores {
             never = self.audit.write_regularly(store) => never,
             never = Retention::default().keep(store) => never,
             never = self.waiters.wake(store) => never,
+            never = self.tail.read(store) => never,
             never = keep_time(Arc::clone(&self.store)) => never,
         }
     }

@@ -13,6 +13,7 @@ mod connection;
 mod csv_text;
 mod entrance;
 mod error;
+mod events;
 mod extract;
 mod helper;
 mod key_uses;

@@ -33,6 +33,7 @@ use crate::{
     audit::AuditQueue,
     chores::Chores,
     connection::{Door, track},
+    events::Tail,
     key_uses::KeyUses,
     metrics::{self, Metrics},
     restart::{FAREWELL, say_farewell},
@@ -163,12 +164,13 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let (uses, audit) = (KeyUses::default(), AuditQueue::default());
-    let waiters = Waiters::default();
+    let (waiters, tail) = (Waiters::default(), Tail::default());
     let chores = Chores {
         store: Arc::clone(&order.store),
         uses: uses.clone(),
         audit: audit.clone(),
         waiters: waiters.clone(),
+        tail: tail.clone(),
     };
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
@@ -192,6 +194,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         limits,
         proxies,
         waiters,
+        tail,
         stopping: stopped,
         closing: told,
         git_allow: order.git_allow,

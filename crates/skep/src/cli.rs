@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep,
-        helper, keys, ls, ps, restore, rm, serve, status, write,
+        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
+        grep, helper, keys, ls, ps, restore, rm, serve, status, ticket, write,
     },
 };
 
@@ -42,6 +42,10 @@ pub(crate) enum Verb {
     Grep(grep::Grep),
     /// Work with repositories of the server's workspace, or of a VM.
     Git(git::Git),
+    /// Create tickets, claim them, and say what came of them.
+    Ticket(ticket::Ticket),
+    /// Follow what happens: to tickets, VMs and keys.
+    Events(events::Events),
     /// End VMs.
     Rm(rm::Rm),
     /// End all VMs.

@@ -26,8 +26,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, exec, find, git, grep,
-    helper, keys, ls, ps, restore, rm, serve, server_process, status, write,
+    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
+    grep, helper, keys, ls, ps, restore, rm, serve, server_process, status, ticket, write,
 };
 
 fn main() -> ExitCode {
@@ -57,6 +57,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Find(verb) => connection::block_on(find::run(verb)),
         Verb::Grep(verb) => connection::block_on(grep::run(verb)),
         Verb::Git(verb) => connection::block_on(git::run(verb)),
+        Verb::Ticket(verb) => connection::block_on(ticket::run(verb)),
+        Verb::Events(verb) => connection::block_on(events::run(verb)),
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),

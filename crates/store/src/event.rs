@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
-use skep_api::AccountId;
+use skep_api::{AccountId, TicketId, events::EventId, tickets::Ticket};
 
 /// What sort of event it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,4 +110,74 @@ pub struct Event {
     pub at: Timestamp,
     /// The request that caused it.
     pub request_id: Option<String>,
+    /// The ticket that it is about, where it is about one.
+    pub ticket: Option<TicketId>,
+}
+
+impl Event {
+    /// What it is called outside: epoch and sequence.
+    pub fn id(&self) -> EventId {
+        EventId { epoch: self.epoch.clone(), sequence: self.sequence }
+    }
+}
+
+/// Whose events are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventsOf {
+    /// Of all accounts: never for a caller.
+    All,
+    /// Of an account.
+    Account(AccountId),
+    /// Of a ticket of that account.
+    Ticket(AccountId, TicketId),
+}
+
+/// Reads a page of events, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadEvents {
+    /// Whose.
+    pub of: EventsOf,
+    /// Which sorts.
+    pub kinds: Vec<EventKind>,
+    /// From behind this sequence on; 0 is before the first.
+    pub after: u64,
+    /// Events that are looked at, of other sorts too: so much a page costs at the most.
+    pub limit: u32,
+    /// Where their bodies take more than this, in bytes, the page ends; one event is always on it.
+    pub bytes: usize,
+}
+
+/// A page of events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventPage {
+    /// In order.
+    pub events: Vec<Event>,
+    /// Everything up to here was looked at: where the next page begins.
+    pub upto: u64,
+    /// Whether there may be more behind it.
+    pub more: bool,
+    /// What was kept when the page was read.
+    pub span: EventSpan,
+}
+
+/// Which events there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventSpan {
+    /// The life of the store, as a restore of a backup begins a new one.
+    pub epoch: String,
+    /// The last sequence before it began.
+    pub began: u64,
+    /// The oldest that is kept; the one to come where none is.
+    pub oldest: u64,
+    /// The newest that was written, kept or not.
+    pub newest: u64,
+}
+
+/// A ticket's record, and the events that it contains: all of this span.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TicketNow {
+    /// The record.
+    pub ticket: Ticket,
+    /// What was written until then.
+    pub span: EventSpan,
 }

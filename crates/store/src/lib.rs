@@ -25,7 +25,7 @@ pub use account::{
 pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
-pub use event::{Event, EventKind};
+pub use event::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents, TicketNow};
 pub use git::{GitCredential, SetGitCredential};
 pub use key::{
     ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
@@ -39,5 +39,5 @@ pub use ticket::{
     ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketFilter, TicketHistoryPage,
     TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
-pub use vm::{ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+pub use vm::{BootedFor, ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};

@@ -7,20 +7,21 @@ use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId,
+    swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
     ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, GitCredential, JoinWaitlist, KeyPage, KeyRecord,
-    KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession,
-    OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
-    TicketHistoryPage, TicketNews, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage,
-    WakeTicket,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan, GitCredential, JoinWaitlist,
+    KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry,
+    NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
+    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
+    SetGitCredential, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord,
+    WaitingTicket, WaitlistPage, WakeTicket,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -73,8 +74,16 @@ pub trait Store: Send + Sync {
     /// Ends a session; tells whether there was one.
     async fn end_session(&self, hash: SessionHash) -> Result<bool>;
 
-    /// Records VMs that were booted together; fails with `UnknownAccount`.
+    /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`, `NameTaken`,
+    /// and with `Ticket` where its attempt has ended meanwhile.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
+    /// What a boot was answered that had its effect before; fails with `IdempotencyMismatch`.
+    async fn booted_before(
+        &self,
+        account: AccountId,
+        once: Once,
+        at: Timestamp,
+    ) -> Result<Option<BootAnswer>>;
     /// Changes what may change of a VM that lives, and answers it; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.
@@ -118,6 +127,15 @@ pub trait Store: Send + Sync {
 
     /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+    /// A page of events.
+    async fn read_events(&self, query: ReadEvents) -> Result<EventPage>;
+    /// Which events there are.
+    async fn event_span(&self) -> Result<EventSpan>;
+    /// A ticket of this account, and the events that its record contains; fails with `UnknownTicket`.
+    async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow>;
+    /// Changes after each commit of this store, durable by then, which may have written events. Of what another process
+    /// commits it does not tell.
+    fn commits(&self) -> watch::Receiver<u64>;
 
     /// Keeps a credential of git; fails with `UnknownAccount`.
     async fn set_git_credential(&self, command: SetGitCredential) -> Result<()>;

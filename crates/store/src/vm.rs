@@ -3,9 +3,11 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
-    AccountId, VmId,
-    swarm::{BootReceipt, EndReason},
+    AccountId, TicketId, VmId,
+    swarm::{BootAnswer, BootReceipt, EndReason},
 };
+
+use crate::{NewKey, Once};
 
 /// A VM at its boot, and what never changes of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +32,8 @@ pub struct VmBooted {
     pub started_at: Timestamp,
     /// When it ends by itself.
     pub expires_at: Option<Timestamp>,
+    /// The ticket that it was booted for.
+    pub ticket: Option<TicketId>,
     /// The restore's receipt.
     pub boot: BootReceipt,
 }
@@ -52,7 +56,19 @@ pub struct VmRecord {
     pub end: Option<VmEnd>,
 }
 
-/// Records VMs that were booted together: all of them or none. Event `vm.booted` for each.
+/// An attempt that a VM was booted for, which it holds from its record on.
+#[derive(Debug, Clone)]
+pub struct BootedFor {
+    /// The ticket.
+    pub ticket: TicketId,
+    /// Its attempt, which goes on.
+    pub attempt: u32,
+    /// The key that the VM has: bound to it, whatever VM it says.
+    pub key: NewKey,
+}
+
+/// Records VMs that were booted together: all of them or none. Event `vm.booted` for each; `key.created` and `ticket.updated`
+/// where one was booted for a ticket.
 #[derive(Debug, Clone)]
 pub struct RecordBoots {
     /// The VMs.
@@ -61,6 +77,10 @@ pub struct RecordBoots {
     pub at: Timestamp,
     /// The request that booted them.
     pub request_id: Option<String>,
+    /// What the one VM of this boot works on.
+    pub work: Option<BootedFor>,
+    /// The answer that is kept, for a request that shall have its effect once.
+    pub answer: Option<(Once, BootAnswer)>,
 }
 
 /// Changes what may change of a VM that lives. What is `None` stays.

@@ -154,6 +154,7 @@ fn booted(
         metadata: order.metadata.clone(),
         started_at: order.started_at,
         expires_at: order.ttl.and_then(|ttl| order.started_at.checked_add(ttl).ok()),
+        ticket: order.work.as_ref().map(|work| work.ticket),
         boot,
     };
     // Not by the wall clock, which may be set while a boot is under way.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use skep_store::{BootedFor, Once};
 
 /// What is to change of a VM, checked. What is `None` stays.
 #[derive(Debug, Clone, Default)]
@@ -35,4 +36,8 @@ pub struct BootOrder {
     pub started_at: Timestamp,
     /// The request, for events.
     pub request_id: String,
+    /// What the one VM of this order works on, claimed already.
+    pub work: Option<BootedFor>,
+    /// What the caller named this boot, whose answer is kept then.
+    pub once: Option<Once>,
 }

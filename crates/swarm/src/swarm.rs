@@ -256,23 +256,30 @@ impl Swarm {
     }
 
     async fn record(&self, booted: Vec<BootedVm>, order: &BootOrder) -> Result<BootAnswer, Error> {
+        let mut vms: Vec<Vm> =
+            booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
+        vms.sort_by_key(|vm| vm.id);
+        let mut answer = BootAnswer { vms, elapsed_ms: round_ms(order.arrived.elapsed()) };
         let command = RecordBoots {
             vms: booted.iter().map(|vm| vm.facts.clone()).collect(),
             at: Timestamp::now(),
             request_id: Some(order.request_id.clone()),
+            work: order.work.clone(),
+            answer: order.once.clone().map(|once| (once, answer.clone())),
         };
         if let Err(error) = self.0.surroundings.store.record_boots(command).await {
             self.0.booter.undo(booted).await;
             return Err(error.into());
         }
-        let mut vms: Vec<Vm> =
-            booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
-        vms.sort_by_key(|vm| vm.id);
         for vm in booted {
             self.0.surroundings.observer.booted(&vm.facts.boot);
             vm::settle_in(vm, self.0.surroundings.clone());
         }
-        Ok(BootAnswer { vms, elapsed_ms: round_ms(order.arrived.elapsed()) })
+        // What is kept is answered as it is kept, to the letter.
+        if order.once.is_none() {
+            answer.elapsed_ms = round_ms(order.arrived.elapsed());
+        }
+        Ok(answer)
     }
 }
 

@@ -167,7 +167,7 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
         vcpus: facts.vcpus,
         memory_mb: facts.memory_mb,
         metadata: facts.metadata.clone(),
-        ticket: None,
+        ticket: facts.ticket,
         boot: facts.boot,
     }
 }

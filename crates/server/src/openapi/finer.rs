@@ -1,7 +1,12 @@
 //! What the types of bodies and parameters cannot say of themselves, so that the document refuses what the server refuses.
 
 use serde_json::{Map, Value, json};
-use skep_api::{ErrorCode, audit::UNMATCHED};
+use skep_api::{
+    ErrorCode,
+    audit::UNMATCHED,
+    events::{CURRENT, GAP},
+};
+use skep_store::EventKind;
 
 /// Any text without the character that no command, path or variable can hold.
 const NO_NUL: &str = "^[^\\u0000]*$";
@@ -18,6 +23,7 @@ pub(super) fn refine(document: &mut Value) {
     lift_descriptions(document);
     exec_bodies(document);
     streams(document);
+    event_stream(document);
     for (name, change) in schemas() {
         if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
             merge(schema, change);
@@ -225,6 +231,45 @@ fn watch_stream(document: &mut Value) {
     }
 }
 
+/// The same of what happens in an account.
+fn event_stream(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
+    let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
+    let names: Vec<&str> = kinds.chain([CURRENT, GAP, "error"]).collect();
+    let data = ["TicketEvent", "VmEvent", "KeyEvent", "CurrentTicket", "StreamGap", "StreamRefusal"]
+        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    schemas["EventStreamEvent"] = json!({
+        "type": "object",
+        "description": "One server-sent event of an account.",
+        "required": ["event", "data"],
+        "properties": {
+            "id": {"type": "string", "description": "The place to come back to; every event but `error` has one."},
+            "event": {
+                "type": "string", "enum": names,
+                "description": "What it tells: `stream.gap` that events are missing before it, `error` why the stream ends.",
+            },
+            "data": {
+                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                "description": "JSON: `TicketEvent` of `ticket.*`, `VmEvent` of `vm.*`, `KeyEvent` of `key.*`, \
+                                `CurrentTicket` of `ticket.current`, `StreamGap` of `stream.gap`, `StreamRefusal` of `error`.",
+            },
+        },
+    });
+    let content = "/paths/~1api~1events/get/responses/200/content/text~1event-stream";
+    if let Some(content) = document.pointer_mut(content) {
+        *content = json!({
+            "schema": {"$ref": "#/components/schemas/EventStreamEvent"},
+            "example": {
+                "id": "evt_3f2a9c0d1b4e5f67_42",
+                "event": "vm.ended",
+                "data": "{\"id\":\"evt_3f2a9c0d1b4e5f67_42\",\"type\":\"vm.ended\",\"at\":\"2026-05-01T12:00:00.000Z\",\
+                         \"request_id\":\"deploy-17.3\",\"vm\":\"vm_01jv0000000000000000000000\",\"pid\":4242,\
+                         \"reason\":\"deleted\"}",
+            },
+        });
+    }
+}
+
 /// The words that some parameters may have are known here alone.
 fn parameters(document: &mut Value) {
     let mut operations = Vec::new();
@@ -243,11 +288,24 @@ fn parameters(document: &mut Value) {
                 ("list_audit", "action") => json!({"enum": operations}),
                 ("list_audit", "outcome") => json!({"pattern": outcome}),
                 ("revoke_all_keys", "all") => json!({"enum": [true]}),
+                ("events", "types") => json!({"pattern": event_types()}),
+                // A browser that saw nothing yet may send an empty one.
+                ("events", "Last-Event-ID") => {
+                    json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
+                }
                 _ => continue,
             };
             merge(&mut parameter["schema"], change);
         }
     });
+}
+
+/// Types and families of events, with commas between.
+fn event_types() -> String {
+    let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
+    let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
+    let one = types.chain(families).collect::<Vec<_>>().join("|");
+    format!("^({one})(,({one}))*$")
 }
 
 /// Calls for each operation of the document.

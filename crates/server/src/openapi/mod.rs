@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use skep_api::{
     ErrorBody, ErrorCode, Failure,
+    events::{CurrentTicket, KeyEvent, StreamGap, VmEvent},
     exec::{ExecData, ExecExit, StreamRefusal},
+    tickets::TicketEvent,
 };
 use utoipa::{
     OpenApi, ToSchema,
@@ -65,7 +67,17 @@ enum Needs {
 }
 
 #[derive(OpenApi)]
-#[openapi(components(schemas(ErrorBody, ExecData, ExecExit, StreamRefusal)))]
+#[openapi(components(schemas(
+    ErrorBody,
+    ExecData,
+    ExecExit,
+    StreamRefusal,
+    TicketEvent,
+    VmEvent,
+    KeyEvent,
+    CurrentTicket,
+    StreamGap
+)))]
 struct Shared;
 
 /// The document without routes.
@@ -84,6 +96,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("exec", "Commands, on the server or inside VMs"),
         tag("server", "The server itself"),
         tag("tickets", "Work: who does what, in which order, and what came of it"),
+        tag("events", "What happens, as it happens"),
         tag("metrics", "What the server does, in figures"),
         tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),

@@ -33,8 +33,8 @@ refusals! {
     BodyRefused = [MalformedBody, BodyTooLarge, NotJson],
     /// Of a boot.
     BootRefused = [
-        UnknownTemplate, QuotaExceeded, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown,
-        GuestTimeout,
+        UnknownTemplate, UnknownTicket, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
+        IdempotencyInProgress, IdempotencyMismatch, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown, GuestTimeout,
     ],
     /// Of the end of all VMs.
     CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],

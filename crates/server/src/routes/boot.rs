@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use skep_api::{
-    ErrorCode, Failure,
+    ErrorCode, Failure, TicketId,
     swarm::{BASE_TEMPLATE, BootRequest, ChangeRequest},
 };
 use skep_swarm::{BootOrder, VmChange};
@@ -21,6 +21,9 @@ const LARGEST_ENV: usize = 1 << 20;
 /// Metadata as JSON, in bytes.
 const LARGEST_METADATA: usize = 64 << 10;
 
+/// What the commands of a VM see that works on a ticket: its key, the ticket, the attempt.
+pub(super) const OF_WORK: [&str; 3] = ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT"];
+
 /// What a boot gets that names nothing else.
 #[derive(Debug, Clone, Copy)]
 pub struct BootDefaults {
@@ -30,8 +33,12 @@ pub struct BootDefaults {
     pub ttl: Option<Duration>,
 }
 
-/// Reads a body into an order.
-pub(super) fn order(mut object: Object, defaults: BootDefaults, call: &Call) -> Result<BootOrder, Failure> {
+/// Reads a body into an order, and the ticket that its one VM shall work on.
+pub(super) fn order(
+    mut object: Object,
+    defaults: BootDefaults,
+    call: &Call,
+) -> Result<(BootOrder, Option<TicketId>), Failure> {
     let max_vms = defaults.max_vms;
     let count = object.take_whole("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
     let ttl = take_ttl(&mut object)?.flatten().or(defaults.ttl);
@@ -42,7 +49,10 @@ pub(super) fn order(mut object: Object, defaults: BootDefaults, call: &Call) -> 
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
-    Ok(BootOrder {
+    if request.ticket.is_some() {
+        check_work(count, &env)?;
+    }
+    let order = BootOrder {
         // In range: `take_whole` saw to it.
         count: u32::try_from(count).unwrap_or(max_vms),
         template,
@@ -52,7 +62,23 @@ pub(super) fn order(mut object: Object, defaults: BootDefaults, call: &Call) -> 
         arrived: call.arrival.at,
         started_at: call.arrival.wall,
         request_id: call.id.as_str().to_owned(),
-    })
+        work: None,
+        once: None,
+    };
+    Ok((order, request.ticket))
+}
+
+/// What a boot for a ticket may not ask for besides.
+fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure> {
+    if count != 1 {
+        return Err(invalid(format!(
+            "`count` is {count}, and a `ticket` has one VM; boot one for each ticket"
+        )));
+    }
+    match OF_WORK.iter().find(|name| env.contains_key(**name)) {
+        Some(name) => Err(invalid(format!("`env.{name}` is set where there is a `ticket`; leave it out"))),
+        None => Ok(()),
+    }
 }
 
 /// Reads a body into a change.

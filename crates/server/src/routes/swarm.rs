@@ -1,20 +1,35 @@
 //! `/api/swarm`: status, boot, cleanup, and one VM.
 
-use axum::{Json, extract::State};
-use skep_api::swarm::{
-    BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm,
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
 };
+use http::{HeaderMap, StatusCode};
+use skep_api::{
+    Scope,
+    swarm::{
+        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
+        Vm,
+    },
+};
+use skep_store::Store;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
-    Answer, Created, Routes,
+    Answer, Routes,
     boot::{BootDefaults, change, order},
-    created,
+    boot_work::Booter,
+    tickets::answered,
 };
 use crate::{
     body::{NoBody, Object},
+    error::Refusal,
     extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
     openapi::refusals::{BootRefused, CleanupRefused, VmRefused},
+    tickets::{UnderWay, named_once},
     vms::Vms,
 };
 
@@ -25,6 +40,10 @@ pub(crate) struct SwarmDesk {
     pub vms: Vms,
     /// What a boot gets that names nothing else.
     pub defaults: BootDefaults,
+    /// Where the ticket of a boot is claimed, and the answer of a named one kept.
+    pub store: Arc<dyn Store>,
+    /// The named boots that are under way.
+    pub under_way: UnderWay,
 }
 
 /// The routes of this file.
@@ -65,12 +84,16 @@ async fn status(
 /// Boot VMs
 ///
 /// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
-/// No body, an empty one and `{}` mean one VM.
+/// No body, an empty one and `{}` mean one VM. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
+/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
     request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
     responses(
-        (status = 201, description = "The VMs", body = BootAnswer),
+        (status = 201, description = "The VMs", body = BootAnswer, headers(
+            ("Idempotent-Replayed" = Option<String>, description = "`true` where this is the answer of an earlier request")
+        )),
         BootRefused,
     )
 )]
@@ -79,20 +102,29 @@ async fn boot(
     caller: Caller<SwarmWrite>,
     _: Query<NoParameters>,
     call: Call,
+    headers: HeaderMap,
     object: Object,
-) -> Created<BootAnswer> {
+) -> Result<Response, Refusal> {
     let account = &caller.account;
     // Where an account may have none, the quota's own refusal says so.
     let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
-    let order = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
-    let booted = desk.vms.swarm().await?.boot(&account.id, &account.limits, order).await?;
-    match booted.vms.as_slice() {
+    let once = named_once(&headers, "/api/swarm/boot", &object)?;
+    let (mut order, ticket) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
+    if ticket.is_some() {
+        caller.needs(Scope::TicketsWrite)?;
+    }
+    let swarm = desk.vms.swarm().await?.clone();
+    let begun = desk.under_way.begin(account.id, once.as_ref())?;
+    order.once = once;
+    let booter = Booter::new(Arc::clone(&desk.store), &caller, &call);
+    let booted = booter.boot(swarm, order, ticket, begun).await?;
+    match booted.answer.vms.as_slice() {
         [] => {}
         [one] => call.trail.acts_on(one.id),
         // Their events name them all, under the same request id.
         [first, others @ ..] => call.trail.acts_on(format_args!("{} and {} more", first.id, others.len())),
     }
-    created(booted)
+    Ok(answered(StatusCode::CREATED, booted, |answer| Json(answer).into_response()))
 }
 
 /// End all VMs

@@ -124,6 +124,7 @@ const ROWS: &[Row] = &[
     row("beat_ticket", NO_TICKET),
     row("why_ticket", NO_TICKET),
     row("ticket_history", NO_TICKET),
+    Row { id: "events", query: "?ticket=tkt_01jv0000000000000000000000", body: None, answer: NO_TICKET },
     row("list_audit", Done(200)),
     row("metrics", Done(200)),
     row("list_waitlist", Done(200)),

@@ -1,6 +1,7 @@
 //! What `POST /api/swarm/boot` and exec take, up to the swarm that these tests do not have.
 
 use reqwest::Method;
+use skep_api::Scope;
 
 use crate::harness::{Refused, Skep, refused};
 
@@ -51,6 +52,13 @@ async fn what_a_boot_does_not_have_is_refused_by_name() {
         (r#"{"template": 1}"#, "invalid_value", "`template`"),
         (r#"{"env": {"A B": "x"}}"#, "invalid_value", "A B"),
         (r#"{"env": {"A": 1}}"#, "invalid_value", "`env.A`"),
+        (r#"{"ticket": "a"}"#, "invalid_value", "`ticket`"),
+        (r#"{"ticket": "tkt_01jv0000000000000000000000", "count": 2}"#, "invalid_value", "`count` is 2"),
+        (
+            r#"{"ticket": "tkt_01jv0000000000000000000000", "env": {"SKEP_TICKET_ID": "x"}}"#,
+            "invalid_value",
+            "SKEP_TICKET_ID",
+        ),
     ] {
         let found = refused(skep.post("/api/swarm/boot", body).await).await;
         assert_eq!((found.status, found.code.as_str()), (400, code), "{body}: {}", found.message);
@@ -58,6 +66,24 @@ async fn what_a_boot_does_not_have_is_refused_by_name() {
     }
     let found = refused(skep.post("/api/swarm/boot", r#"{"template": "../etc"}"#).await).await;
     assert_eq!((found.status, found.code.as_str()), (404, "unknown_template"));
+}
+
+#[tokio::test]
+async fn a_boot_for_a_ticket_needs_to_claim_it_and_claims_nothing_where_there_are_no_vms() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    let boot = async |key: &str| {
+        let request = skep.bare(Method::POST, "/api/swarm/boot").bearer_auth(key);
+        refused(request.json(&serde_json::json!({"ticket": id})).send().await.unwrap()).await
+    };
+    let (key, _) = skep.key(&[Scope::SwarmWrite]).await;
+    let found = boot(&key).await;
+    assert_eq!((found.status, found.code.as_str()), (403, "scope_missing"));
+    assert!(found.message.contains("tickets:write"), "{}", found.message);
+    let (key, _) = skep.key(&[Scope::SwarmWrite, Scope::TicketsWrite]).await;
+    let found = boot(&key).await;
+    assert_eq!((found.status, found.code.as_str()), TAKEN);
+    assert_eq!(skep.record(&id).await["attempt"], 0);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod boot;
 mod described;
 mod docs;
 mod errors;
+mod events;
 mod exec;
 mod faults;
 mod files;

@@ -81,6 +81,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/accounts"),
     ("GET", "/api/accounts/{id}"),
     ("GET", "/api/audit"),
+    ("GET", "/api/events"),
     ("GET", "/api/files/grep"),
     ("GET", "/api/files/read"),
     ("GET", "/api/files/search"),

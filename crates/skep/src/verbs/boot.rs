@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, pin::pin, process::ExitCode};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Map, Value};
-use skep_api::swarm::{BootAnswer, BootRequest};
+use skep_api::{
+    TicketId,
+    swarm::{BootAnswer, BootRequest},
+};
 use skep_client::{Answered, Client};
 
 use super::ps::show;
@@ -36,6 +39,9 @@ pub(crate) struct Boot {
     /// A variable that every command in them sees; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
+    /// A ticket that the VM shall work on: it is claimed first, and held while the VM lives.
+    #[arg(long, value_name = "ID")]
+    ticket: Option<TicketId>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -47,6 +53,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
         metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
         env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
+        ticket: verb.ticket,
     };
     let client = verb.connection.client()?;
     let what = format!("booting {} VM{}", verb.count, if verb.count == 1 { "" } else { "s" });

@@ -115,6 +115,12 @@ fn begin_epoch(path: &Path) -> std::result::Result<String, Fault> {
         return Err(Fault::Away(Cause::text(format!("the copy keeps its journal as `{mode}`"))));
     }
     connection.pragma_update(None, "synchronous", "full")?;
+    // Who opens it next releases what was held; the copy may be too old to have tickets at all.
+    connection.execute_batch(
+        "INSERT OR REPLACE INTO meta (name, value)
+         SELECT 'epoch_began', coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0);
+         INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', 'yes');",
+    )?;
     let sql = "UPDATE meta SET value = lower(hex(randomblob(8))) WHERE name = 'epoch' RETURNING value";
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }

@@ -1,15 +1,15 @@
 //! Events in SQLite.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, Params, Row, named_params, params};
 use serde_json::{Map, Value};
 use skep_api::AccountId;
 
 use super::{
-    columns::{Columns, all, broken, change, json, millis},
+    columns::{Columns, all, broken, change, json, millis, one},
     fault::Fault,
 };
-use crate::{Event, EventKind};
+use crate::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents};
 
 /// An event that is about to be written.
 pub(super) struct NewEvent<'a> {
@@ -56,6 +56,76 @@ pub(super) fn after(connection: &Connection, sequence: u64, limit: u32) -> Resul
     all(connection, sql, params![sequence, limit], decode)
 }
 
+/// A page of events, and what was kept when it was read.
+pub(super) fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, Fault> {
+    let after = i64::try_from(query.after).unwrap_or(i64::MAX);
+    let limit = query.limit.max(1);
+    match query.of {
+        EventsOf::All => {
+            let sql = "SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
+            looked_at(connection, query, sql, params![after, limit])
+        }
+        EventsOf::Account(account) => {
+            let sql = "SELECT * FROM events WHERE sequence > ?1 AND account = ?3 ORDER BY sequence LIMIT ?2";
+            looked_at(connection, query, sql, params![after, limit, account.to_string()])
+        }
+        EventsOf::Ticket(account, ticket) => {
+            let sql = "SELECT * FROM events WHERE sequence > ?1 AND ticket = ?4 AND account = ?3
+                       ORDER BY sequence LIMIT ?2";
+            looked_at(connection, query, sql, params![after, limit, account.to_string(), ticket.to_string()])
+        }
+    }
+}
+
+fn looked_at(
+    connection: &Connection,
+    query: &ReadEvents,
+    sql: &str,
+    params: impl Params,
+) -> Result<EventPage, Fault> {
+    let mut page = EventPage { events: Vec::new(), upto: query.after, more: false, span: span(connection)? };
+    let (mut looked_at, mut bytes) = (0, 0);
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    while let Some(row) = rows.next()? {
+        looked_at += 1;
+        if query.kinds.contains(&kind(&row.plain::<String>("type")?)?) {
+            let body = row.get_ref("body")?.as_bytes().map_err(|error| broken("body", error))?;
+            bytes += body.len();
+            if bytes > query.bytes && !page.events.is_empty() {
+                page.more = true;
+                return Ok(page);
+            }
+            page.events.push(decode(row)?);
+        }
+        page.upto = row.number("sequence")?;
+    }
+    page.more = looked_at >= query.limit.max(1);
+    if !page.more {
+        // What lies between belongs to others.
+        page.upto = page.upto.max(page.span.newest);
+    }
+    Ok(page)
+}
+
+/// Which events there are.
+pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
+    let sql = "SELECT (SELECT value FROM meta WHERE name = 'epoch') AS epoch,
+                      (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'epoch_began') AS began,
+                      (SELECT min(sequence) FROM events) AS oldest,
+                      (SELECT seq FROM sqlite_sequence WHERE name = 'events') AS newest";
+    let span = one(connection, sql, [], |row| {
+        let newest = row.maybe_number("newest")?.unwrap_or(0);
+        Ok(EventSpan {
+            epoch: row.plain("epoch")?,
+            began: row.number("began")?,
+            oldest: row.maybe_number("oldest")?.unwrap_or(newest + 1),
+            newest,
+        })
+    })?;
+    span.ok_or_else(|| broken("epoch", "there is none"))
+}
+
 pub(super) fn decode(row: &Row<'_>) -> Result<Event, Fault> {
     Ok(Event {
         sequence: row.number("sequence")?,
@@ -65,6 +135,7 @@ pub(super) fn decode(row: &Row<'_>) -> Result<Event, Fault> {
         body: row.json::<Map<String, Value>>("body")?,
         at: row.time("at")?,
         request_id: row.plain("request_id")?,
+        ticket: row.maybe_word("ticket")?,
     })
 }
 

@@ -92,12 +92,10 @@ pub(super) fn ensure_admin(
     }
     let account = accounts::by_name(connection, DEFAULT_ACCOUNT)?.id;
     // An operator who removed the key's file gets a new key: that must not fail because the old one has the name.
-    change(
-        connection,
-        "UPDATE keys SET rotated_at = ?3
-         WHERE account = ?1 AND name = ?2 AND revoked_at IS NULL AND rotated_at IS NULL",
-        params![account.to_string(), ADMIN_KEY_NAME, millis(command.at)],
-    )?;
+    let sql = "UPDATE keys SET rotated_at = ?3
+               WHERE account = ?1 AND name = ?2 AND revoked_at IS NULL AND rotated_at IS NULL RETURNING id";
+    let taken = params![account.to_string(), ADMIN_KEY_NAME, millis(command.at)];
+    let old: Option<KeyId> = one(connection, sql, taken, |row| row.word("id"))?;
     let new = NewKey {
         account,
         name: ADMIN_KEY_NAME.to_owned(),
@@ -111,7 +109,11 @@ pub(super) fn ensure_admin(
         at: command.at,
         request_id: None,
     };
-    create(connection, id, &new)
+    let record = create(connection, id, &new)?;
+    if let Some(old) = old {
+        append_rotated(connection, &by_id(connection, account, old)?.key, id, command.at, None)?;
+    }
+    Ok(record)
 }
 
 /// Makes a key like another one and with its name. Both are valid.
@@ -140,15 +142,20 @@ pub(super) fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) ->
         request_id: command.request_id.clone(),
     };
     let record = create(connection, id, &new)?;
-    let event = NewEvent {
-        account: old.account,
-        kind: EventKind::KeyRotated,
-        body: json!({ "key": old.id, "name": old.name, "successor": id }),
-        at: command.at,
-        request_id: command.request_id.as_deref(),
-    };
-    events::append(connection, &event)?;
+    append_rotated(connection, &old, id, command.at, command.request_id.as_deref())?;
     Ok(record)
+}
+
+fn append_rotated(
+    connection: &Connection,
+    key: &Key,
+    successor: KeyId,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<(), Fault> {
+    let body = json!({ "key": key.id, "name": key.name, "successor": successor });
+    let event = NewEvent { account: key.account, kind: EventKind::KeyRotated, body, at, request_id };
+    events::append(connection, &event)
 }
 
 fn not_valid(key: &Key) -> Error {

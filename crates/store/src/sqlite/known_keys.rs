@@ -16,6 +16,7 @@ use std::{
 
 use rusqlite::Connection;
 use skep_accounts::KeyHash;
+use tokio::sync::watch;
 
 use super::{fault::Fault, file::DatabaseFile};
 use crate::{Commit, CommitObserver, PresentedKey};
@@ -34,16 +35,17 @@ pub(super) struct Version {
     number: i64,
 }
 
-/// Counts the writer's commits, and passes them on.
+/// Counts the writer's commits, and tells of them.
 #[derive(Debug, Clone)]
 pub(super) struct Commits {
     count: Arc<AtomicU64>,
+    signal: Arc<watch::Sender<u64>>,
     next: Arc<dyn CommitObserver>,
 }
 
 impl Commits {
-    pub(super) fn observed_by(next: Arc<dyn CommitObserver>) -> Self {
-        Self { count: Arc::default(), next }
+    pub(super) fn observed_by(next: Arc<dyn CommitObserver>, signal: watch::Sender<u64>) -> Self {
+        Self { count: Arc::default(), signal: Arc::new(signal), next }
     }
 
     fn count(&self) -> u64 {
@@ -54,7 +56,8 @@ impl Commits {
 impl CommitObserver for Commits {
     fn committed(&self, commit: Commit) {
         // One that failed may have changed something after all.
-        self.count.fetch_add(1, Ordering::Release);
+        let count = self.count.fetch_add(1, Ordering::Release) + 1;
+        self.signal.send_replace(count);
         self.next.committed(commit);
     }
 }

@@ -16,6 +16,7 @@ mod known_keys;
 mod known_roots;
 mod migrations;
 mod readers;
+mod restored;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -38,10 +39,11 @@ use rusqlite::Connection;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, WaitlistId,
+    swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use self::{
     fault::Fault,
@@ -54,12 +56,13 @@ use self::{
 use crate::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
     ChangeTicket, ChangeVm, ClaimTickets, CommitObserver, CreateAccount, CreateTickets, DeleteAccount,
-    DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event,
-    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets,
-    ListWaitlist, NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey, PresentedSession,
-    ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage, TicketNews, TicketPage,
-    TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
+    DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
+    EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys,
+    ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey,
+    PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
+    RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage,
+    TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage,
+    WakeTicket,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -95,6 +98,7 @@ pub struct SqliteStore {
     revocations: broadcast::Sender<KeyId>,
     ticket_ids: Arc<TicketIds>,
     ticket_news: broadcast::Sender<TicketNews>,
+    commits: watch::Receiver<u64>,
 }
 
 impl SqliteStore {
@@ -115,7 +119,8 @@ impl SqliteStore {
         file: Arc<DatabaseFile>,
         observer: Arc<dyn CommitObserver>,
     ) -> std::result::Result<Self, Fault> {
-        let commits = Commits::observed_by(observer);
+        let (signal, told) = watch::channel(0);
+        let commits = Commits::observed_by(observer, signal);
         let (known_keys, path) = (KnownKeys::new(&file, commits.clone())?, file.path().to_owned());
         let writer = Writer::start(connection, Arc::clone(&file), Arc::new(commits))?;
         let revocations = broadcast::channel(REVOCATIONS).0;
@@ -128,6 +133,7 @@ impl SqliteStore {
             revocations,
             ticket_ids,
             ticket_news,
+            commits: told,
         })
     }
 
@@ -176,6 +182,7 @@ fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
     let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
+    restored::settle(&mut connection)?;
     SqliteStore::of(connection, file, Arc::clone(&settings.observer))
 }
 
@@ -289,7 +296,17 @@ impl Store for SqliteStore {
     }
 
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
-        self.writer.run(move |c| vms::record_boots(c, &command)).await
+        let key = KeyId::generate();
+        self.tell(move |c| Ok(((), vms::record_boots(c, key, &command)?))).await
+    }
+
+    async fn booted_before(
+        &self,
+        account: AccountId,
+        once: Once,
+        at: Timestamp,
+    ) -> Result<Option<BootAnswer>> {
+        self.readers.run(move |c| tickets::given(c, account, &once, at)).await
     }
 
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
@@ -380,6 +397,25 @@ impl Store for SqliteStore {
     async fn remove_git_credential(&self, account: AccountId, host: &str) -> Result<bool> {
         let host = host.to_owned();
         self.writer.run(move |c| git::remove(c, account, &host)).await
+    }
+
+    async fn read_events(&self, query: ReadEvents) -> Result<EventPage> {
+        self.readers.run(move |c| events::page(c, &query)).await
+    }
+
+    async fn event_span(&self) -> Result<EventSpan> {
+        self.readers.run(events::span).await
+    }
+
+    async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow> {
+        let query = move |c: &Connection| {
+            Ok(TicketNow { ticket: tickets::read(c, account, id, at)?, span: events::span(c)? })
+        };
+        self.readers.run(query).await
+    }
+
+    fn commits(&self) -> watch::Receiver<u64> {
+        self.commits.clone()
     }
 
     async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()> {

@@ -244,7 +244,7 @@ async fn what_was_read_before_a_commit_is_not_kept_after_it() {
     let id = store.create_key(new.clone()).await.unwrap().key.id;
 
     let file = DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap();
-    let known = KnownKeys::new(&file, Commits::observed_by(Arc::new(()))).unwrap();
+    let known = KnownKeys::new(&file, Commits::observed_by(Arc::new(()), watch::channel(0).0)).unwrap();
     let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("it was never presented") };
     let old = store.key_by_hash(new.hash).await.unwrap().unwrap();
     store.revoke_key(revocation(account, id, 5)).await.unwrap();

@@ -12,7 +12,8 @@ use super::{
     keys, tickets,
 };
 use crate::{
-    ChangeVm, EndVms, Ended, Error, EventKind, RecordBoots, RecordEnd, TicketNews, VmBooted, VmEnd, VmRecord,
+    ChangeVm, EndVms, Ended, Error, EventKind, NewKey, RecordBoots, RecordEnd, TicketNews, VmBooted, VmEnd,
+    VmRecord,
 };
 
 /// What ended with VMs.
@@ -24,8 +25,12 @@ pub(super) struct Endings {
     pub(super) tickets: Vec<TicketNews>,
 }
 
-/// Records VMs that were booted together.
-pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Result<(), Fault> {
+/// Records VMs that were booted together, and gives what became of the ticket that one was booted for.
+pub(super) fn record_boots(
+    connection: &Connection,
+    key: KeyId,
+    command: &RecordBoots,
+) -> Result<Vec<TicketNews>, Fault> {
     for vm in &command.vms {
         accounts::by_id(connection, vm.account)?;
         insert(connection, vm)?;
@@ -38,14 +43,20 @@ pub(super) fn record_boots(connection: &Connection, command: &RecordBoots) -> Re
         };
         events::append(connection, &event)?;
     }
-    Ok(())
+    if let (Some((once, answer)), [vm, ..]) = (&command.answer, command.vms.as_slice()) {
+        tickets::keep(connection, vm.account, once, command.at, answer)?;
+    }
+    let (Some(work), [vm]) = (&command.work, command.vms.as_slice()) else { return Ok(Vec::new()) };
+    keys::create(connection, key, &NewKey { vm: Some(vm.id), ..work.key.clone() })?;
+    tickets::hand_to_vm(connection, vm, work, command.at, command.request_id.as_deref())
 }
 
 fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
     change(
         connection,
-        "INSERT INTO vms (id, account, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, boot)
-         VALUES (:id, :account, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at, :boot)",
+        "INSERT INTO vms (id, account, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, boot)
+         VALUES (:id, :account, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
+                 :ticket, :boot)",
         named_params! {
             ":id": vm.id.to_string(),
             ":account": vm.account.to_string(),
@@ -57,6 +68,7 @@ fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
             ":metadata": columns::json(&vm.metadata)?,
             ":started_at": millis(vm.started_at),
             ":expires_at": vm.expires_at.map(millis),
+            ":ticket": vm.ticket.map(|ticket| ticket.to_string()),
             ":boot": columns::json(&vm.boot)?,
         },
     )
@@ -155,6 +167,7 @@ fn decode(row: &Row<'_>) -> Result<VmRecord, Fault> {
         metadata: row.json("metadata")?,
         started_at: row.time("started_at")?,
         expires_at: row.maybe_time("expires_at")?,
+        ticket: row.maybe_word("ticket")?,
         boot: row.json("boot")?,
     };
     let end = match (row.maybe_time("ended_at")?, row.plain::<Option<String>>("end_reason")?) {

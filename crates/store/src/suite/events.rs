@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{all_events, boot, booted, default_account, new_key, revocation, secret};
-use crate::Store;
+use skep_api::{AccountId, ErrorCode, TicketId, tickets::TicketStatus};
+
+use super::{
+    account_named, all_events, boot, booted, default_account, moment, new_key, revocation, secret,
+    tickets::{change, claim, made},
+};
+use crate::{Event, EventKind, EventPage, EventsOf, ReadEvents, Store, TrimHistory};
 
 pub async fn events_are_read_in_order_page_by_page(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -36,5 +41,115 @@ pub async fn events_hold_no_secret(store: Arc<dyn Store>) {
     for event in events {
         let body = serde_json::Value::from(event.body).to_string();
         assert!(!body.contains(secret.expose()) && !body.contains(&hash), "{body}");
+    }
+}
+
+fn query(of: EventsOf, after: u64) -> ReadEvents {
+    ReadEvents { of, kinds: EventKind::ALL.to_vec(), after, limit: 1_000, bytes: usize::MAX }
+}
+
+fn sequences(events: &[Event]) -> Vec<u64> {
+    events.iter().map(|event| event.sequence).collect()
+}
+
+async fn vms(store: &dyn Store, account: AccountId, pids: std::ops::Range<u32>) {
+    store.record_boots(boot(pids.map(|pid| booted(account, pid)).collect())).await.unwrap();
+}
+
+pub async fn a_page_holds_what_was_asked_for_and_says_where_it_ended(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    vms(&*store, own, 1..3).await;
+    let ticket = made(&*store, own, Vec::new()).await;
+    vms(&*store, other, 3..6).await;
+    let all = all_events(&*store).await;
+    let newest = all.last().unwrap().sequence;
+    let expected = |take: &dyn Fn(&&Event) -> bool| -> Vec<Event> {
+        all.iter().filter(|event| take(event)).cloned().collect()
+    };
+    let read = async |query| -> EventPage { store.read_events(query).await.unwrap() };
+    let mut found = read(query(EventsOf::All, 0)).await;
+    assert_eq!((&found.events, found.upto, found.more), (&all, newest, false));
+    assert_eq!((found.span.oldest, found.span.newest, found.span.began), (all[0].sequence, newest, 0));
+    assert_eq!(found.span.epoch, all[0].epoch);
+    found = read(query(EventsOf::Account(own), 0)).await;
+    assert_eq!(found.events, expected(&|event| event.account == own));
+    assert_eq!(found.upto, newest, "what lies between is another account's");
+    found = read(query(EventsOf::Ticket(own, ticket), 0)).await;
+    assert_eq!(found.events, expected(&|event| event.ticket == Some(ticket)));
+    assert!(found.events.len() > 1, "{found:?}");
+    found = read(query(EventsOf::Ticket(other, ticket), 0)).await;
+    assert!(found.events.is_empty());
+    let kinds = vec![EventKind::VmBooted];
+    found = read(ReadEvents { kinds, ..query(EventsOf::Account(own), all[0].sequence) }).await;
+    assert_eq!(sequences(&found.events), [all[1].sequence]);
+    found = read(query(EventsOf::All, u64::MAX)).await;
+    assert_eq!((found.events.len(), found.upto), (0, u64::MAX));
+}
+
+pub async fn a_page_ends_by_what_it_costs(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    vms(&*store, account, 1..11).await;
+    let all = sequences(&all_events(&*store).await);
+    let of = EventsOf::Account(account);
+    // Rows that are looked at, whether they are wanted or not.
+    let kinds = vec![EventKind::KeyCreated];
+    let found = store.read_events(ReadEvents { kinds, limit: 4, ..query(of, 0) }).await.unwrap();
+    assert_eq!((found.events.len(), found.upto, found.more), (0, all[3], true));
+    // Bytes: one event at least.
+    let (mut seen, mut after) = (Vec::new(), 0);
+    loop {
+        let page = store.read_events(ReadEvents { bytes: 1, ..query(of, after) }).await.unwrap();
+        assert!(page.events.len() <= 1, "{page:?}");
+        seen.extend(sequences(&page.events));
+        after = page.upto;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(seen, all);
+}
+
+pub async fn what_is_kept_no_longer_is_known_to_be_missing(store: Arc<dyn Store>) {
+    let nothing = store.event_span().await.unwrap();
+    assert_eq!((nothing.oldest, nothing.newest), (1, 0));
+    let account = default_account(&*store).await.id;
+    vms(&*store, account, 1..6).await;
+    let all = sequences(&all_events(&*store).await);
+    let trim = async |batch| {
+        store.trim_history(TrimHistory { before: moment(1_000_000), bytes: 1 << 30, batch }).await.unwrap();
+        store.event_span().await.unwrap()
+    };
+    let some = trim(2).await;
+    assert_eq!((some.oldest, some.newest), (all[2], all[4]));
+    let none = trim(100).await;
+    assert_eq!((none.oldest, none.newest), (all[4] + 1, all[4]), "also where nothing is left");
+    let page = store.read_events(query(EventsOf::Account(account), 0)).await.unwrap();
+    assert_eq!((page.events.len(), page.upto, page.span), (0, all[4], none));
+}
+
+pub async fn a_record_contains_what_was_written_until_then(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    let ticket = made(&*store, own, Vec::new()).await;
+    let before = store.ticket_now(own, ticket, moment(5)).await.unwrap();
+    assert_eq!(before.ticket.status, TicketStatus::Pending);
+    store.change_ticket(change(own, ticket, claim("a", None))).await.unwrap();
+    let after = store.ticket_now(own, ticket, moment(5)).await.unwrap();
+    assert_eq!(after.ticket.status, TicketStatus::InProgress);
+    let newest = all_events(&*store).await.last().unwrap().sequence;
+    assert!(before.span.newest < after.span.newest && after.span.newest == newest);
+    for (account, id) in [(other, ticket), (own, TicketId::generate())] {
+        let refused = store.ticket_now(account, id, moment(5)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::UnknownTicket);
+    }
+}
+
+pub async fn each_commit_is_told(store: Arc<dyn Store>) {
+    let mut commits = store.commits();
+    for pid in 1..4 {
+        commits.borrow_and_update();
+        let account = default_account(&*store).await.id;
+        commits.borrow_and_update();
+        vms(&*store, account, pid..pid + 1).await;
+        assert!(commits.has_changed().unwrap(), "it is told before it is answered");
     }
 }

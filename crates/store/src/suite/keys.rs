@@ -154,4 +154,7 @@ pub async fn a_new_admin_key_takes_the_name(store: Arc<dyn Store>) {
     assert_eq!(old.key.revoked_at, None, "it stays valid until somebody revokes it");
     let refused = store.create_key(new_key(account, "admin", 3)).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::NameTaken);
+    let told = events_of(&*store, EventKind::KeyRotated).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!((&told[0].body["key"], &told[0].body["successor"]), (&json!(first), &json!(second.id)));
 }

@@ -71,6 +71,9 @@ macro_rules! store_suite {
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
+            vms::a_vm_whose_attempt_has_ended_is_not_recorded,
+            vms::the_answer_of_a_named_boot_is_kept_with_it_for_a_day,
             git::a_host_has_one_credential_of_an_account,
             git::credentials_end_with_their_account,
             tickets::a_graph_is_kept_as_it_was_made,
@@ -101,6 +104,11 @@ macro_rules! store_suite {
             audit::a_flood_of_strangers_pushes_out_nothing_but_itself,
             events::events_are_read_in_order_page_by_page,
             events::events_hold_no_secret,
+            events::a_page_holds_what_was_asked_for_and_says_where_it_ended,
+            events::a_page_ends_by_what_it_costs,
+            events::what_is_kept_no_longer_is_known_to_be_missing,
+            events::a_record_contains_what_was_written_until_then,
+            events::each_commit_is_told,
             concurrency::writers_at_once_are_all_durable,
             concurrency::one_of_many_gets_a_name,
             concurrency::a_refusal_harms_no_neighbour,
@@ -204,6 +212,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         metadata: metadata.into_iter().collect(),
         started_at: moment(i64::from(pid)),
         expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
+        ticket: None,
         boot: BootReceipt {
             source: BootSource::Cold,
             restore_ms: 100.5,
@@ -217,7 +226,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
 
 /// A boot of these VMs.
 pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
-    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()) }
+    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), work: None, answer: None }
 }
 
 /// The end of a VM.

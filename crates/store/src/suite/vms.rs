@@ -3,10 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use skep_api::{ErrorCode, VmId, swarm::EndReason};
+use skep_api::{
+    AccountId, ErrorCode, VmId,
+    swarm::{BootAnswer, EndReason},
+};
 
-use super::{all_events, boot, booted, counts, default_account, end, events_of, moment, new_key};
-use crate::{ChangeVm, EndVms, EventKind, Store, VmEnd, VmRecord};
+use super::{
+    account_named, all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
+    tickets::{change, claim, made},
+};
+use crate::{BootedFor, ChangeVm, EndVms, EventKind, Once, RecordBoots, Store, VmBooted, VmEnd, VmRecord};
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -107,4 +113,71 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let alive: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     assert_eq!(alive, [vms[3].id]);
     assert_eq!(counts(&*store).await["vm.ended"], 3);
+}
+
+/// A VM that was booted for a ticket which somebody has claimed for it.
+async fn booted_for(store: &dyn Store, pid: u32) -> (VmBooted, RecordBoots) {
+    let account = default_account(store).await.id;
+    let ticket = made(store, account, Vec::new()).await;
+    store.change_ticket(change(account, ticket, claim("booter", None))).await.unwrap();
+    let vm = VmBooted { ticket: Some(ticket), ..booted(account, pid) };
+    let key = new_key(account, &format!("of vm {pid}"), 7);
+    let work = Some(BootedFor { ticket, attempt: 1, key });
+    (vm.clone(), RecordBoots { work, ..boot(vec![vm]) })
+}
+
+pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(store: Arc<dyn Store>) {
+    let (vm, command) = booted_for(&*store, 3).await;
+    let mut news = store.ticket_news();
+    store.record_boots(command).await.unwrap();
+    assert!(matches!(news.try_recv(), Ok(crate::TicketNews::Held(open)) if Some(open.ticket) == vm.ticket));
+    let (account, id) = (vm.account, vm.ticket.unwrap());
+    let alive: Vec<VmBooted> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
+    assert_eq!(alive, std::slice::from_ref(&vm));
+    let ticket = store.ticket(account, id, moment(900)).await.unwrap();
+    assert_eq!((ticket.vm, ticket.assignee.as_deref(), ticket.attempt), (Some(vm.id), Some("booter"), 1));
+    let told = events_of(&*store, EventKind::TicketUpdated).await;
+    assert_eq!(told[0].body["changes"], json!({"vm": [null, vm.id], "version": [2, 3]}));
+    assert_eq!(ticket.version, 3);
+    let key = store.key_by_hash(hash(7)).await.unwrap().unwrap().record.key;
+    assert_eq!(key.vm, Some(vm.id));
+    // With the VM both end, and an operator's act does not count.
+    store.record_end(end(vm.id, EndReason::Deleted, 950)).await.unwrap();
+    let ticket = store.ticket(account, id, moment(960)).await.unwrap();
+    assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
+    assert!(store.key(account, key.id).await.unwrap().key.revoked_at.is_some());
+}
+
+pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>) {
+    let (vm, command) = booted_for(&*store, 3).await;
+    let (account, id) = (vm.account, vm.ticket.unwrap());
+    let release = skep_tickets::Release { attempt: None, assignee: None, retry_after: None, by_status: true };
+    store.change_ticket(change(account, id, skep_tickets::Command::Release(release))).await.unwrap();
+    store.change_ticket(change(account, id, claim("another", None))).await.unwrap();
+    let before = all_events(&*store).await.len();
+    let refused = store.record_boots(command).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Superseded);
+    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(store.key_by_hash(hash(7)).await.unwrap().is_none());
+    assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
+}
+
+pub async fn the_answer_of_a_named_boot_is_kept_with_it_for_a_day(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    let once = |body: u8| Once { path: "/api/swarm/boot", key: "first".to_owned(), body: [body; 32] };
+    let answer = BootAnswer { vms: Vec::new(), elapsed_ms: 7.5 };
+    let before = async |account, body, at| store.booted_before(account, once(body), at).await;
+    assert!(before(own, 1, moment(500)).await.unwrap().is_none());
+    let (_, mut failing) = booted_for(&*store, 9).await;
+    failing.vms.push(booted(AccountId::generate(), 10));
+    failing.answer = Some((once(1), answer.clone()));
+    store.record_boots(failing).await.unwrap_err();
+    assert!(before(own, 1, moment(500)).await.unwrap().is_none(), "nothing of what failed is kept");
+    let kept = Some((once(1), answer.clone()));
+    store.record_boots(RecordBoots { answer: kept, ..boot(vec![booted(own, 3)]) }).await.unwrap();
+    let found = before(own, 1, moment(600)).await.unwrap().unwrap();
+    assert_eq!((found.vms.len(), found.elapsed_ms), (0, 7.5));
+    assert_eq!(before(own, 2, moment(600)).await.unwrap_err().code(), ErrorCode::IdempotencyMismatch);
+    assert!(before(other, 1, moment(600)).await.unwrap().is_none());
+    assert!(before(own, 1, moment(86_400_000 + 501)).await.unwrap().is_none());
 }

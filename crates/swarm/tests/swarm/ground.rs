@@ -139,6 +139,8 @@ impl Ground {
             arrived: Instant::now(),
             started_at: jiff::Timestamp::now(),
             request_id: "boot".to_owned(),
+            work: None,
+            once: None,
         }
     }
 

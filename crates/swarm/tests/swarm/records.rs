@@ -13,21 +13,21 @@ use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, VmId,
-    swarm::EndReason,
+    swarm::{BootAnswer, EndReason},
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
 };
 use skep_store::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
     ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, GitCredential, JoinWaitlist, KeyPage,
-    KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry, NewKey,
-    NewSession, OpenAttempt, PresentedKey, PresentedSession, ReadTicketHistory, RecordBoots, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
-    Store, TicketHistoryPage, TicketNews, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord,
-    WaitingTicket, WaitlistPage, WakeTicket,
+    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan, GitCredential,
+    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist,
+    NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
+    ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage, TicketNews, TicketNow,
+    TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 #[derive(Default)]
 pub(crate) struct Records {
@@ -77,6 +77,10 @@ impl Store for Records {
             record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, end },
             first: true,
         })
+    }
+
+    async fn booted_before(&self, _: AccountId, _: Once, _: Timestamp) -> Result<Option<BootAnswer>> {
+        unreachable!()
     }
 
     async fn change_vm(&self, _: ChangeVm) -> Result<VmRecord> {
@@ -159,6 +163,18 @@ impl Store for Records {
         unreachable!()
     }
     async fn remove_git_credential(&self, _: AccountId, _: &str) -> Result<bool> {
+        unreachable!()
+    }
+    async fn read_events(&self, _: ReadEvents) -> Result<EventPage> {
+        unreachable!()
+    }
+    async fn event_span(&self) -> Result<EventSpan> {
+        unreachable!()
+    }
+    async fn ticket_now(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<TicketNow> {
+        unreachable!()
+    }
+    fn commits(&self) -> watch::Receiver<u64> {
         unreachable!()
     }
     async fn join_waitlist(&self, _: JoinWaitlist) -> Result<()> {

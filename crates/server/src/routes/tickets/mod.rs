@@ -74,7 +74,7 @@ impl IntoResponse for Versioned {
 }
 
 /// An answer that may be a repetition.
-fn answered<T: Serialize>(
+pub(super) fn answered<T: Serialize>(
     status: StatusCode,
     answered: Answered<T>,
     shown: impl FnOnce(T) -> Response,

@@ -13,16 +13,19 @@ use skep_tickets::{Assignee, Claim, Command, Edits};
 
 use crate::harness::{Skep, refused};
 
-/// A VM that lives, and a key of it.
-async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
-    let boot = BootReceipt {
+fn receipt() -> BootReceipt {
+    BootReceipt {
         source: BootSource::Cold,
         restore_ms: 1.0,
         identity_ms: 1.0,
         ready_ms: 1.0,
         reseeded: true,
         clock_step_ms: 0.0,
-    };
+    }
+}
+
+/// A VM that lives, and a key of it.
+async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
     let id = VmId::generate();
     let booted = VmBooted {
         id,
@@ -35,10 +38,17 @@ async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
         metadata: Default::default(),
         started_at: Timestamp::now(),
         expires_at: None,
-        boot,
+        ticket: None,
+        boot: receipt(),
     };
     skep.store
-        .record_boots(RecordBoots { vms: vec![booted], at: Timestamp::now(), request_id: None })
+        .record_boots(RecordBoots {
+            vms: vec![booted],
+            at: Timestamp::now(),
+            request_id: None,
+            work: None,
+            answer: None,
+        })
         .await
         .unwrap();
     let secret = KeySecret::from_random(Environment::Test, [number; 32]);

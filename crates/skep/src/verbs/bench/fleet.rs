@@ -90,6 +90,7 @@ impl Fleet {
             ttl_ms: Some(TTL_MS),
             metadata: Some(Map::from_iter([(MARK.to_owned(), Value::String(self.mark.clone()))])),
             env: None,
+            ticket: None,
         };
         let (client, under_way) = (self.client.clone(), Arc::clone(&self.under_way).read_owned().await);
         let sent = Instant::now();

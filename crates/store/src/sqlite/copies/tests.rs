@@ -10,7 +10,10 @@ use super::*;
 use crate::{
     SqliteSettings, SqliteStore, Store,
     sqlite::{inspect::inspect, migrations::KNOWN},
-    suite::{admin_key, all_events, default_account, new_key},
+    suite::{
+        admin_key, all_events, default_account, moment, new_key,
+        tickets::{change, claim, made},
+    },
 };
 
 struct Ground {
@@ -130,6 +133,41 @@ async fn a_restore_begins_a_new_epoch_and_keeps_the_old_store() {
     drop(store);
     let kept = SqliteStore::open(SqliteSettings::at(old)).await.unwrap();
     assert_eq!(keys_of(&kept).await, ["admin", "later"]);
+}
+
+#[tokio::test]
+async fn a_restore_gives_back_what_was_held_once() {
+    let ground = Ground::new().filled().await;
+    let store = ground.open().await;
+    let account = default_account(&store).await.id;
+    let held = made(&store, account, Vec::new()).await;
+    store.change_ticket(change(account, held, claim("agent-7", None))).await.unwrap();
+    let before = all_events(&store).await.last().unwrap().sequence;
+    drop(store);
+    let made = backup(&ground.database()).unwrap();
+    let Restored { epoch, .. } = ground.restore(&made.file).unwrap();
+    let store = ground.open().await;
+    let ticket = store.ticket(account, held, moment(5)).await.unwrap();
+    assert_eq!((ticket.status.as_str(), ticket.attempt, ticket.ready), ("pending", 1, true));
+    let span = store.event_span().await.unwrap();
+    assert_eq!((&span.epoch, span.began), (&epoch, before));
+    let after: Vec<_> = store.events_after(before, 100).await.unwrap();
+    let told: Vec<_> = after.iter().map(|event| (event.kind.as_str(), event.epoch.as_str())).collect();
+    assert_eq!(told, [("ticket.released", epoch.as_str()), ("ticket.ready", epoch.as_str())]);
+    let history = crate::ReadTicketHistory { account, id: held, limit: 100, after: None };
+    let attempts = store.ticket_history(history).await.unwrap().attempts;
+    assert_eq!(attempts[0].outcome.map(|outcome| outcome.as_str()), Some("released"));
+    // The next one who opens it finds it as it is by then.
+    store.change_ticket(change(account, held, claim("agent-8", None))).await.unwrap();
+    drop(store);
+    let store = ground.open().await;
+    assert_eq!(store.ticket(account, held, moment(5)).await.unwrap().status.as_str(), "in_progress");
+    assert!(problems_of(&ground).is_empty());
+}
+
+/// What the inspection says of the store.
+fn problems_of(ground: &Ground) -> Vec<String> {
+    inspect(&ground.database()).unwrap().problems
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{TicketId, VmId, swarm::EndReason};
-use skep_tickets::{Command, Decision, EndCause, EndedAttempt, Lease, State, decide};
+use skep_tickets::{Command, Decision, EndCause, EndedAttempt, Lease, Release, State, decide};
 
 use super::{
     super::{
@@ -70,6 +70,20 @@ pub(in super::super) fn of_ended_vm(
         end(connection, &call, &row, cause, &mut news)?;
     }
     Ok(news)
+}
+
+/// Gives back all that is held.
+pub(in super::super) fn release_all(connection: &Connection, at: Timestamp) -> Result<(), Fault> {
+    let sql = "SELECT id FROM tickets WHERE status = 'in_progress' ORDER BY id";
+    for id in all(connection, sql, [], |row| row.word::<TicketId>("id"))? {
+        let Some(row) = find(connection, id)? else { continue };
+        let release = Release { attempt: None, assignee: None, retry_after: None, by_status: true };
+        let decided = decide(&row.ticket, &Command::Release(release), at).map_err(Error::from)?;
+        if let Decision::Changed(steps) = decided {
+            apply(connection, &by_itself(&row, at, None), Change::of(&row, steps), &mut Vec::new())?;
+        }
+    }
+    Ok(())
 }
 
 fn end(

@@ -49,12 +49,13 @@ pub(in super::super) fn history(
 }
 
 fn shown(event: Event) -> Result<TicketEvent, Fault> {
+    let id = event.id().to_string();
     let mut body = event.body;
     let mut take = |field: &str| body.remove(field).unwrap_or(Value::Null);
     let (ticket, actor, changes, attempt) = (take("ticket"), take("actor"), take("changes"), take("attempt"));
     let wrong = |error: serde_json::Error| broken("body", error);
     Ok(TicketEvent {
-        id: format!("evt_{}_{}", event.epoch, event.sequence),
+        id,
         kind: event.kind.as_str().to_owned(),
         at: event.at,
         ticket,

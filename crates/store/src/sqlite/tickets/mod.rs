@@ -2,6 +2,7 @@
 //! written with its events, and told.
 
 mod apply;
+mod boot;
 mod change;
 mod check;
 mod claim;
@@ -19,14 +20,16 @@ use std::sync::{Mutex, PoisonError};
 use skep_api::TicketId;
 
 pub(super) use self::{
+    boot::hand_to_vm,
     change::{beat, change},
     check::counters,
     claim::claim,
-    clock::{end_attempt, of_ended_vm, open_attempts, waiting, wake},
+    clock::{end_attempt, of_ended_vm, open_attempts, release_all, waiting, wake},
     create::create,
     delete::delete,
     history::{forget, history},
     list::list,
+    once::{given, keep},
     row::{read, why},
 };
 use crate::TicketNews;

@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
 use serde::{Serialize, de::DeserializeOwned};
+use skep_api::AccountId;
 
 use super::super::{
     columns::{Columns, broken, change, json, millis, one},
@@ -24,37 +25,45 @@ pub(super) fn answer<T: Serialize + DeserializeOwned>(
     work: impl FnOnce() -> Result<T, Fault>,
 ) -> Result<Answered<T>, Fault> {
     let Some(once) = once else { return Ok(Answered { answer: work()?, replayed: false }) };
-    let oldest = call.at.checked_sub(KEPT).unwrap_or(Timestamp::MIN);
-    if let Some(answer) = before(connection, call, once, oldest)? {
+    if let Some(answer) = given(connection, call.account, once, call.at)? {
         return Ok(Answered { answer, replayed: true });
     }
     let answer = work()?;
     if worth_keeping(&answer) {
-        let sql = "INSERT OR REPLACE INTO idempotency (account, path, key, body, answer, at)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-        let account = call.account.to_string();
-        change(
-            connection,
-            sql,
-            params![account, once.path, once.key, once.body, json(&answer)?, millis(call.at)],
-        )?;
-        let sweep = "DELETE FROM idempotency WHERE rowid IN
-                     (SELECT rowid FROM idempotency WHERE at < ?1 ORDER BY at LIMIT ?2)";
-        change(connection, sweep, params![millis(oldest), SWEPT])?;
+        keep(connection, call.account, once, call.at, &answer)?;
     }
     Ok(Answered { answer, replayed: false })
 }
 
-fn before<T: DeserializeOwned>(
+/// Keeps an answer, in the transaction of its effect.
+pub(in super::super) fn keep(
     connection: &Connection,
-    call: &TicketCall,
+    account: AccountId,
     once: &Once,
-    oldest: Timestamp,
+    at: Timestamp,
+    answer: &impl Serialize,
+) -> Result<(), Fault> {
+    let sql = "INSERT OR REPLACE INTO idempotency (account, path, key, body, answer, at)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let account = account.to_string();
+    change(connection, sql, params![account, once.path, once.key, once.body, json(answer)?, millis(at)])?;
+    let sweep = "DELETE FROM idempotency WHERE rowid IN
+                 (SELECT rowid FROM idempotency WHERE at < ?1 ORDER BY at LIMIT ?2)";
+    change(connection, sweep, params![millis(oldest(at)), SWEPT])?;
+    Ok(())
+}
+
+/// The answer that was given before, if there is one.
+pub(in super::super) fn given<T: DeserializeOwned>(
+    connection: &Connection,
+    account: AccountId,
+    once: &Once,
+    at: Timestamp,
 ) -> Result<Option<T>, Fault> {
     let sql =
         "SELECT body, answer FROM idempotency WHERE account = ?1 AND path = ?2 AND key = ?3 AND at >= ?4";
-    let account = call.account.to_string();
-    let found = one(connection, sql, params![account, once.path, once.key, millis(oldest)], |row| {
+    let parameters = params![account.to_string(), once.path, once.key, millis(oldest(at))];
+    let found = one(connection, sql, parameters, |row| {
         Ok((row.plain::<Vec<u8>>("body")?, row.plain::<String>("answer")?))
     })?;
     let Some((body, answer)) = found else { return Ok(None) };
@@ -62,4 +71,8 @@ fn before<T: DeserializeOwned>(
         return Err(Error::IdempotencyMismatch { key: once.key.clone() }.into());
     }
     serde_json::from_str(&answer).map(Some).map_err(|error| broken("answer", error))
+}
+
+fn oldest(at: Timestamp) -> Timestamp {
+    at.checked_sub(KEPT).unwrap_or(Timestamp::MIN)
 }

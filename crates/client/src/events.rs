@@ -1,0 +1,136 @@
+//! `/api/events`: what happens, as it happens.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use eventsource_stream::{Event as Raw, EventStreamError, Eventsource};
+use futures_util::{Stream, StreamExt, stream};
+use http::Method;
+use skep_api::{
+    TicketId,
+    events::{EVENT_ID_HEADER, Event},
+    exec::StreamRefusal,
+};
+
+use crate::{
+    Client, Error, Result,
+    client::{refused_in_stream, segment},
+};
+
+/// The longest silence: the server sends a comment each 15 seconds.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Which events, from where on.
+#[derive(Debug, Clone, Default)]
+pub struct EventQuery {
+    /// Types and families, such as `ticket.*`; all that the key may read unless given.
+    pub types: Option<String>,
+    /// Of this ticket alone: its record first.
+    pub ticket: Option<TicketId>,
+    /// The last event that was seen; from now on unless given.
+    pub after: Option<String>,
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Followed {
+    /// What happened. Its `kind` may be `stream.gap`: then others are missing before it.
+    pub event: Event,
+    /// The same as it came, as JSON.
+    pub text: String,
+}
+
+/// Events as they happen.
+pub struct Events {
+    events: Pin<Box<dyn Stream<Item = Result<Followed>> + Send>>,
+    last_id: Option<String>,
+}
+
+impl Events {
+    /// Where to come back to: the id of the last event that came, or the place where the stream began.
+    pub fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref()
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<Followed>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = ready!(self.events.as_mut().poll_next(cx));
+        if let Some(Ok(followed)) = &next {
+            self.last_id = Some(followed.event.id.clone());
+        }
+        Poll::Ready(next)
+    }
+}
+
+impl Client {
+    /// `GET /api/events`: each event once, in order, until the connection is lost or the server ends the stream.
+    ///
+    /// # Errors
+    /// `unknown_ticket`, `scope_missing`, and those of every call; as an item of the stream `shutting_down` and
+    /// `token_expired`.
+    pub async fn follow_events(&self, query: &EventQuery) -> Result<Events> {
+        let given = [
+            ("types", query.types.clone()),
+            ("ticket", query.ticket.map(|id| id.to_string())),
+            ("after", query.after.clone()),
+        ];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(&value))).collect();
+        let request = self.request(Method::GET, &format!("api/events?{}", pairs.join("&")))?;
+        let response = self.send(request).await?;
+        let begun = response.headers().get(EVENT_ID_HEADER).and_then(|id| id.to_str().ok());
+        let last_id = begun.map(str::to_owned).or_else(|| query.after.clone());
+        let client = self.clone();
+        let events = heard(response.bytes_stream()).eventsource().map(move |event| client.followed(event));
+        Ok(Events { events: Box::pin(events), last_id })
+    }
+
+    fn followed(&self, event: std::result::Result<Raw, EventStreamError<Lost>>) -> Result<Followed> {
+        let event = event.map_err(|error| match error {
+            EventStreamError::Transport(Lost::Broken(source)) => self.unreachable(source),
+            EventStreamError::Transport(Lost::Silent) => {
+                self.silent(format!("nothing came for {} s", SILENCE.as_secs()))
+            }
+            other => self.strange(other.to_string()),
+        })?;
+        let strange = |error: serde_json::Error| Error::Strange {
+            url: format!("the stream of `{}`", event.event),
+            why: error.to_string(),
+        };
+        if event.event == "error" {
+            let StreamRefusal { error, message, code } =
+                serde_json::from_str(&event.data).map_err(strange)?;
+            return Err(refused_in_stream(code, error, message));
+        }
+        let read = serde_json::from_str(&event.data).map_err(strange)?;
+        Ok(Followed { event: read, text: event.data })
+    }
+}
+
+/// Why nothing comes any more.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("the connection broke")]
+    Broken(#[source] reqwest::Error),
+    #[error("nothing came for too long")]
+    Silent,
+}
+
+/// What comes, until it stops: a server that is gone says so by silence alone.
+fn heard<T: Send + 'static>(
+    pieces: impl Stream<Item = std::result::Result<T, reqwest::Error>> + Send + 'static,
+) -> impl Stream<Item = std::result::Result<T, Lost>> + Send {
+    stream::unfold(Some(Box::pin(pieces)), |pieces| async move {
+        let mut pieces = pieces?;
+        match tokio::time::timeout(SILENCE, pieces.next()).await {
+            Ok(piece) => Some((piece?.map_err(Lost::Broken), Some(pieces))),
+            Err(_) => Some((Err(Lost::Silent), None)),
+        }
+    })
+}

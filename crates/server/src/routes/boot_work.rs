@@ -1,0 +1,131 @@
+//! A boot that has its effect once, and one for a ticket: claimed first, booted then, and given back where there is no VM.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use skep_accounts::{KeySecret, scopes_of};
+use skep_api::{Role, TicketId, swarm::BootAnswer, tickets::Ticket};
+use skep_store::{Answered, BootedFor, ChangeTicket, NewKey, Store, TicketCall};
+use skep_swarm::{BootOrder, Swarm};
+use skep_tickets::{Assignee, Claim, Command, Edits, Release};
+
+use super::boot::OF_WORK;
+use crate::{auth::Identity, error::Refusal, extract::Call, random, tickets::Begun};
+
+/// How long a boot may take before somebody else may have the ticket. Once the VM lives, the ticket is held while it does.
+const LEASE: Duration = Duration::from_secs(300);
+
+/// Who boots, and where tickets and answers are kept.
+#[derive(Clone)]
+pub(super) struct Booter {
+    store: Arc<dyn Store>,
+    caller: Identity,
+    request_id: String,
+}
+
+impl Booter {
+    pub(super) fn new(store: Arc<dyn Store>, caller: &Identity, call: &Call) -> Self {
+        Self { store, caller: caller.clone(), request_id: call.id.as_str().to_owned() }
+    }
+
+    /// Boots, once where the order says so; a ticket is claimed first. `begun` keeps others of its name away until the end.
+    ///
+    /// # Errors
+    /// The ticket cannot be claimed; or why there is no VM: then it is given back, and that does not count.
+    pub(super) async fn boot(
+        self,
+        swarm: Swarm,
+        order: BootOrder,
+        ticket: Option<TicketId>,
+        begun: Begun,
+    ) -> Result<Answered<BootAnswer>, Refusal> {
+        // In a task of its own: a caller that goes away must not leave a claim behind that nobody works on, nor open the way
+        // for a second boot of the same name.
+        let booting = tokio::spawn(async move {
+            let _begun = begun;
+            self.boot_once(&swarm, order, ticket).await
+        });
+        booting.await.map_err(|error| Refusal::internal(format!("a boot broke off: {error}")))?
+    }
+
+    async fn boot_once(
+        &self,
+        swarm: &Swarm,
+        order: BootOrder,
+        ticket: Option<TicketId>,
+    ) -> Result<Answered<BootAnswer>, Refusal> {
+        let account = &self.caller.account;
+        if let Some(once) = order.once.clone()
+            && let Some(answer) = self.store.booted_before(account.id, once, Timestamp::now()).await?
+        {
+            return Ok(Answered { answer, replayed: true });
+        }
+        let answer = match ticket {
+            None => swarm.boot(&account.id, &account.limits, order).await?,
+            Some(ticket) => {
+                let claimed = self.claim(ticket).await?;
+                let booted = self.boot_claimed(swarm, order, &claimed).await;
+                if booted.is_err() {
+                    self.give_back(&claimed).await;
+                }
+                booted?
+            }
+        };
+        Ok(Answered { answer, replayed: false })
+    }
+
+    async fn boot_claimed(
+        &self,
+        swarm: &Swarm,
+        mut order: BootOrder,
+        claimed: &Ticket,
+    ) -> Result<BootAnswer, Refusal> {
+        let Identity { key, account, .. } = &self.caller;
+        let secret = KeySecret::from_random(key.environment, random::bytes()?);
+        let values = [secret.expose().to_owned(), claimed.id.to_string(), claimed.attempt.to_string()];
+        order.env.extend(OF_WORK.map(str::to_owned).into_iter().zip(values));
+        let key = NewKey {
+            account: account.id,
+            name: format!("{} attempt {}", claimed.id, claimed.attempt),
+            environment: key.environment,
+            role: Some(Role::Vm),
+            scopes: scopes_of(Role::Vm, &account.name),
+            // The store knows which.
+            vm: None,
+            hash: secret.hash(),
+            prefix: secret.prefix().to_owned(),
+            expires_at: None,
+            at: Timestamp::now(),
+            request_id: Some(self.request_id.clone()),
+        };
+        order.work = Some(BootedFor { ticket: claimed.id, attempt: claimed.attempt, key });
+        Ok(swarm.boot(&account.id, &account.limits, order).await?)
+    }
+
+    async fn claim(&self, ticket: TicketId) -> Result<Ticket, Refusal> {
+        let assignee = Assignee::OfKey(self.caller.key.name.clone());
+        let claim = Claim { assignee, vm: None, attempt: None, lease: Some(LEASE) };
+        Ok(self.store.change_ticket(self.change(ticket, Command::Claim(claim))).await?)
+    }
+
+    async fn give_back(&self, claimed: &Ticket) {
+        let attempt = Some(claimed.attempt);
+        let release = Release { attempt, assignee: None, retry_after: None, by_status: true };
+        let given = self.store.change_ticket(self.change(claimed.id, Command::Release(release))).await;
+        if let Err(error) = given {
+            // Its lease is short; and where it is somebody else's by now, nothing is lost.
+            tracing::warn!(ticket = %claimed.id, %error, "{} was not given back after a boot that failed: {error}", claimed.id);
+        }
+    }
+
+    fn change(&self, id: TicketId, transition: Command) -> ChangeTicket {
+        let call = TicketCall {
+            account: self.caller.account.id,
+            key: Some(self.caller.key.id),
+            vm: None,
+            at: Timestamp::now(),
+            request_id: Some(self.request_id.clone()),
+        };
+        ChangeTicket { call, id, expected: None, edits: Edits::default(), transition: Some(transition) }
+    }
+}

@@ -1,0 +1,86 @@
+//! How a stream ends: by its key, by the server, by a reader that does not read.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use reqwest::Method;
+use serde_json::json;
+use skep_api::Scope;
+use skep_server::Limits;
+use skep_store::RevokeKey;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use super::{Follower, PATIENCE, sequence};
+use crate::{
+    harness::{Options, Skep},
+    tickets::done,
+};
+
+#[tokio::test]
+async fn a_key_that_is_revoked_sees_nothing_more() {
+    let skep = Skep::start().await;
+    let (key, record) = skep.key(&[Scope::TicketsRead]).await;
+    let mut follower = Follower::of(skep.bare(Method::GET, "/api/events").bearer_auth(&key)).await;
+    let mut other = skep.follow("?types=ticket.*").await;
+    let revoke =
+        RevokeKey { account: skep.account.id, id: record.key.id, at: Timestamp::now(), request_id: None };
+    skep.store.revoke_key(revoke).await.unwrap();
+    let last = follower.next().await.unwrap();
+    assert_eq!((last.kind.as_str(), &last.data["code"]), ("error", &json!("token_expired")));
+    assert_eq!(follower.next().await, None);
+    skep.simple("a").await;
+    assert_eq!(other.next().await.unwrap().kind, "ticket.created");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_says_so_at_once() {
+    let mut skep = Skep::start().await;
+    let mut follower = skep.follow("").await;
+    skep.stop();
+    let last = follower.next().await.unwrap();
+    assert_eq!((last.kind.as_str(), &last.data["code"]), ("error", &json!("shutting_down")));
+    assert_eq!(follower.next().await, None);
+    timeout(PATIENCE, skep.serving.take().unwrap()).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_cut_off_and_comes_back() {
+    let limits = Limits { write_timeout: Duration::from_secs(2), ..Options::default().limits };
+    let skep = Skep::start_with(Options { limits, ..Options::default() }).await;
+    let begun = skep.follow("").await.last;
+    let mut idle = TcpStream::connect(skep.address).await.unwrap();
+    let head = format!(
+        "GET /api/events?types=ticket.created&after={begun} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+        skep.admin
+    );
+    idle.write_all(head.as_bytes()).await.unwrap();
+    // More than the buffers of a connection hold.
+    let description = "x".repeat(60_000);
+    let tickets: Vec<_> = (0..250).map(|_| json!({"title": "a", "description": description})).collect();
+    done(skep.call(Method::POST, "/api/tickets/batch", &json!({"tickets": tickets})), 201).await;
+    // Whoever reads gets all of it meanwhile.
+    let mut reader = skep.follow(&format!("?types=ticket.created&after={begun}")).await;
+    let all = reader.take(250).await;
+    // What is sent is read by nobody any more once the server has closed it.
+    while idle.write_all(b"x").await.is_ok() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    let (mut got, mut piece) = (Vec::new(), vec![0; 1 << 20]);
+    while let Ok(count @ 1..) = timeout(PATIENCE, idle.read(&mut piece)).await.unwrap() {
+        got.extend_from_slice(&piece[..count]);
+    }
+    let got = String::from_utf8(got).unwrap();
+    let seen = got.lines().filter_map(|line| line.strip_prefix("id: "));
+    let seen: Vec<&str> = seen.filter(|id| sequence(id) > sequence(&begun)).collect();
+    assert!(!seen.is_empty() && seen.len() < 250, "{} of 250", seen.len());
+    assert!(seen.iter().zip(&all).all(|(id, told)| *id == told.id), "in order, from the first on");
+    // The last one may be cut short; the one before is whole.
+    let place = seen[seen.len() - 2];
+    let mut again = skep.follow(&format!("?types=ticket.created&after={place}")).await;
+    let left = again.take(250 - (seen.len() - 1)).await;
+    assert_eq!(left, all[seen.len() - 1..]);
+}

@@ -1,0 +1,77 @@
+//! Places that the store does not know, or not any more.
+
+use jiff::Timestamp;
+use serde_json::json;
+use skep_store::TrimHistory;
+
+use super::sequence;
+use crate::harness::Skep;
+
+/// Forgets the oldest events.
+async fn forget(skep: &Skep, count: u32) {
+    let before = Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let trimmed =
+        skep.store.trim_history(TrimHistory { before, bytes: 1 << 30, batch: count }).await.unwrap();
+    assert_eq!(trimmed.events, u64::from(count));
+}
+
+#[tokio::test]
+async fn a_place_older_than_what_is_kept_begins_with_a_gap() {
+    let skep = Skep::start().await;
+    let begun = skep.follow("").await.last;
+    let id = skep.simple("a").await;
+    skep.boots(6).await;
+    let kept = skep.follow(&format!("?after={begun}")).await.take(8).await;
+    // All that was before, and five of these.
+    let before = sequence(&kept[5].id) - 1;
+    forget(&skep, u32::try_from(before).unwrap()).await;
+    let mut follower = skep.follow(&format!("?after={begun}")).await;
+    let gap = follower.next().await.unwrap();
+    assert_eq!(gap.kind, "stream.gap");
+    assert_eq!((&gap.data["reason"], &gap.data["from"]), (&json!("expired"), &json!(begun)));
+    assert_eq!((sequence(&gap.id), &gap.data["id"]), (before, &json!(gap.id)));
+    assert_eq!(follower.take(3).await, kept[5..], "it goes on with the oldest");
+    // The place of the gap is a good one, and so is the last one that is missing.
+    for place in [&gap.id, &kept[4].id] {
+        assert_eq!(skep.follow(&format!("?after={place}")).await.take(3).await, kept[5..]);
+    }
+    // Who follows a ticket gets its record in place of what is missing.
+    let mut follower = skep.follow(&format!("?ticket={id}&after={begun}")).await;
+    let told = follower.take(2).await;
+    assert_eq!((told[0].kind.as_str(), told[1].kind.as_str()), ("stream.gap", "ticket.current"));
+    assert_eq!(told[1].data["ticket"]["id"], json!(id));
+    skep.changed(&id, json!({"status": "in_progress"})).await;
+    assert_eq!(follower.next().await.unwrap().kind, "ticket.claimed");
+}
+
+#[tokio::test]
+async fn a_place_of_another_life_of_the_store_begins_with_a_gap() {
+    let skep = Skep::start().await;
+    let begun = skep.follow("").await.last;
+    skep.boots(2).await;
+    let epoch = begun.split('_').nth(1).unwrap().to_owned();
+    for foreign in [begun.replace(&epoch, "0123456789abcdef"), format!("evt_{epoch}_100000")] {
+        let mut follower = skep.follow(&format!("?types=vm.*&after={foreign}")).await;
+        let told = follower.take(3).await;
+        assert_eq!((told[0].kind.as_str(), &told[0].data["reason"]), ("stream.gap", &json!("restored")));
+        assert_eq!(told[0].data["from"], json!(foreign));
+        assert!(told[1..].iter().all(|one| one.kind == "vm.booted" && one.id.contains(&epoch)), "{told:?}");
+        skep.boots(1).await;
+        skep.store
+            .end_vms(skep_store::EndVms {
+                vms: skep
+                    .store
+                    .alive_vms()
+                    .await
+                    .unwrap()
+                    .iter()
+                    .skip(2)
+                    .map(|record| record.vm.id)
+                    .collect(),
+                reason: skep_api::swarm::EndReason::Deleted,
+                at: Timestamp::now(),
+            })
+            .await
+            .unwrap();
+    }
+}

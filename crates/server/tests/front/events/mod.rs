@@ -1,0 +1,232 @@
+//! The stream of events through the front door.
+
+mod ends;
+mod gaps;
+mod many;
+mod wanted;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use skep_accounts::KeySecret;
+use skep_api::{
+    Environment, Scope, VmId,
+    swarm::{BootReceipt, BootSource},
+};
+use skep_store::{NewKey, RecordBoots, RevokeKey, SqliteSettings, SqliteStore, Store, VmBooted};
+use tokio::time::timeout;
+
+use crate::harness::Skep;
+
+/// What is told comes by then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One event of a stream.
+#[derive(Debug, Clone, PartialEq)]
+struct Told {
+    id: String,
+    kind: String,
+    data: Value,
+}
+
+/// One who follows.
+struct Follower {
+    answer: Response,
+    buffer: String,
+    /// The place to come back to, and comments that came.
+    last: String,
+    comments: usize,
+}
+
+impl Follower {
+    async fn of(request: RequestBuilder) -> Self {
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let last = answer.headers()["skep-event-id"].to_str().unwrap().to_owned();
+        Self { answer, buffer: String::new(), last, comments: 0 }
+    }
+
+    /// The next event; `None` where the stream ended.
+    async fn next(&mut self) -> Option<Told> {
+        timeout(PATIENCE, self.read()).await.unwrap()
+    }
+
+    async fn read(&mut self) -> Option<Told> {
+        loop {
+            let Some(end) = self.buffer.find("\n\n") else {
+                let chunk = self.answer.chunk().await.ok().flatten()?;
+                self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
+                continue;
+            };
+            let block: String = self.buffer.drain(..end + 2).collect();
+            let field = |name: &str| {
+                let value = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+                value.map(str::to_owned)
+            };
+            if let Some(id) = field("id") {
+                self.last = id;
+            }
+            let Some(data) = field("data") else {
+                assert!(block.starts_with(": "), "{block:?}");
+                self.comments += 1;
+                continue;
+            };
+            let data: Value = serde_json::from_str(&data).unwrap();
+            let (id, kind) = (field("id").unwrap_or_default(), field("event").unwrap());
+            return Some(Told { id, kind, data });
+        }
+    }
+
+    /// So many events.
+    async fn take(&mut self, count: usize) -> Vec<Told> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            let next = self.next().await;
+            all.push(next.unwrap_or_else(|| panic!("the stream ended after {all:?}")));
+        }
+        all
+    }
+}
+
+/// The number in an id.
+fn sequence(id: &str) -> u64 {
+    id.rsplit_once('_').unwrap().1.parse().unwrap()
+}
+
+fn kinds(told: &[Told]) -> Vec<&str> {
+    told.iter().map(|one| one.kind.as_str()).collect()
+}
+
+impl Skep {
+    /// Follows with the admin key.
+    async fn follow(&self, query: &str) -> Follower {
+        Follower::of(self.request(Method::GET, &format!("/api/events{query}"))).await
+    }
+
+    /// VMs that are booted: rows, for what is asked is what is told of them.
+    async fn boots(&self, count: u32) {
+        let boot = BootReceipt {
+            source: BootSource::Cold,
+            restore_ms: 1.0,
+            identity_ms: 1.0,
+            ready_ms: 1.0,
+            reseeded: true,
+            clock_step_ms: 0.0,
+        };
+        let vm = |pid| VmBooted {
+            id: VmId::generate(),
+            account: self.account.id,
+            pid,
+            ip: "10.77.0.2".to_owned(),
+            template: "base".to_owned(),
+            vcpus: 1,
+            memory_mb: 128,
+            metadata: Default::default(),
+            started_at: Timestamp::now(),
+            expires_at: None,
+            ticket: None,
+            boot,
+        };
+        let vms = (1..=count).map(vm).collect();
+        let command = RecordBoots {
+            vms,
+            at: Timestamp::now(),
+            request_id: Some("boot-1".to_owned()),
+            work: None,
+            answer: None,
+        };
+        self.store.record_boots(command).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_happens_is_told_once_in_order() {
+    let skep = Skep::start().await;
+    let mut follower = skep.follow("").await;
+    let begun = follower.last.clone();
+    let id = skep.simple("a").await;
+    skep.changed(&id, json!({"status": "in_progress", "assignee": "agent-7"})).await;
+    skep.boots(1).await;
+    let (_, record) = skep.key(&[Scope::TicketsRead]).await;
+    let revoke =
+        RevokeKey { account: skep.account.id, id: record.key.id, at: Timestamp::now(), request_id: None };
+    skep.store.revoke_key(revoke).await.unwrap();
+    let all = follower.take(6).await;
+    let expected =
+        ["ticket.created", "ticket.ready", "ticket.claimed", "vm.booted", "key.created", "key.revoked"];
+    assert_eq!(kinds(&all), expected);
+    assert!(all.windows(2).all(|pair| sequence(&pair[0].id) < sequence(&pair[1].id)), "{all:?}");
+    for told in &all {
+        assert_eq!((&told.data["id"], &told.data["type"]), (&json!(told.id), &json!(told.kind)));
+        assert!(told.data["at"].as_str().unwrap().ends_with('Z'), "{told:?}");
+    }
+    // As the history and the types say.
+    let history = skep.read(&format!("/api/tickets/{id}/history")).await;
+    let of_ticket: Vec<&Value> = all[..3].iter().map(|told| &told.data).collect();
+    assert_eq!(of_ticket, history["events"].as_array().unwrap().iter().collect::<Vec<_>>());
+    let read = |told: &Told| told.data.to_string();
+    serde_json::from_str::<skep_api::tickets::TicketEvent>(&read(&all[0])).unwrap();
+    let vm: skep_api::events::VmEvent = serde_json::from_str(&read(&all[3])).unwrap();
+    assert_eq!((vm.pid, vm.request_id.as_deref()), (1, Some("boot-1")));
+    let key: skep_api::events::KeyEvent = serde_json::from_str(&read(&all[4])).unwrap();
+    assert_eq!((key.key, key.request_id), (record.key.id, None));
+
+    // From every place the same goes on, by the parameter and by the header.
+    let places: Vec<&String> = std::iter::once(&begun).chain(all.iter().map(|told| &told.id)).collect();
+    for (seen, place) in places[..6].iter().enumerate() {
+        let mut again = skep.follow(&format!("?after={place}")).await;
+        assert_eq!(again.take(6 - seen).await, all[seen..]);
+        // The header is newer than the address that a browser comes back to.
+        let request = skep.request(Method::GET, &format!("/api/events?after={begun}"));
+        let mut again = Follower::of(request.header("last-event-id", *place)).await;
+        assert_eq!(again.take(6 - seen).await, all[seen..]);
+    }
+}
+
+#[tokio::test]
+async fn a_silent_stream_has_comments_that_name_its_place() {
+    let skep = Skep::start().await;
+    let mut follower = skep.follow("?types=vm.*").await;
+    let begun = follower.last.clone();
+    skep.simple("not asked for").await;
+    // Each 15 s.
+    let comments = timeout(PATIENCE, async {
+        while follower.comments < 2 {
+            let chunk = follower.answer.chunk().await.unwrap().unwrap();
+            follower.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
+            follower.comments = follower.buffer.matches(": here\n").count();
+        }
+    });
+    comments.await.unwrap();
+    let place = follower.buffer.trim_end().rsplit_once("id: ").unwrap().1.to_owned();
+    assert!(sequence(&place) > sequence(&begun), "what was passed over is not looked at again: {place}");
+    skep.boots(1).await;
+    assert_eq!(skep.follow(&format!("?after={place}")).await.next().await.unwrap().kind, "vm.booted");
+}
+
+#[tokio::test]
+async fn what_another_process_writes_is_told_too() {
+    let skep = Skep::start().await;
+    let mut follower = skep.follow("?types=key.*").await;
+    let settings = SqliteSettings::at(skep.data.path().join("skep.db"));
+    let elsewhere = SqliteStore::open(settings).await.unwrap();
+    let secret = KeySecret::from_random(Environment::Test, [9; 32]);
+    let key = NewKey {
+        account: skep.account.id,
+        name: "by command".to_owned(),
+        environment: Environment::Test,
+        role: None,
+        scopes: vec![Scope::FilesRead],
+        vm: None,
+        hash: secret.hash(),
+        prefix: secret.prefix().to_owned(),
+        expires_at: None,
+        at: Timestamp::now(),
+        request_id: None,
+    };
+    elsewhere.create_key(key).await.unwrap();
+    assert_eq!(follower.next().await.unwrap().data["name"], "by command");
+}

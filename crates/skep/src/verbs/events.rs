@@ -1,0 +1,179 @@
+//! `skep events`.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use futures_util::StreamExt;
+use serde_json::Value;
+use skep_api::{ErrorCode, TicketId, events::GAP};
+use skep_client::{Client, Error, EventQuery, Followed};
+use tokio::time::sleep;
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
+
+/// How long to wait before the server is asked again: first, and at the most.
+const AGAIN: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_secs(15);
+
+/// Follow what happens: to tickets, VMs and keys. A connection that is lost is made again, and nothing is missing then.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Events {
+    /// Only these types, with commas between: ticket.completed, or a family: ticket.* [default: all that the key may read].
+    #[arg(long, value_name = "TYPES")]
+    types: Option<String>,
+    /// Only this ticket; its record comes first.
+    #[arg(long, value_name = "ID")]
+    ticket: Option<TicketId>,
+    /// Go on behind this event, by its id [default: begin now].
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    /// End after so many events.
+    #[arg(short = 'n', long, value_name = "NUMBER")]
+    count: Option<u64>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut query = EventQuery { types: verb.types, ticket: verb.ticket, after: verb.after };
+    let mut printer = Printer { json: verb.connection.json, left: verb.count };
+    // What is wrong with the request itself is said, not tried again.
+    let mut events = client.follow_events(&query).await?;
+    loop {
+        let lost = loop {
+            match events.next().await {
+                Some(Ok(followed)) => {
+                    if !printer.print(&followed)? {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                }
+                Some(Err(error)) => break Some(error),
+                None => break None,
+            }
+        };
+        if let Some(error) = lost.filter(|error| !is_passing(error)) {
+            return Err(error.into());
+        }
+        query.after = events.last_id().map(str::to_owned);
+        events = come_back(&client, &query).await?;
+    }
+}
+
+/// Follows again, as soon as there is a server.
+async fn come_back(client: &Client, query: &EventQuery) -> anyhow::Result<skep_client::Events> {
+    let mut rest = AGAIN;
+    loop {
+        match client.follow_events(query).await {
+            Err(error) if is_passing(&error) => {
+                if rest == AGAIN {
+                    output::say(&format!("skep: {error}; tried again until it is there"));
+                }
+                sleep(rest).await;
+                rest = (rest * 2).min(LONGEST_REST);
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Whether it may be over soon.
+pub(super) fn is_passing(error: &Error) -> bool {
+    match error {
+        Error::Unreachable { .. } => true,
+        Error::Refused { status, code, .. } => {
+            let passing = [ErrorCode::ShuttingDown, ErrorCode::StoreUnavailable, ErrorCode::RateLimited];
+            matches!(status, 429 | 502..=504) || code.is_some_and(|code| passing.contains(&code))
+        }
+        Error::Url { .. } | Error::Key | Error::Roots | Error::Strange { .. } => false,
+    }
+}
+
+struct Printer {
+    json: bool,
+    left: Option<u64>,
+}
+
+impl Printer {
+    /// Prints an event; tells whether another one is wanted.
+    fn print(&mut self, followed: &Followed) -> anyhow::Result<bool> {
+        if self.json {
+            output::line(&followed.text)?;
+        } else {
+            output::line(&line(followed))?;
+            if followed.event.kind == GAP {
+                output::say("skep: events are missing here; look at what you keep of them again");
+            }
+        }
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(1);
+        }
+        Ok(self.left != Some(0) && !output::is_unread())
+    }
+}
+
+/// An event in one line: when, what, about whom.
+fn line(followed: &Followed) -> String {
+    let event = &followed.event;
+    let body = &event.body;
+    let subject = match body.get("ticket") {
+        Some(Value::Object(record)) => record.get("id"),
+        Some(id) => Some(id),
+        None => body.get("vm").filter(|vm| event.kind.starts_with("vm.") && !vm.is_null()),
+    };
+    let mut words = vec![format!("{:.3}", event.at), format!("{:<21}", event.kind)];
+    words.extend(subject.or_else(|| body.get("key")).map(text));
+    let record = body.get("ticket").and_then(Value::as_object);
+    let actor = body.get("actor").and_then(|actor| actor.get("assignee"));
+    let named = [
+        ("title", record.and_then(|record| record.get("title"))),
+        ("assignee", actor),
+        ("attempt", body.get("attempt").filter(|attempt| attempt.as_u64() > Some(0))),
+        ("pid", body.get("pid")),
+        ("name", body.get("name")),
+        ("reason", body.get("reason")),
+    ];
+    let named =
+        named.into_iter().filter_map(|(name, value)| Some((name, value.filter(|one| !one.is_null())?)));
+    words.extend(named.map(|(name, value)| format!("{name}={}", text(value))));
+    words.join("  ")
+}
+
+/// A text without what controls a terminal; other values as JSON.
+fn text(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line() {
+        for (json, expected) in [
+            (
+                r#"{"id": "evt_a_1", "type": "ticket.claimed", "at": "2027-01-01T00:00:00Z", "request_id": null,
+                    "ticket": "tkt_1", "actor": {"assignee": "a\nb"}, "attempt": 2}"#,
+                "2027-01-01T00:00:00.000Z  ticket.claimed         tkt_1  assignee=a b  attempt=2",
+            ),
+            (
+                r#"{"id": "evt_a_1", "type": "ticket.created", "at": "2027-01-01T00:00:00Z", "attempt": 0,
+                    "ticket": {"id": "tkt_1", "title": "Port it"}, "actor": {"assignee": null}}"#,
+                "2027-01-01T00:00:00.000Z  ticket.created         tkt_1  title=Port it",
+            ),
+            (
+                r#"{"id": "evt_a_1", "type": "key.revoked", "at": "2027-01-01T00:00:00Z", "key": "key_1", "vm": null,
+                    "name": "ci"}"#,
+                "2027-01-01T00:00:00.000Z  key.revoked            key_1  name=ci",
+            ),
+        ] {
+            let event = serde_json::from_str(json).unwrap();
+            assert_eq!(line(&Followed { event, text: String::new() }), expected);
+        }
+    }
+}

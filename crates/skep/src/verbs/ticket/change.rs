@@ -1,0 +1,289 @@
+//! `skep ticket create`, `claim`, `heartbeat`, `done`, `fail`, `release` and `retry`.
+
+use std::{
+    io::{self, Read},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::Value;
+use skep_api::{
+    Patch, TicketId,
+    tickets::{
+        ChangeTicket, ClaimTickets, CreateTicket, Heartbeat as Beat, Object, Priorities, Priority,
+        Ticket as Record, TicketStatus,
+    },
+};
+use skep_client::Answered;
+
+use super::show::{printable, state, table};
+use crate::{
+    connection::Connection,
+    output,
+    verbs::boot::{milliseconds, variables},
+};
+
+/// Create a ticket, and print its id.
+#[derive(Debug, Args)]
+pub(super) struct Create {
+    /// What it is about, in a line.
+    title: String,
+    /// What is to be done; - reads it from standard input.
+    #[arg(short, long, value_name = "TEXT")]
+    description: Option<String>,
+    /// critical, high, medium or low [default: medium].
+    #[arg(short, long)]
+    priority: Option<Priority>,
+    /// A ticket that must be completed before; may be given several times.
+    #[arg(long = "after", value_name = "ID")]
+    dependencies: Vec<TicketId>,
+    /// Written on its record; may be given several times.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
+    /// Attempts that may end by themselves before it fails [default: 5].
+    #[arg(long, value_name = "NUMBER")]
+    max_attempts: Option<u32>,
+    /// The longest that one attempt may take; `s`, `m`, `h` and `d` may follow the number [default: 24h].
+    #[arg(long, value_name = "TIME")]
+    max_runtime: Option<String>,
+    /// When it may be claimed at the earliest, such as 2027-01-01T00:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    not_before: Option<Timestamp>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
+    let metadata = variables(&verb.metadata)?;
+    let metadata: Object = metadata.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+    let request = CreateTicket {
+        title: verb.title,
+        description: verb.description.map(or_stdin).transpose()?,
+        priority: verb.priority,
+        dependencies: (!verb.dependencies.is_empty()).then_some(verb.dependencies),
+        metadata: (!metadata.is_empty()).then_some(metadata),
+        max_attempts: verb.max_attempts,
+        max_runtime_ms: verb.max_runtime.as_deref().map(milliseconds).transpose()?,
+        not_before: verb.not_before,
+    };
+    let made = verb.connection.client()?.create_ticket(&request).await?;
+    if verb.connection.json {
+        output::json(&made.text)?;
+    } else {
+        output::line(&made.id.to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Claim a ticket, or whatever is ready: most urgent first, then oldest first.
+#[derive(Debug, Args)]
+pub(super) struct Claim {
+    /// The ticket; whatever is ready unless given.
+    id: Option<TicketId>,
+    /// For whom [default: the key's name].
+    #[arg(long, value_name = "NAME")]
+    assignee: Option<String>,
+    /// How long it is held without a heartbeat; `s`, `m` and `h` may follow the number [default: 1h].
+    #[arg(long, value_name = "TIME")]
+    lease: Option<String>,
+    /// How many tickets at most, 1 to 100.
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "id")]
+    count: Option<u32>,
+    /// Only tickets of this priority; may be given several times.
+    #[arg(short, long, conflicts_with = "id")]
+    priority: Vec<Priority>,
+    /// How long to wait where nothing is ready, at most 60s.
+    #[arg(long, value_name = "TIME", conflicts_with = "id")]
+    wait: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let lease_ms = verb.lease.as_deref().map(milliseconds).transpose()?;
+    if let Some(id) = verb.id {
+        let assignee = verb.assignee.map_or(Patch::Absent, Patch::Value);
+        let status = Some(TicketStatus::InProgress);
+        let change = ChangeTicket { status, assignee, lease_ms, ..ChangeTicket::default() };
+        return changed(&client.change_ticket(id, &change).await?, verb.connection.json);
+    }
+    let request = ClaimTickets {
+        assignee: verb.assignee,
+        count: verb.count,
+        lease_ms,
+        priority: (!verb.priority.is_empty()).then_some(Priorities::Any(verb.priority)),
+        wait_ms: verb.wait.as_deref().map(milliseconds).transpose()?,
+    };
+    let claimed = output::waiting("waiting for work", client.claim_tickets(&request)).await?;
+    if verb.connection.json {
+        output::json(&claimed.text)?;
+    } else if claimed.tickets.is_empty() {
+        output::say("nothing is ready");
+    } else {
+        table(&claimed.tickets)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Which ticket, and whose it is.
+#[derive(Debug, Args)]
+struct Held {
+    /// The ticket.
+    id: TicketId,
+    /// The attempt that you work on: refused where it is not the current one.
+    #[arg(long, value_name = "NUMBER")]
+    attempt: Option<u32>,
+    /// Who you are: refused where somebody else holds it.
+    #[arg(long, value_name = "NAME")]
+    assignee: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Held {
+    fn change(&self, status: TicketStatus) -> ChangeTicket {
+        let assignee = self.assignee.clone().map_or(Patch::Absent, Patch::Value);
+        ChangeTicket { status: Some(status), assignee, attempt: self.attempt, ..ChangeTicket::default() }
+    }
+
+    async fn send(&self, change: &ChangeTicket) -> anyhow::Result<ExitCode> {
+        let client = self.connection.client()?;
+        changed(&client.change_ticket(self.id, change).await?, self.connection.json)
+    }
+}
+
+/// Renew the lease of a ticket that is held. Refused where it is lost: stop working then.
+#[derive(Debug, Args)]
+pub(super) struct Heartbeat {
+    #[command(flatten)]
+    held: Held,
+    /// How long it is held from now on [default: as long as before].
+    #[arg(long, value_name = "TIME")]
+    lease: Option<String>,
+    /// What is done just now.
+    #[arg(long, value_name = "TEXT")]
+    progress: Option<String>,
+}
+
+pub(super) async fn heartbeat(verb: Heartbeat) -> anyhow::Result<ExitCode> {
+    let Held { id, attempt, assignee, connection } = verb.held;
+    let lease_ms = verb.lease.as_deref().map(milliseconds).transpose()?;
+    let request = Beat { attempt, assignee, lease_ms, progress: verb.progress };
+    let beat = connection.client()?.beat_ticket(id, &request).await?;
+    if connection.json {
+        output::json(&beat.text)?;
+    } else {
+        output::line(&format!("attempt {} holds until {:.0}", beat.attempt, beat.lease_expires_at))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Say what came of a ticket.
+#[derive(Debug, Args)]
+pub(super) struct Finish {
+    #[command(flatten)]
+    held: Held,
+    /// What came out of it: an object of JSON, or a text, which becomes {"output": TEXT}; - reads it from standard input.
+    #[arg(short, long, value_name = "RESULT")]
+    result: Option<String>,
+}
+
+pub(super) async fn finish(verb: Finish, status: TicketStatus) -> anyhow::Result<ExitCode> {
+    let result = verb.result.map(or_stdin).transpose()?.map(|text| result_of(&text));
+    let result = result.map_or(Patch::Absent, Patch::Value);
+    let change = ChangeTicket { result, ..verb.held.change(status) };
+    verb.held.send(&change).await
+}
+
+/// Give back a ticket that is held; it does not count as a failed attempt.
+#[derive(Debug, Args)]
+pub(super) struct Release {
+    #[command(flatten)]
+    held: Held,
+    /// How long nobody may claim it.
+    #[arg(long, value_name = "TIME")]
+    retry_after: Option<String>,
+}
+
+pub(super) async fn release(verb: Release) -> anyhow::Result<ExitCode> {
+    let retry_after_ms = verb.retry_after.as_deref().map(milliseconds).transpose()?;
+    let change = ChangeTicket { retry_after_ms, ..verb.held.change(TicketStatus::Pending) };
+    verb.held.send(&change).await
+}
+
+/// Try a ticket again that failed.
+#[derive(Debug, Args)]
+pub(super) struct Retry {
+    /// The ticket.
+    id: TicketId,
+    /// How long nobody may claim it.
+    #[arg(long, value_name = "TIME")]
+    retry_after: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn retry(verb: Retry) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let found = client.ticket(verb.id).await?;
+    if found.status != TicketStatus::Failed {
+        let status = found.status;
+        bail!(
+            "{} is {status}: only what failed is tried again; `skep ticket release` gives back what is held",
+            found.id
+        );
+    }
+    let change = ChangeTicket {
+        status: Some(TicketStatus::Pending),
+        // Whoever tried it again and claimed it meanwhile keeps it.
+        attempt: Some(found.attempt),
+        retry_after_ms: verb.retry_after.as_deref().map(milliseconds).transpose()?,
+        ..ChangeTicket::default()
+    };
+    changed(&client.change_ticket(verb.id, &change).await?, verb.connection.json)
+}
+
+/// Shows what became of a ticket.
+fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        output::json(&ticket.text)?;
+    } else {
+        let attempt =
+            if ticket.attempt > 0 { format!(", attempt {}", ticket.attempt) } else { String::new() };
+        output::line(&format!("{} {}{attempt}: {}", ticket.id, state(ticket), printable(&ticket.title)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An object as it is; any other text as what was put out.
+pub(super) fn result_of(text: &str) -> Object {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => object,
+        _ => Object::from_iter([("output".to_owned(), Value::from(text.trim_end_matches('\n')))]),
+    }
+}
+
+fn or_stdin(text: String) -> anyhow::Result<String> {
+    if text != "-" {
+        return Ok(text);
+    }
+    let mut read = String::new();
+    io::stdin().read_to_string(&mut read).context("the input is not UTF-8 text, or cannot be read")?;
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_an_object() {
+        assert_eq!(Value::from(result_of(r#"{"a": 1}"#)).to_string(), r#"{"a":1}"#);
+        assert_eq!(Value::from(result_of("[1]")).to_string(), r#"{"output":"[1]"}"#);
+        assert_eq!(Value::from(result_of("done\n")).to_string(), r#"{"output":"done"}"#);
+        assert_eq!(Value::from(result_of("")).to_string(), r#"{"output":""}"#);
+    }
+}

@@ -1,0 +1,65 @@
+//! `skep ticket`: work, by command. A file for each sort of verb.
+
+mod change;
+mod graph;
+mod show;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::connection::EXIT_CODES;
+
+/// Create tickets, claim them, and say what came of them.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Ticket {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Create a ticket.
+    Create(change::Create),
+    /// List tickets.
+    List(show::List),
+    /// Show a ticket.
+    Show(show::Show),
+    /// Claim a ticket, or whatever is ready.
+    Claim(change::Claim),
+    /// Renew the lease of a ticket that is held.
+    Heartbeat(change::Heartbeat),
+    /// Complete a ticket.
+    Done(change::Finish),
+    /// Fail a ticket.
+    Fail(change::Finish),
+    /// Give back a ticket that is held.
+    Release(change::Release),
+    /// Try a ticket again that failed.
+    Retry(change::Retry),
+    /// Show what a ticket waits for, and what these wait for.
+    Graph(graph::Graph),
+    /// Say why a ticket waits, and whose act would free it.
+    Why(show::Why),
+    /// Run a command for each ticket that is ready, one after the other.
+    Work(work::Work),
+}
+
+pub(crate) async fn run(verb: Ticket) -> anyhow::Result<ExitCode> {
+    match verb.verb {
+        Verb::Create(verb) => change::create(verb).await,
+        Verb::List(verb) => show::list(verb).await,
+        Verb::Show(verb) => show::show(verb).await,
+        Verb::Claim(verb) => change::claim(verb).await,
+        Verb::Heartbeat(verb) => change::heartbeat(verb).await,
+        Verb::Done(verb) => change::finish(verb, skep_api::tickets::TicketStatus::Completed).await,
+        Verb::Fail(verb) => change::finish(verb, skep_api::tickets::TicketStatus::Failed).await,
+        Verb::Release(verb) => change::release(verb).await,
+        Verb::Retry(verb) => change::retry(verb).await,
+        Verb::Graph(verb) => graph::run(verb).await,
+        Verb::Why(verb) => show::why(verb).await,
+        Verb::Work(verb) => work::run(verb).await,
+    }
+}

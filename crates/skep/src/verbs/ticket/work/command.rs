@@ -1,0 +1,153 @@
+//! The command of one ticket: a group of processes of its own, so that all of them end.
+
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus, process::Stdio, time::Duration};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use skep_api::tickets::{Object, Ticket};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{Child, Command},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::output::Kept;
+
+/// How long a command may take to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long what it printed last may take to arrive: a child of it may hold the pipe for ever.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// A command that runs.
+pub(super) struct Running {
+    child: Child,
+    group: Option<Pid>,
+    stdout: JoinHandle<()>,
+    stderr: JoinHandle<()>,
+    kept: [Kept; 2],
+}
+
+/// How a command ended, and what it printed.
+pub(super) struct Ended {
+    status: ExitStatus,
+    stdout: Kept,
+    stderr: Kept,
+}
+
+impl Running {
+    /// Starts it, with the ticket in its environment and on its input.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub(super) fn start(words: &[String], ticket: &Ticket, assignee: &str) -> anyhow::Result<Self> {
+        let mut command = match words {
+            [line] => {
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", line]);
+                shell
+            }
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                command
+            }
+            [] => anyhow::bail!("there is no command"),
+        };
+        command
+            .env("SKEP_TICKET_ID", ticket.id.to_string())
+            .env("SKEP_TICKET_ATTEMPT", ticket.attempt.to_string())
+            .env("SKEP_TICKET_ASSIGNEE", assignee)
+            .env("SKEP_TICKET_TITLE", ticket.title.replace('\0', " "))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        let started = command.spawn();
+        let mut child = started.with_context(|| format!("`{}` could not be started", words.join(" ")))?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(mut input) = child.stdin.take() {
+            let record = serde_json::to_vec(ticket)?;
+            // It may read nothing at all.
+            tokio::spawn(async move { _ = input.write_all(&record).await });
+        }
+        let kept = [Kept::default(), Kept::default()];
+        let stdout = tokio::spawn(keep(child.stdout.take(), kept[0].clone(), None));
+        let stderr = tokio::spawn(keep(child.stderr.take(), kept[1].clone(), Some(tokio::io::stderr())));
+        Ok(Self { child, group, stdout, stderr, kept })
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub(super) async fn ended(&mut self) -> anyhow::Result<Ended> {
+        let status = self.child.wait().await.context("the command cannot be waited for")?;
+        let _ = timeout(LAST_WORDS, async {
+            let _ = (&mut self.stdout).await;
+            let _ = (&mut self.stderr).await;
+        })
+        .await;
+        let [stdout, stderr] = self.kept.clone();
+        Ok(Ended { status, stdout, stderr })
+    }
+
+    /// Ends it, and all that it started.
+    pub(super) async fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        if timeout(GRACE, self.child.wait()).await.is_err() {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait().await;
+        }
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // A group that has ended already is as it shall be.
+        let _ = self.group.map(|group| kill_process_group(group, signal));
+    }
+}
+
+/// Keeps what comes, and passes it on.
+async fn keep(from: Option<impl AsyncRead + Unpin>, kept: Kept, mut to: Option<tokio::io::Stderr>) {
+    let Some(mut from) = from else { return };
+    let mut piece = vec![0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut piece).await {
+        kept.push(&piece[..count]);
+        if let Some(to) = &mut to {
+            let _ = to.write_all(&piece[..count]).await;
+            let _ = to.flush().await;
+        }
+    }
+}
+
+impl Ended {
+    pub(super) fn is_success(&self) -> bool {
+        self.status.success()
+    }
+
+    /// What stands on the ticket.
+    pub(super) fn result(&self) -> Object {
+        let (output, truncated) = self.stdout.text();
+        if self.is_success() {
+            if let Some(Value::Object(object)) =
+                self.stdout.whole().and_then(|all| serde_json::from_slice(&all).ok())
+            {
+                return object;
+            }
+            let mut result = Object::from_iter([("output".to_owned(), json!(output))]);
+            result.extend(truncated.then(|| ("truncated".to_owned(), json!(true))));
+            return result;
+        }
+        let (stderr, more) = self.stderr.text();
+        Object::from_iter([
+            ("exit_code".to_owned(), json!(self.status.code())),
+            ("signal".to_owned(), json!(self.status.signal())),
+            ("output".to_owned(), json!(output)),
+            ("stderr".to_owned(), json!(stderr)),
+            ("truncated".to_owned(), json!(truncated || more)),
+        ])
+    }
+}

@@ -1,0 +1,306 @@
+//! `skep ticket work`: the loop that claims, beats, runs and finishes.
+//!
+//! ```text
+//! claim (waits for work) ──► command ──┬─ exit 0: completed, its output as result
+//!    ▲                        beats    ├─ another exit: failed with it
+//!    │                                 ├─ a beat is refused: the command is ended, the ticket is somebody else's
+//!    └─────────────────────────────────┴─ a signal: the command is ended, the ticket given back, and that was all
+//! ```
+
+mod command;
+mod output;
+
+use std::{future::Future, process::ExitCode, time::Duration};
+
+use clap::Args;
+use skep_api::{
+    ErrorKind, Patch, TicketId,
+    tickets::{ChangeTicket, ClaimTickets, Heartbeat, Priorities, Priority, Ticket, TicketStatus},
+};
+use skep_client::{Answered, Client, Error, TicketQuery};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use self::command::{Ended, Running};
+use super::show::printable;
+use crate::{
+    connection::Connection,
+    output as out, random,
+    signals::Signals,
+    verbs::{boot::milliseconds, events::is_passing},
+};
+
+/// How long one call waits for work.
+const WAIT_MS: u64 = 30_000;
+/// Beats in the time of a lease.
+const BEATS: u64 = 3;
+/// The shortest and the longest rest before a call is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_secs(15);
+/// How long a server may take to end a claim whose caller went away.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long giving back a ticket may take where somebody waits for the end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+const AFTER_HELP: &str = "The command gets the ticket's record as JSON on standard input, and SKEP_TICKET_ID, \
+SKEP_TICKET_ATTEMPT, SKEP_TICKET_ASSIGNEE and SKEP_TICKET_TITLE. Where it exits with 0, its output becomes the ticket's \
+result: an object of JSON as it is, any other text as {\"output\": TEXT}. Where it exits otherwise, the ticket fails with \
+{\"exit_code\", \"signal\", \"output\", \"stderr\"}. SIGTERM and Ctrl-C end the command and give the ticket back.
+
+A single word is taken as a line for the shell: skep ticket work 'jq .title | ./agent'";
+
+/// Run a command for each ticket that is ready, one after the other, and finish the ticket with its output.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Work {
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+    /// Who works [default: a name of this process alone].
+    #[arg(long, value_name = "NAME")]
+    assignee: Option<String>,
+    /// Only tickets of this priority; may be given several times.
+    #[arg(short, long)]
+    priority: Vec<Priority>,
+    /// How long a ticket is held without a sign of life; there is one each third of it.
+    #[arg(long, value_name = "TIME", default_value = "120s")]
+    lease: String,
+    /// End after so many tickets.
+    #[arg(short = 'n', long, value_name = "NUMBER")]
+    count: Option<u64>,
+    /// End where nothing is ready, in place of waiting for work.
+    #[arg(long)]
+    drain: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
+    let worker = Worker::of(&verb)?;
+    let mut signals = Signals::listen()?;
+    worker.say(&format!("{} waits for work", worker.assignee));
+    let mut left = verb.count;
+    while left != Some(0) {
+        let claimed = tokio::select! {
+            claimed = worker.claim() => claimed?,
+            code = signals.next() => {
+                worker.give_up_claim().await;
+                return Ok(code);
+            }
+        };
+        let Some(ticket) = claimed else {
+            if verb.drain {
+                break;
+            }
+            continue;
+        };
+        if let Some(code) = worker.work_on(&ticket, &mut signals).await? {
+            return Ok(code);
+        }
+        left = left.map(|left| left - 1);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Who claims, and how.
+struct Worker {
+    client: Client,
+    command: Vec<String>,
+    assignee: String,
+    /// Whether nobody else has this name: what it holds is ours then.
+    is_alone: bool,
+    priority: Vec<Priority>,
+    lease_ms: u64,
+    wait_ms: u64,
+    json: bool,
+}
+
+/// How a run ends, beside by itself.
+enum Stop {
+    /// The ticket is somebody else's, or nobody's.
+    Lost(Error),
+    /// Somebody wants this process to end.
+    Signal(ExitCode),
+}
+
+impl Worker {
+    fn of(verb: &Work) -> anyhow::Result<Self> {
+        let own = || -> anyhow::Result<String> {
+            let host = rustix::system::uname();
+            let [a, b, c, d, ..] = random::bytes()?;
+            let number = u32::from_ne_bytes([a, b, c, d]);
+            Ok(format!("{}-{}-{number:08x}", host.nodename().to_string_lossy(), std::process::id()))
+        };
+        Ok(Self {
+            client: verb.connection.client()?,
+            command: verb.command.clone(),
+            assignee: verb.assignee.clone().map_or_else(own, Ok)?,
+            is_alone: verb.assignee.is_none(),
+            priority: verb.priority.clone(),
+            lease_ms: milliseconds(&verb.lease)?,
+            wait_ms: if verb.drain { 0 } else { WAIT_MS },
+            json: verb.connection.json,
+        })
+    }
+
+    /// A ticket, where there is one within the time that a call waits.
+    async fn claim(&self) -> anyhow::Result<Option<Ticket>> {
+        let request = ClaimTickets {
+            assignee: Some(self.assignee.clone()),
+            count: Some(1),
+            lease_ms: Some(self.lease_ms),
+            priority: (!self.priority.is_empty()).then(|| Priorities::Any(self.priority.clone())),
+            wait_ms: Some(self.wait_ms),
+        };
+        let mut rest = AGAIN;
+        loop {
+            match self.client.claim_tickets(&request).await {
+                Ok(claimed) => return Ok(claimed.value.tickets.into_iter().next()),
+                Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
+                Err(error) => return Err(error.into()),
+            }
+            // The answer may have been lost on its way, and the ticket be ours.
+            if let Some(held) = self.held().await {
+                return Ok(Some(held));
+            }
+        }
+    }
+
+    /// What this worker holds, where that can be told.
+    async fn held(&self) -> Option<Ticket> {
+        if !self.is_alone {
+            return None;
+        }
+        let status = Some(TicketStatus::InProgress.as_str().to_owned());
+        let assignee = Some(self.assignee.clone());
+        let query = TicketQuery { status, assignee, limit: Some(1), ..TicketQuery::default() };
+        self.client.tickets(&query).await.ok()?.value.tickets.into_iter().next()
+    }
+
+    /// A claim that nobody waits for any more may have been granted all the same.
+    async fn give_up_claim(&self) {
+        sleep(SETTLE).await;
+        if let Some(held) = self.held().await {
+            self.release(&held).await;
+        }
+    }
+
+    /// Runs the command for a ticket and finishes it; the exit code where a signal ended all.
+    async fn work_on(&self, ticket: &Ticket, signals: &mut Signals) -> anyhow::Result<Option<ExitCode>> {
+        self.say(&format!("{} attempt {}: {}", ticket.id, ticket.attempt, printable(&ticket.title)));
+        let mut running = match Running::start(&self.command, ticket, &self.assignee) {
+            Ok(running) => running,
+            Err(error) => {
+                // No ticket is to blame.
+                self.release(ticket).await;
+                return Err(error);
+            }
+        };
+        let stop = tokio::select! {
+            ended = running.ended() => {
+                self.finish(ticket, &ended?).await?;
+                return Ok(None);
+            }
+            error = self.beat(ticket) => Stop::Lost(error),
+            code = signals.next() => Stop::Signal(code),
+        };
+        running.stop().await;
+        match stop {
+            Stop::Lost(error) => {
+                out::say(&format!("skep: {} is lost, its command was ended: {error}", ticket.id));
+                Ok(None)
+            }
+            Stop::Signal(code) => {
+                self.release(ticket).await;
+                Ok(Some(code))
+            }
+        }
+    }
+
+    /// Beats until the ticket is lost.
+    async fn beat(&self, ticket: &Ticket) -> Error {
+        let mut times = interval(Duration::from_millis(self.lease_ms / BEATS));
+        times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        times.tick().await;
+        let request = Heartbeat {
+            attempt: Some(ticket.attempt),
+            assignee: Some(self.assignee.clone()),
+            lease_ms: Some(self.lease_ms),
+            progress: None,
+        };
+        loop {
+            times.tick().await;
+            match self.client.beat_ticket(ticket.id, &request).await {
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                    return error;
+                }
+                // An outage of the server ends no lease.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    async fn finish(&self, ticket: &Ticket, ended: &Ended) -> anyhow::Result<()> {
+        let status = if ended.is_success() { TicketStatus::Completed } else { TicketStatus::Failed };
+        let change = ChangeTicket { result: Patch::Value(ended.result()), ..self.change(ticket, status) };
+        match self.send(ticket.id, &change).await {
+            Ok(finished) if self.json => out::json(&finished.text)?,
+            Ok(_) => self.say(&format!("{} {status}", ticket.id)),
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
+                out::say(&format!("skep: what came of {} is not wanted any more: {error}", ticket.id));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    async fn release(&self, ticket: &Ticket) {
+        let change = self.change(ticket, TicketStatus::Pending);
+        match tokio::time::timeout(FAREWELL, self.send(ticket.id, &change)).await {
+            Ok(Ok(_)) => self.say(&format!("{} is given back", ticket.id)),
+            Ok(Err(error)) => out::say(&format!("skep: {} is not given back: {error}", ticket.id)),
+            Err(_) => {
+                out::say(&format!("skep: {} is not given back; its lease runs out by itself", ticket.id));
+            }
+        }
+    }
+
+    fn change(&self, ticket: &Ticket, status: TicketStatus) -> ChangeTicket {
+        ChangeTicket {
+            status: Some(status),
+            assignee: if status == TicketStatus::Pending {
+                Patch::Absent
+            } else {
+                Patch::Value(self.assignee.clone())
+            },
+            attempt: Some(ticket.attempt),
+            ..ChangeTicket::default()
+        }
+    }
+
+    /// Sends a change until it is answered: the same one twice changes nothing more.
+    async fn send(&self, id: TicketId, change: &ChangeTicket) -> skep_client::Result<Answered<Ticket>> {
+        let mut rest = AGAIN;
+        loop {
+            match self.client.change_ticket(id, change).await {
+                Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
+                answered => return answered,
+            }
+        }
+    }
+
+    fn pause(&self, error: &Error, rest: &mut Duration) -> impl Future<Output = ()> {
+        if *rest == AGAIN {
+            out::say(&format!("skep: {error}; tried again until it is there"));
+        }
+        let now = *rest;
+        *rest = (now * 2).min(LONGEST_REST);
+        sleep(now)
+    }
+
+    /// Tells people, where no program reads.
+    fn say(&self, text: &str) {
+        if !self.json {
+            out::say(text);
+        }
+    }
+}

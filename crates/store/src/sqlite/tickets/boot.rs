@@ -1,0 +1,40 @@
+//! An attempt that a VM was booted for: claimed before the boot, the VM's from its record on.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, params};
+use serde_json::json;
+use skep_api::tickets::Object;
+use skep_tickets::{Beat, Command, State, decide};
+
+use super::{
+    super::{columns::change, fault::Fault},
+    apply::{Change, apply},
+    row::of_account,
+};
+use crate::{BootedFor, Error, TicketCall, TicketNews, VmBooted};
+
+/// Gives the attempt to the VM. Refused where it has ended meanwhile: then the VM has nothing to work on.
+pub(in super::super) fn hand_to_vm(
+    connection: &Connection,
+    vm: &VmBooted,
+    work: &BootedFor,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<Vec<TicketNews>, Fault> {
+    let before = of_account(connection, vm.account, work.ticket)?;
+    // Whoever may beat still holds it.
+    let holds = Command::Beat(Beat { attempt: Some(work.attempt), ..Beat::default() });
+    decide(&before.ticket, &holds, at).map_err(Error::from)?;
+    let mut edited = before.clone();
+    if let State::InProgress(holder) = &mut edited.ticket.state {
+        holder.vm = Some(vm.id);
+    }
+    let edits = Object::from_iter([("vm".to_owned(), json!([before.ticket.vm(), vm.id]))]);
+    let request_id = request_id.map(str::to_owned);
+    let call = TicketCall { account: vm.account, key: None, vm: None, at, request_id };
+    let sql = "UPDATE ticket_attempts SET vm = ?3 WHERE ticket = ?1 AND attempt = ?2";
+    change(connection, sql, params![work.ticket.to_string(), work.attempt, vm.id.to_string()])?;
+    let mut news = Vec::new();
+    apply(connection, &call, Change { before: &before, edited, edits, steps: Vec::new() }, &mut news)?;
+    Ok(news)
+}

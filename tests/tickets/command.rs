@@ -1,0 +1,222 @@
+//! `skep ticket`, which needs neither root nor VMs.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, binary, ended, eventually, send};
+
+pub(super) fn command(server: &Skep, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .args(arguments)
+        .env("SKEP_URL", &server.url)
+        .env("SKEP_API_KEY", &server.key)
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(server: &Skep, arguments: &[&str]) -> Output {
+    ended(&mut command(server, arguments))
+}
+
+#[track_caller]
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
+}
+
+#[track_caller]
+fn answer(output: &Output) -> Value {
+    serde_json::from_str(&printed(output)).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains(words) && said.lines().count() == 1, "{words}: {said}");
+}
+
+/// Makes a ticket, and gives its id.
+async fn ticket(server: &Skep, body: Value) -> String {
+    let made = server.post("/api/tickets", &body).await.ok(201);
+    made["id"].as_str().unwrap().to_owned()
+}
+
+async fn record(server: &Skep, id: &str) -> Value {
+    server.get(&format!("/api/tickets/{id}")).await.ok(200)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_is_made_worked_on_and_finished_by_command() {
+    let server = Skep::start().await;
+    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let plan = printed(&skep(&["create", "Plan the port", "-p", "high", "-d", "all of it", "-m", "team=a"]));
+    let port = printed(&skep(&["create", "Port the parser", "--after", &plan]));
+    let shown = printed(&skep(&["show", &plan]));
+    assert!(shown.contains("Plan the port") && shown.contains(r#"{"team":"a"}"#), "{shown}");
+    assert!(shown.ends_with("all of it") && shown.contains("ready"), "{shown}");
+    let why = printed(&skep(&["why", &port]));
+    assert!(why.starts_with("blocked: ") && why.contains(&plan), "{why}");
+    let graph = printed(&skep(&["graph"]));
+    let lines: Vec<&str> = graph.lines().collect();
+    assert!(lines[0].starts_with(&port) && lines[1].starts_with(&format!("  {plan} ready")), "{graph}");
+    assert_eq!(printed(&skep(&["graph", &port])), graph);
+    refused(&skep(&["claim", &port]), &plan);
+
+    let claimed = answer(&skep(&["claim", "--assignee", "agent-7", "--lease", "2m", "--json"]));
+    assert_eq!((&claimed["tickets"][0]["id"], &claimed["tickets"][0]["attempt"]), (&json!(plan), &json!(1)));
+    let beat = skep(&["heartbeat", &plan, "--attempt", "1", "--progress", "half of it"]);
+    assert!(printed(&beat).starts_with("attempt 1 holds until "), "{beat:?}");
+    assert_eq!(record(&server, &plan).await["progress"], "half of it");
+    refused(&skep(&["heartbeat", &plan, "--assignee", "agent-8"]), "agent-7");
+    let listed = printed(&skep(&["list", "--status", "in_progress"]));
+    assert!(listed.contains(&plan) && listed.contains("agent-7") && !listed.contains(&port), "{listed}");
+    assert!(printed(&skep(&["release", &plan, "--attempt", "1"])).contains("ready"));
+
+    printed(&skep(&["claim", &plan, "--assignee", "agent-9"]));
+    printed(&skep(&["fail", &plan, "--attempt", "2", "--result", "no idea"]));
+    assert_eq!(record(&server, &plan).await["result"], json!({"output": "no idea"}));
+    assert!(printed(&skep(&["why", &port])).contains("blocked_by_failure"));
+    assert!(printed(&skep(&["retry", &plan])).contains("ready"));
+    refused(&skep(&["retry", &plan]), "is pending");
+    printed(&skep(&["done", &plan, "--result", r#"{"steps": 3}"#]));
+    assert_eq!(record(&server, &plan).await["result"], json!({"steps": 3}));
+    assert!(printed(&skep(&["list", "--ready"])).contains(&port));
+    assert!(printed(&skep(&["why", &port])).contains("can be claimed now"));
+    refused(&skep(&["show", "tkt_01jv0000000000000000000000"]), "no ticket");
+}
+
+/// A line for the shell that shows what it was given, and ends as the ticket's title says.
+const AGENT: &str = r#"
+    case "$SKEP_TICKET_TITLE" in
+        object) cat ;;
+        text) echo "$SKEP_TICKET_ID $SKEP_TICKET_ATTEMPT $SKEP_TICKET_ASSIGNEE"; echo aside >&2 ;;
+        *) echo half; echo "no idea" >&2; exit 3 ;;
+    esac"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_runs_a_command_for_each_ticket_and_finishes_with_its_output() {
+    let server = Skep::start().await;
+    let mut ids = Vec::new();
+    for title in ["object", "text", "fails"] {
+        ids.push(ticket(&server, json!({"title": title, "description": "ü"})).await);
+    }
+    // What waits for one of them is worked on too, once it is ready.
+    let last = ticket(&server, json!({"title": "text", "dependencies": [ids[0]]})).await;
+    let worked = run(&server, &["ticket", "work", "--drain", "--assignee", "agent-7", AGENT]);
+    assert!(worked.status.success(), "{worked:?}");
+    assert!(String::from_utf8_lossy(&worked.stderr).contains("aside"), "{worked:?}");
+    let first = record(&server, &ids[0]).await;
+    assert_eq!((&first["status"], &first["assignee"]), (&json!("completed"), &json!("agent-7")));
+    // It is what stood on standard input: the record.
+    assert_eq!((&first["result"]["id"], &first["result"]["description"]), (&json!(ids[0]), &json!("ü")));
+    let second = record(&server, &ids[1]).await;
+    assert_eq!(second["result"], json!({"output": format!("{} 1 agent-7", ids[1])}));
+    let third = record(&server, &ids[2]).await;
+    assert_eq!(third["status"], "failed");
+    let expected =
+        json!({"exit_code": 3, "signal": null, "output": "half", "stderr": "no idea", "truncated": false});
+    assert_eq!(third["result"], expected);
+    assert_eq!(record(&server, &last).await["status"], "completed");
+
+    let id = ticket(&server, json!({"title": "x"})).await;
+    let wrong = run(&server, &["ticket", "work", "-n", "1", "--", "/no/such/program", "x"]);
+    refused_at_last(&wrong, "/no/such/program");
+    let given_back = record(&server, &id).await;
+    assert_eq!((&given_back["status"], &given_back["attempt"]), (&json!("pending"), &json!(1)));
+}
+
+#[track_caller]
+fn refused_at_last(output: &Output, words: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.lines().last().unwrap().contains(words), "{said}");
+}
+
+/// A worker whose command says in a file that it runs, and does so until it is ended.
+fn lasting(server: &Skep, pids: &Path) -> Child {
+    let line = format!("sleep 600 & echo $! >> {0}; echo $$ >> {0}; wait", pids.display());
+    let words = ["ticket", "work", "--lease", "5s", "--json", &line];
+    command(server, &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The processes that it named, once there are so many.
+async fn processes(pids: &Path, count: usize) -> Vec<Pid> {
+    let read = || std::fs::read_to_string(pids).unwrap_or_default();
+    eventually("the command", async || read().lines().count() >= count).await;
+    read().lines().map(|line| Pid::from_raw(line.parse().unwrap()).unwrap()).collect()
+}
+
+async fn gone(pids: &[Pid]) {
+    eventually("the end of the command and its child", async || {
+        pids.iter().all(|pid| test_kill_process(*pid).is_err())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_asked_to_end_gives_its_ticket_back() {
+    let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let id = ticket(&server, json!({"title": "a", "max_attempts": 1})).await;
+        let pids = folder.path().join(id.clone());
+        let worker = lasting(&server, &pids);
+        let running = processes(&pids, 2).await;
+        assert_eq!(record(&server, &id).await["status"], "in_progress");
+        kill_process(Pid::from_child(&worker), signal).unwrap();
+        let output = worker.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        gone(&running).await;
+        let history = server.get(&format!("/api/tickets/{id}/history")).await.ok(200);
+        assert_eq!(history["attempts"][0]["outcome"], "released", "not counted: {history}");
+        send(server.request(Method::DELETE, &format!("/api/tickets/{id}"))).await.ok(200);
+    }
+    // Also one that only waits for work.
+    let mut idle = command(&server, &["ticket", "work", "true"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(idle.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("waits for work"));
+    kill_process(Pid::from_child(&idle), Signal::TERM).unwrap();
+    assert_eq!(idle.wait().unwrap().code(), Some(143));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_beats_and_its_command_ends_when_the_ticket_is_lost() {
+    let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
+    let id = ticket(&server, json!({"title": "a", "max_attempts": 1})).await;
+    let pids = folder.path().join("pids");
+    let mut worker = lasting(&server, &pids);
+    let running = processes(&pids, 2).await;
+    let lease = record(&server, &id).await["lease_expires_at"].clone();
+    eventually("a beat", async || record(&server, &id).await["lease_expires_at"] != lease).await;
+    // Longer than the lease is, all in all: with the only attempt that it has, it would have failed.
+    for _ in 0..3 {
+        let before = record(&server, &id).await;
+        assert_eq!((&before["status"], &before["attempt"]), (&json!("in_progress"), &json!(1)));
+        let lease = before["lease_expires_at"].clone();
+        eventually("a beat", async || record(&server, &id).await["lease_expires_at"] != lease).await;
+    }
+    let path = format!("/api/tickets/{id}");
+    let patch = async |body: Value| send(server.request(Method::PATCH, &path).json(&body)).await.ok(200);
+    patch(json!({"status": "pending", "retry_after_ms": 600_000})).await;
+    gone(&running).await;
+    let after = record(&server, &id).await;
+    assert_eq!(
+        (&after["status"], &after["result"]),
+        (&json!("pending"), &json!(null)),
+        "nothing is written over it"
+    );
+    // And it goes on with the next one.
+    ticket(&server, json!({"title": "b"})).await;
+    let next = processes(&pids, 4).await;
+    kill_process(Pid::from_child(&worker), Signal::TERM).unwrap();
+    worker.wait().unwrap();
+    gone(&next).await;
+}
