@@ -139,3 +139,75 @@ async fn a_boot_that_fails_gives_the_ticket_back_and_a_ticket_that_is_lost_boots
     let keys = skep.get("/api/keys").await.ok(200);
     assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "no key of a VM that is none: {keys}");
 }
+
+const UNTIL_TOLD: &str = "echo begun; while [ ! -e /root/end ]; do sleep 0.1; done; echo over; exit 3";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
+    let skep = Skep::start().await;
+    let id = ticket(&skep).await;
+    let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": UNTIL_TOLD})).await.ok(201);
+    let (pid, exec_id) = (booted["vms"][0]["pid"].as_u64().unwrap(), booted["vms"][0]["exec_id"].clone());
+    let path = format!("/api/swarm/vm/{pid}/exec/{}", exec_id.as_str().unwrap());
+    // Whoever watches it and goes away leaves it running.
+    let mut watched = skep.request(Method::GET, &path).send().await.unwrap();
+    let first = watched.chunk().await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&first).contains("begun"), "{first:?}");
+    drop(watched);
+    assert_eq!(skep.output(pid, "echo $SKEP_TICKET_ID; touch /root/seen").await, id);
+    assert_eq!(record(&skep, &id).await["status"], "in_progress");
+    skep.output(pid, "touch /root/end").await;
+    crate::harness::eventually("the end", async || record(&skep, &id).await["status"] == "failed").await;
+    assert_eq!(outcomes(&skep, &id).await, [json!("command_ended")]);
+    // The VM lives on, with all that the command printed.
+    assert_eq!(skep.output(pid, "ls /root/seen").await, "/root/seen");
+    let whole = skep.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+    assert!(
+        whole.contains("begun") && whole.contains("over") && whole.contains("\"exit_code\":3"),
+        "{whole}"
+    );
+    assert_eq!(skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200)["exec_id"], exec_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_of_a_boot_outlives_the_server() {
+    let skep = Skep::start().await;
+    let (stays, ends) = (ticket(&skep).await, ticket(&skep).await);
+    let boot = async |id: &str, command: &str| {
+        let order = json!({"ticket": id, "command": command});
+        skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0]["pid"].as_u64().unwrap()
+    };
+    let staying = boot(&stays, UNTIL_TOLD).await;
+    boot(&ends, "sleep 3").await;
+    let skep = skep.stop_and_leave_vms().start().await;
+    crate::harness::eventually("the end of one", async || record(&skep, &ends).await["status"] == "failed")
+        .await;
+    assert_eq!(record(&skep, &stays).await["status"], "in_progress");
+    skep.output(staying, "touch /root/end").await;
+    crate::harness::eventually("the end of both", async || record(&skep, &stays).await["status"] == "failed")
+        .await;
+    assert_eq!(outcomes(&skep, &stays).await, [json!("command_ended")]);
+    assert_eq!(outcomes(&skep, &ends).await, [json!("command_ended")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_vm_of_a_boot_runs_its_command_and_one_that_cannot_be_run_boots_nothing() {
+    let skep = Skep::start().await;
+    let order = json!({"count": 2, "command": "echo $WORD > /root/word", "env": {"WORD": "w"}});
+    let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
+    for vm in booted["vms"].as_array().unwrap() {
+        let pid = vm["pid"].as_u64().unwrap();
+        crate::harness::eventually("the word", async || {
+            skep.output(pid, "cat /root/word 2>/dev/null; true").await == "w"
+        })
+        .await;
+    }
+    let refused = |command: String| json!({"count": 1, "command": command});
+    skep.post("/api/swarm/boot", &refused("a\0b".to_owned())).await.refused(400, "invalid_value");
+    skep.post("/api/swarm/boot", &refused("x".repeat(1 << 17))).await.refused(400, "invalid_value");
+    assert_eq!(skep.count().await, 2);
+    let agent = skep.post("/api/keys", &json!({"name": "no exec", "scopes": ["swarm:write"]})).await.ok(201);
+    let key = agent["key"].as_str().unwrap();
+    let asked = skep.bare(Method::POST, "/api/swarm/boot").bearer_auth(key).json(&refused("true".to_owned()));
+    send(asked).await.refused(403, "scope_missing");
+}

@@ -94,6 +94,9 @@ pub struct Vm {
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The ticket that it works on.
     pub ticket: Option<TicketId>,
+    /// The command that it was booted with, to follow by `GET /api/swarm/vm/{pid}/exec/{exec_id}`.
+    #[cfg_attr(feature = "openapi", schema(example = "exec_01jv0000000000000000000000"))]
+    pub exec_id: Option<String>,
     /// The restore's receipt.
     pub boot: BootReceipt,
 }
@@ -126,6 +129,12 @@ pub struct BootRequest {
     /// `SKEP_TICKET_ATTEMPT` and `SKEP_API_KEY`, a key of this VM alone. The ticket is held while the VM lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<TicketId>,
+    /// Is started by `/bin/sh -c` in each of the VMs, and runs for as long as it likes; the answer does not wait for its
+    /// end. With `ticket`, the ticket is held while the command runs: a command that ends and leaves it open has failed
+    /// an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = "/usr/local/bin/agent"))]
+    pub command: Option<String>,
 }
 
 /// The body of `PATCH /api/swarm/vm/:pid`. What is absent stays.

@@ -55,6 +55,8 @@ words! {
     MaxRuntime = "max_runtime",
     /// Its VM ended.
     VmEnded = "vm_ended",
+    /// The command that its VM was booted with ended, and left the ticket open.
+    CommandEnded = "command_ended",
 }
 
 /// A ticket that another one waits for.

@@ -39,5 +39,7 @@ pub use ticket::{
     ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketFilter, TicketHistoryPage,
     TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
-pub use vm::{BootedFor, ChangeVm, EndVms, Ended, RecordBoots, RecordEnd, VmBooted, VmEnd, VmRecord};
+pub use vm::{
+    BootedFor, ChangeVm, EndVms, Ended, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd, VmRecord,
+};
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};

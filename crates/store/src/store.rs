@@ -19,9 +19,9 @@ use crate::{
     Ended, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan, GitCredential, JoinWaitlist,
     KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry,
     NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
-    RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots,
-    SetGitCredential, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord,
-    WaitingTicket, WaitlistPage, WakeTicket,
+    RecordBoots, RecordCommandEnd, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
+    RotateKey, SetAccountRoots, SetGitCredential, TicketHistoryPage, TicketNews, TicketNow, TicketPage,
+    TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -88,6 +88,8 @@ pub trait Store: Send + Sync {
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
+    /// Records the end of the command that a VM was booted with. A second end changes nothing; fails with `UnknownVm`.
+    async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()>;
     /// Records the end of those of these VMs that live, and answers them in the order of the command; one that is not known
     /// is passed over.
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;

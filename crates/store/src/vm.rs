@@ -34,6 +34,8 @@ pub struct VmBooted {
     pub expires_at: Option<Timestamp>,
     /// The ticket that it was booted for.
     pub ticket: Option<TicketId>,
+    /// The command that it was booted with, by the id that the guest knows it by.
+    pub exec_id: Option<String>,
     /// The restore's receipt.
     pub boot: BootReceipt,
 }
@@ -52,6 +54,8 @@ pub struct VmEnd {
 pub struct VmRecord {
     /// What was recorded at its boot.
     pub vm: VmBooted,
+    /// Whether the command that it was booted with runs, as far as anybody knows.
+    pub command_runs: bool,
     /// How it ended; `None` while it lives.
     pub end: Option<VmEnd>,
 }
@@ -105,6 +109,15 @@ pub struct RecordEnd {
     pub at: Timestamp,
     /// The request that ended it, if one did.
     pub request_id: Option<String>,
+}
+
+/// Records that the command that a VM was booted with ended: an attempt that the VM still holds ends with it, counted.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordCommandEnd {
+    /// Which VM.
+    pub vm: VmId,
+    /// Now.
+    pub at: Timestamp,
 }
 
 /// What became of a [`RecordEnd`].

@@ -4,7 +4,7 @@
 //! both, and what stands in one alone belongs to nobody: it is ended, or recorded as lost.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use crate::{
     Error, Observer,
     budget::Budget,
+    command,
     console::ConsoleLog,
     restore::Restorer,
     vm::{self, BootedVm, Surroundings},
@@ -40,7 +41,10 @@ pub(crate) async fn take_over(
     budget: &Arc<Budget>,
 ) -> Result<(), Error> {
     let Surroundings { keeper, store, .. } = surroundings;
-    let alive: Vec<VmBooted> = store.alive_vms().await?.into_iter().map(|record| record.vm).collect();
+    let alive = store.alive_vms().await?;
+    let busy: HashSet<VmId> =
+        alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
+    let alive: Vec<VmBooted> = alive.into_iter().map(|record| record.vm).collect();
     let mut held: HashMap<VmId, HeldVm> = HashMap::new();
     for found in keeper.list().await? {
         let vm = found.launched.vm;
@@ -62,7 +66,12 @@ pub(crate) async fn take_over(
     let mut lost = Vec::new();
     while let Some((vm, outcome)) = outcomes.next().await {
         match outcome {
-            Ok(reached) => vm::settle_in(reached, surroundings.clone()),
+            Ok(reached) => {
+                let handle = vm::settle_in(reached, surroundings.clone());
+                if busy.contains(&vm) {
+                    command::follow(&handle, store);
+                }
+            }
             Err(error) => {
                 tracing::warn!(%vm, %error, "VM {vm} of an earlier start cannot be taken over: {error}");
                 restorer.clear_away(vm).await;

@@ -10,6 +10,7 @@ use skep_api::{
     AccountId, ErrorCode, VmId,
     swarm::{BootReceipt, BootSource},
 };
+use skep_channel::new_exec_id;
 use skep_store::VmBooted;
 
 use crate::{
@@ -155,6 +156,7 @@ fn booted(
         started_at: order.started_at,
         expires_at: order.ttl.and_then(|ttl| order.started_at.checked_add(ttl).ok()),
         ticket: order.work.as_ref().map(|work| work.ticket),
+        exec_id: order.command.as_ref().map(|_| new_exec_id()),
         boot,
     };
     // Not by the wall clock, which may be set while a boot is under way.

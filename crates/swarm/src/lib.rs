@@ -6,6 +6,7 @@
 mod adopt;
 mod boot;
 mod budget;
+mod command;
 mod console;
 mod demand;
 mod error;

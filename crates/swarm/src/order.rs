@@ -38,6 +38,8 @@ pub struct BootOrder {
     pub request_id: String,
     /// What the one VM of this order works on, claimed already.
     pub work: Option<BootedFor>,
+    /// Is started in each VM once it is on record, and runs on by itself.
+    pub command: Option<String>,
     /// What the caller named this boot, whose answer is kept then.
     pub once: Option<Once>,
 }

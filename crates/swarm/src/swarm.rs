@@ -1,12 +1,12 @@
 //! What the server asks of the swarm.
 
-use std::{sync::Arc, thread::available_parallelism};
+use std::{sync::Arc, thread::available_parallelism, time::Duration};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, ErrorCode, Failure, Operation, VmRef,
-    exec::RunCommand,
+    exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
     keys::Limits,
     swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm},
 };
@@ -19,7 +19,7 @@ use crate::{
     BootOrder, Error, Figures, Observer, VmChange, adopt,
     boot::Booter,
     budget::Budget,
-    figures,
+    command, figures,
     pool::Pool,
     refill,
     registry::Registry,
@@ -30,6 +30,8 @@ use crate::{
 
 /// Memory of a guest of the base template, in MiB, for the reservation ahead of the launch.
 pub(crate) const GUEST_MB: u64 = 128;
+/// How long a command may run that a caller waits for, with the time for its answer.
+const LONGEST_EXEC: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
 /// Parked VMs for each processor: enough for the bursts that it serves before others are ready.
 const PARKED_PER_CORE: u32 = 4;
 /// The most that are parked unasked.
@@ -209,7 +211,8 @@ impl Swarm {
         Ok(handle.guest.start(&command).await?)
     }
 
-    /// Comes back to a command that is streamed, at these offsets. Dropping the stream ends the command.
+    /// Comes back to a command that is streamed, at these offsets. Dropping the stream ends the command, unless the VM was
+    /// booted with it.
     ///
     /// # Errors
     /// As [`Swarm::call`]; unknown command.
@@ -222,7 +225,10 @@ impl Swarm {
         stderr_offset: u64,
     ) -> Result<ExecStream, Error> {
         let handle = self.registry().find(*account, vm)?;
-        Ok(handle.guest.attach(exec_id, stdout_offset, stderr_offset).await?)
+        let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
+        let limit = if of_boot { command::LIMIT } else { LONGEST_EXEC };
+        let events = handle.guest.attach(exec_id, stdout_offset, stderr_offset, limit).await?;
+        Ok(if of_boot { events.outliving() } else { events })
     }
 
     /// The serial log.
@@ -251,6 +257,20 @@ impl Swarm {
         }
     }
 
+    /// Starts the command of a boot in all of its VMs, or none of them is left.
+    async fn start_command(&self, vms: &[VmHandle], command: &str, request_id: &str) -> Result<(), Error> {
+        let store = &self.0.surroundings.store;
+        let starts = join_all(vms.iter().map(|vm| command::start(vm, store, command))).await;
+        let Some(error) = starts.into_iter().find_map(Result::err) else { return Ok(()) };
+        // The request that booted them ends them: that does not count as an attempt at a ticket.
+        for end in join_all(vms.iter().map(|vm| vm.end(EndReason::Deleted, request_id))).await {
+            if let Err(error) = end {
+                tracing::warn!(%error, "a VM whose command did not start is not ended yet: {error}");
+            }
+        }
+        Err(error)
+    }
+
     fn registry(&self) -> &Registry {
         &self.0.surroundings.registry
     }
@@ -271,9 +291,13 @@ impl Swarm {
             self.0.booter.undo(booted).await;
             return Err(error.into());
         }
+        let mut handles = Vec::with_capacity(booted.len());
         for vm in booted {
             self.0.surroundings.observer.booted(&vm.facts.boot);
-            vm::settle_in(vm, self.0.surroundings.clone());
+            handles.push(vm::settle_in(vm, self.0.surroundings.clone()));
+        }
+        if let Some(command) = &order.command {
+            self.start_command(&handles, command, &order.request_id).await?;
         }
         // What is kept is answered as it is kept, to the letter.
         if order.once.is_none() {

@@ -168,24 +168,26 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
         memory_mb: facts.memory_mb,
         metadata: facts.metadata.clone(),
         ticket: facts.ticket,
+        exec_id: facts.exec_id.clone(),
         boot: facts.boot,
     }
 }
 
 /// Gives a VM its task and its place among those that live.
-pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) {
+pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
     let (orders, commands) = mpsc::channel(16);
     let facts = Arc::new(vm.facts);
     let (changes, changing) =
         watch::channel(Changing { metadata: facts.metadata.clone(), expires_at: facts.expires_at });
-    surroundings.registry.insert(VmHandle {
+    let handle = VmHandle {
         facts: facts.clone(),
         guest: vm.guest.clone(),
         console: vm.console.clone(),
         arrived: vm.arrived,
         changing,
         commands: orders,
-    });
+    };
+    surroundings.registry.insert(handle.clone());
     let life = Life {
         deadline: vm.deadline,
         facts,
@@ -197,6 +199,7 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) {
         commands,
     };
     tokio::spawn(life.run(vm.pidfd, vm.reservation));
+    handle
 }
 
 /// The task that owns a VM.

@@ -116,6 +116,8 @@ pub enum EndCause {
     MaxRuntime,
     /// Its VM ended by itself.
     VmEnded,
+    /// The command that its VM was booted with ended, and left the ticket open.
+    CommandEnded,
     /// Its VM was ended by an operator. Not counted.
     VmDeleted,
 }
@@ -132,6 +134,7 @@ impl EndCause {
             Self::LeaseExpired => AttemptOutcome::LeaseExpired,
             Self::MaxRuntime => AttemptOutcome::MaxRuntime,
             Self::VmEnded => AttemptOutcome::VmEnded,
+            Self::CommandEnded => AttemptOutcome::CommandEnded,
             Self::VmDeleted => AttemptOutcome::Released,
         }
     }

@@ -33,7 +33,13 @@ enum Act {
 fn acts() -> impl Strategy<Value = Act> {
     let ticket = 0..TICKETS;
     let attempt = || prop::option::of(0..5_u32);
-    let causes = [EndCause::LeaseExpired, EndCause::MaxRuntime, EndCause::VmEnded, EndCause::VmDeleted];
+    let causes = [
+        EndCause::LeaseExpired,
+        EndCause::MaxRuntime,
+        EndCause::VmEnded,
+        EndCause::CommandEnded,
+        EndCause::VmDeleted,
+    ];
     prop_oneof![
         3 => (ticket.clone(), 0..3_u8, any::<bool>(), prop::option::weighted(0.2, 0..5_u32))
             .prop_map(|(ticket, agent, named, attempt)| Act::Claim { ticket, agent, named, attempt }),

@@ -294,7 +294,7 @@ fn ended(counted: u32, cause: EndCause) -> (Vec<StepKind>, Ticket) {
 
 #[test]
 fn attempts_that_end_by_themselves_rest_longer_each_time_and_then_fail() {
-    for cause in [EndCause::LeaseExpired, EndCause::MaxRuntime, EndCause::VmEnded] {
+    for cause in [EndCause::LeaseExpired, EndCause::MaxRuntime, EndCause::VmEnded, EndCause::CommandEnded] {
         let (steps, after) = ended(0, cause);
         assert_eq!(steps, [StepKind::Expired(cause), Ready], "the first retry is at once");
         assert_eq!((after.counted, after.wait), (1, Wait::None));

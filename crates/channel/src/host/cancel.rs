@@ -16,6 +16,11 @@ impl CancelOnDrop {
         Self { guest: guest.clone(), id, armed: true }
     }
 
+    /// One that never ends anything.
+    pub(super) fn disarmed(guest: &Guest, id: String) -> Self {
+        Self { guest: guest.clone(), id, armed: false }
+    }
+
     pub(super) fn id(&self) -> &str {
         &self.id
     }

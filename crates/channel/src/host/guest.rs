@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -13,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{
     ErrorCode, ErrorKind, Failure, Operation,
-    exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
+    exec::{ExecEvent, ExecExit, RunCommand},
 };
 use tokio::{
     net::UnixStream,
@@ -162,7 +163,32 @@ impl Guest {
         self.stream(request, cancel, (0, 0), command.time_limit()).await
     }
 
-    /// Comes back to a command, at these offsets. Dropped before the exit, it ends the command too.
+    /// Starts a command under an id of the caller's making, and leaves it to itself: it runs on whoever goes away.
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence.
+    pub async fn start_detached(&self, exec_id: &str, command: &RunCommand) -> Result<(), Error> {
+        let request = request(Method::PUT, &format!("/commands/{exec_id}"), tell(command)?)?;
+        let cancel = CancelOnDrop::disarmed(self, exec_id.to_owned());
+        // What it prints is kept in the guest for whoever asks.
+        self.stream(request, cancel, (0, 0), command.time_limit()).await.map(drop)
+    }
+
+    /// Waits for the end of a command, and takes nothing of its output. It runs on whoever goes away.
+    ///
+    /// # Errors
+    /// The guest's own words, its end, or its silence.
+    pub async fn end_of(&self, exec_id: &str, limit: Duration) -> Result<ExecExit, Error> {
+        let mut events = self.attach(exec_id, u64::MAX, u64::MAX, limit).await?.outliving();
+        while let Some(event) = events.next().await {
+            if let ExecEvent::Exit(exit) = event? {
+                return Ok(exit);
+            }
+        }
+        Err(Error::Malformed("the events of a command ended before its exit".to_owned()))
+    }
+
+    /// Comes back to a command that ends within `limit`, at these offsets. Dropped before the exit, it ends the command too.
     ///
     /// # Errors
     /// The guest's own words, its end, or its silence.
@@ -171,11 +197,11 @@ impl Guest {
         exec_id: &str,
         stdout_offset: u64,
         stderr_offset: u64,
+        limit: Duration,
     ) -> Result<ExecStream, Error> {
         let path = format!("/commands/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}");
         let request = request(Method::GET, &path, Bytes::new())?;
         let cancel = CancelOnDrop::new(self, exec_id.to_owned());
-        let limit = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
         self.stream(request, cancel, (stdout_offset, stderr_offset), limit).await
     }
 
@@ -302,6 +328,11 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
         ErrorCode::TemplateDamaged,
     ];
     kind && !elsewhere.contains(&code)
+}
+
+/// An id for a command that is started detached.
+pub fn new_exec_id() -> String {
+    new_id("exec")
 }
 
 fn new_id(kind: &str) -> String {

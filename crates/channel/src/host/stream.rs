@@ -61,9 +61,16 @@ impl ExecStream {
         self.stderr_offset
     }
 
-    /// Lets the command run on when this is dropped: somebody will come back to it by its id.
-    pub fn leave(mut self) {
+    /// The same of a command that runs on when this is dropped.
+    #[must_use]
+    pub fn outliving(mut self) -> Self {
         self.cancel.disarm();
+        self
+    }
+
+    /// Lets the command run on: somebody will come back to it by its id.
+    pub fn leave(self) {
+        drop(self.outliving());
     }
 
     fn decoded(&mut self) -> Result<Option<ExecEvent>, Error> {

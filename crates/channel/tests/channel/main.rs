@@ -70,7 +70,10 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
     assert!(refused.to_string().contains("/no/such"));
     assert_eq!(guest.start(&nowhere).await.expect_err("a refusal").code(), ErrorCode::UnknownPath);
     assert_eq!(guest.settle().await.expect_err("a refusal").code(), ErrorCode::ExecFailed);
-    assert_eq!(guest.attach("none", 0, 0).await.expect_err("a refusal").code(), ErrorCode::UnknownExec);
+    assert_eq!(
+        guest.attach("none", 0, 0, DEADLINE).await.expect_err("a refusal").code(),
+        ErrorCode::UnknownExec
+    );
 
     guest.rest().await.expect("at rest");
 
@@ -219,6 +222,25 @@ async fn a_caller_that_goes_away_ends_its_command() {
 }
 
 #[tokio::test]
+async fn a_detached_command_runs_on_whoever_waits_for_it_goes_away() {
+    let ground = Ground::new();
+    let guest = ground.connect().await;
+    let text = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 7";
+    guest.start_detached("exec_own", &command(text)).await.expect("a start");
+    // Neither of those who are there at first stays.
+    let impatient = tokio::time::timeout(Duration::from_millis(50), guest.end_of("exec_own", DEADLINE)).await;
+    assert!(impatient.is_err(), "it runs");
+    drop(guest.attach("exec_own", 0, 0, DEADLINE).await.expect("a stream").outliving());
+    std::fs::write(ground.dir.path().join("go"), "").expect("a file");
+    let exit = guest.end_of("exec_own", DEADLINE).await.expect("an end");
+    assert_eq!(exit.exit_code, Some(7));
+    let mut whole = guest.attach("exec_own", 0, 0, DEADLINE).await.expect("a stream");
+    assert_eq!(read_all(&mut whole).await.0, b"one\ntwo\n");
+    let unknown = guest.end_of("exec_other", DEADLINE).await.expect_err("a refusal");
+    assert_eq!(unknown.code(), ErrorCode::UnknownExec);
+}
+
+#[tokio::test]
 async fn a_lost_connection_ends_nothing_and_the_rest_can_be_read() {
     let ground = Ground::new();
     let guest = ground.connect().await;
@@ -233,10 +255,10 @@ async fn a_lost_connection_ends_nothing_and_the_rest_can_be_read() {
     drop(stream);
     drop(guest);
     std::fs::write(ground.dir.path().join("go"), "").expect("a file");
-    let mut again = other.attach(&id, at, 0).await.expect("a stream");
+    let mut again = other.attach(&id, at, 0, DEADLINE).await.expect("a stream");
     let (stdout, _, exit) = read_all(&mut again).await;
     assert_eq!((stdout.as_slice(), exit.exit_code), (b"two\n".as_slice(), Some(7)));
-    let mut whole = other.attach(&id, 0, 0).await.expect("a stream");
+    let mut whole = other.attach(&id, 0, 0, DEADLINE).await.expect("a stream");
     assert_eq!(read_all(&mut whole).await.0, b"one\ntwo\n");
 }
 

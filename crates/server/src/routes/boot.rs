@@ -52,6 +52,7 @@ pub(super) fn order(
     if request.ticket.is_some() {
         check_work(count, &env)?;
     }
+    request.command.as_deref().map_or(Ok(()), check_command)?;
     let order = BootOrder {
         // In range: `take_whole` saw to it.
         count: u32::try_from(count).unwrap_or(max_vms),
@@ -63,6 +64,7 @@ pub(super) fn order(
         started_at: call.arrival.wall,
         request_id: call.id.as_str().to_owned(),
         work: None,
+        command: request.command,
         once: None,
     };
     Ok((order, request.ticket))
@@ -79,6 +81,20 @@ fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure>
         Some(name) => Err(invalid(format!("`env.{name}` is set where there is a `ticket`; leave it out"))),
         None => Ok(()),
     }
+}
+
+/// A command that every shell can be given: once its VM is there it is late to find out.
+fn check_command(command: &str) -> Result<(), Failure> {
+    let size = command.len();
+    if command.contains('\0') {
+        return Err(invalid("`command` holds a NUL byte, which no command can".to_owned()));
+    }
+    if size > LONGEST_VARIABLE {
+        return Err(invalid(format!(
+            "`command` has {size} bytes; the kernel takes {LONGEST_VARIABLE}: write a script by way of files"
+        )));
+    }
+    Ok(())
 }
 
 /// Reads a body into a change.

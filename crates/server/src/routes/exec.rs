@@ -140,6 +140,8 @@ struct Offsets {
 /// For a command with `stream: true` whose stream broke because the server ended: the command runs on in its VM, and ten
 /// minutes after its end it can still be come back to. The answer is the same stream, from these offsets on. Of each
 /// stream the first and the last 512 KiB are kept; what lies between may be missing, and `exit` says so by `truncated`.
+/// The command that a VM was booted with, which its record's `exec_id` names, is followed by the same way: whoever goes away
+/// leaves that one running.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/exec/{exec_id}", tag = "exec", operation_id = "exec_again",
     security(("bearer" = ["swarm:exec"])),

@@ -85,7 +85,8 @@ async fn status(
 ///
 /// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
 /// No body, an empty one and `{}` mean one VM. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
-/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed.
+/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed. With `command`, which
+/// needs the scope `swarm:exec` besides, that command is started in each VM and runs on by itself.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
@@ -112,6 +113,9 @@ async fn boot(
     let (mut order, ticket) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
     if ticket.is_some() {
         caller.needs(Scope::TicketsWrite)?;
+    }
+    if order.command.is_some() {
+        caller.needs(Scope::SwarmExec)?;
     }
     let swarm = desk.vms.swarm().await?.clone();
     let begun = desk.under_way.begin(account.id, once.as_ref())?;

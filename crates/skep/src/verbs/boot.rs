@@ -42,6 +42,9 @@ pub(crate) struct Boot {
     /// A ticket that the VM shall work on: it is claimed first, and held while the VM lives.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
+    /// Started in each of them by `/bin/sh -c`, and left to itself; with `--ticket`, the ticket is held while it runs.
+    #[arg(long, value_name = "COMMAND")]
+    command: Option<String>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -54,6 +57,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
         env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
         ticket: verb.ticket,
+        command: verb.command,
     };
     let client = verb.connection.client()?;
     let what = format!("booting {} VM{}", verb.count, if verb.count == 1 { "" } else { "s" });

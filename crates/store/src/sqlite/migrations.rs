@@ -14,6 +14,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0005_tickets.sql")),
     M::up(include_str!("migrations/0006_git_credentials.sql")),
     M::up(include_str!("migrations/0007_epoch_began_vms_for_tickets.sql")),
+    M::up(include_str!("migrations/0008_commands_of_boots.sql")),
 ];
 
 /// The newest version that this program knows.

@@ -59,10 +59,10 @@ use crate::{
     DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
     EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys,
     ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey,
-    PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result,
-    RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage,
-    TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage,
-    WakeTicket,
+    PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd,
+    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
+    Store, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord,
+    WaitingTicket, WaitlistPage, WakeTicket,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -315,6 +315,10 @@ impl Store for SqliteStore {
 
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
         self.end(move |c| vms::record_end(c, &command)).await
+    }
+
+    async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()> {
+        self.tell(move |c| vms::record_command_end(c, command)).await
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {

@@ -12,8 +12,8 @@ use super::{
     keys, tickets,
 };
 use crate::{
-    ChangeVm, EndVms, Ended, Error, EventKind, NewKey, RecordBoots, RecordEnd, TicketNews, VmBooted, VmEnd,
-    VmRecord,
+    ChangeVm, EndVms, Ended, Error, EventKind, NewKey, RecordBoots, RecordCommandEnd, RecordEnd, TicketNews,
+    VmBooted, VmEnd, VmRecord,
 };
 
 /// What ended with VMs.
@@ -54,9 +54,10 @@ pub(super) fn record_boots(
 fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
     change(
         connection,
-        "INSERT INTO vms (id, account, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, boot)
+        "INSERT INTO vms (id, account, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
+                          command_runs, boot)
          VALUES (:id, :account, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
-                 :ticket, :boot)",
+                 :ticket, :exec_id, :exec_id IS NOT NULL, :boot)",
         named_params! {
             ":id": vm.id.to_string(),
             ":account": vm.account.to_string(),
@@ -69,6 +70,7 @@ fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
             ":started_at": millis(vm.started_at),
             ":expires_at": vm.expires_at.map(millis),
             ":ticket": vm.ticket.map(|ticket| ticket.to_string()),
+            ":exec_id": vm.exec_id,
             ":boot": columns::json(&vm.boot)?,
         },
     )
@@ -117,6 +119,23 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
         endings.tickets = tickets::of_ended_vm(connection, vm, command.reason, at, request_id)?;
     }
     Ok((Ended { record, first: ended == 1 }, endings))
+}
+
+/// Records that the command of a VM's boot ended, and gives what became of the ticket that the VM held.
+pub(super) fn record_command_end(
+    connection: &Connection,
+    command: RecordCommandEnd,
+) -> Result<((), Vec<TicketNews>), Fault> {
+    let ended = change(
+        connection,
+        "UPDATE vms SET command_runs = 0 WHERE id = ?1 AND command_runs = 1",
+        [command.vm.to_string()],
+    )?;
+    if ended == 1 {
+        return Ok(((), tickets::of_ended_command(connection, command.vm, command.at)?));
+    }
+    let known = one(connection, "SELECT 1 FROM vms WHERE id = ?1", [command.vm.to_string()], |_| Ok(()))?;
+    known.map(|()| ((), Vec::new())).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
 }
 
 /// Records the end of those of these VMs that live, and gives what ended with them.
@@ -168,13 +187,14 @@ fn decode(row: &Row<'_>) -> Result<VmRecord, Fault> {
         started_at: row.time("started_at")?,
         expires_at: row.maybe_time("expires_at")?,
         ticket: row.maybe_word("ticket")?,
+        exec_id: row.plain("exec_id")?,
         boot: row.json("boot")?,
     };
     let end = match (row.maybe_time("ended_at")?, row.plain::<Option<String>>("end_reason")?) {
         (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
         _ => None,
     };
-    Ok(VmRecord { vm, end })
+    Ok(VmRecord { vm, command_runs: row.plain("command_runs")?, end })
 }
 
 fn reason(word: String) -> Result<EndReason, Fault> {

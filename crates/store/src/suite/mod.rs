@@ -72,6 +72,7 @@ macro_rules! store_suite {
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
             vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
+            vms::an_attempt_ends_with_the_command_of_its_boot,
             vms::a_vm_whose_attempt_has_ended_is_not_recorded,
             vms::the_answer_of_a_named_boot_is_kept_with_it_for_a_day,
             git::a_host_has_one_credential_of_an_account,
@@ -213,6 +214,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         started_at: moment(i64::from(pid)),
         expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
         ticket: None,
+        exec_id: None,
         boot: BootReceipt {
             source: BootSource::Cold,
             restore_ms: 100.5,

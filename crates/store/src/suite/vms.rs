@@ -12,7 +12,10 @@ use super::{
     account_named, all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
     tickets::{change, claim, made},
 };
-use crate::{BootedFor, ChangeVm, EndVms, EventKind, Once, RecordBoots, Store, VmBooted, VmEnd, VmRecord};
+use crate::{
+    BootedFor, ChangeVm, EndVms, EventKind, Once, RecordBoots, RecordCommandEnd, Store, VmBooted, VmEnd,
+    VmRecord,
+};
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -21,7 +24,8 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let reversed = vms.iter().rev().cloned().collect();
     store.record_boots(boot(reversed)).await.unwrap();
     let alive = store.alive_vms().await.unwrap();
-    let expected: Vec<_> = vms.iter().cloned().map(|vm| VmRecord { vm, end: None }).collect();
+    let expected: Vec<_> =
+        vms.iter().cloned().map(|vm| VmRecord { vm, command_runs: false, end: None }).collect();
     assert_eq!(alive, expected);
 
     let events = events_of(&*store, EventKind::VmBooted).await;
@@ -107,7 +111,8 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let command = EndVms { vms: lost, reason: EndReason::Lost, at: moment(700) };
     let ended = store.end_vms(command.clone()).await.unwrap();
     let lost = Some(VmEnd { at: moment(700), reason: EndReason::Lost });
-    let expected: Vec<_> = [2, 1].map(|at: usize| VmRecord { vm: vms[at].clone(), end: lost }).into();
+    let expected: Vec<_> =
+        [2, 1].map(|at: usize| VmRecord { vm: vms[at].clone(), command_runs: false, end: lost }).into();
     assert_eq!(ended, expected);
     assert!(store.end_vms(command).await.unwrap().is_empty());
     let alive: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
@@ -146,6 +151,30 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     let ticket = store.ticket(account, id, moment(960)).await.unwrap();
     assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
     assert!(store.key(account, key.id).await.unwrap().key.revoked_at.is_some());
+}
+
+pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>) {
+    let (_, mut command) = booted_for(&*store, 3).await;
+    command.vms[0].exec_id = Some("exec_1".to_owned());
+    let vm = command.vms[0].clone();
+    let (account, id) = (vm.account, vm.ticket.unwrap());
+    store.record_boots(command).await.unwrap();
+    let alive = store.alive_vms().await.unwrap();
+    assert_eq!((alive[0].command_runs, alive[0].vm.exec_id.as_deref()), (true, Some("exec_1")));
+    let ended = |vm| RecordCommandEnd { vm, at: moment(950) };
+    store.record_command_end(ended(vm.id)).await.unwrap();
+    let ticket = store.ticket(account, id, moment(960)).await.unwrap();
+    assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
+    let told = events_of(&*store, EventKind::TicketLeaseExpired).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    let alive = store.alive_vms().await.unwrap();
+    assert_eq!((alive.len(), alive[0].command_runs), (1, false), "the VM lives on");
+    // Once.
+    let before = all_events(&*store).await.len();
+    store.record_command_end(ended(vm.id)).await.unwrap();
+    assert_eq!(all_events(&*store).await.len(), before);
+    let unknown = store.record_command_end(ended(VmId::generate())).await.unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::UnknownVm);
 }
 
 pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>) {

@@ -23,8 +23,8 @@ use skep_store::{
     Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan, GitCredential,
     JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist,
     NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
-    ReadTicketHistory, RecordBoots, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage, TicketNews, TicketNow,
+    ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
+    RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage, TicketNews, TicketNow,
     TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
 };
 use tokio::sync::{broadcast, watch};
@@ -67,6 +67,9 @@ impl Store for Records {
         Ok(())
     }
 
+    async fn record_command_end(&self, _: RecordCommandEnd) -> Result<()> {
+        unreachable!()
+    }
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
         self.works(())?;
         self.ends.lock().unwrap().push((command.vm, command.reason));
@@ -74,7 +77,7 @@ impl Store for Records {
         let vm = alive.iter().position(|vm| vm.id == command.vm).map(|at| alive.swap_remove(at));
         let end = Some(VmEnd { at: command.at, reason: command.reason });
         Ok(Ended {
-            record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, end },
+            record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, command_runs: false, end },
             first: true,
         })
     }
@@ -96,7 +99,7 @@ impl Store for Records {
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
         let alive = self.alive.lock().unwrap().clone().into_iter();
-        self.works(alive.map(|vm| VmRecord { vm, end: None }).collect())
+        self.works(alive.map(|vm| VmRecord { vm, command_runs: false, end: None }).collect())
     }
 
     async fn ensure_default_account(&self, _: EnsureDefaultAccount) -> Result<Account> {

@@ -128,6 +128,7 @@ impl Skep {
             started_at: Timestamp::now(),
             expires_at: None,
             ticket: None,
+            exec_id: None,
             boot,
         };
         let vms = (1..=count).map(vm).collect();

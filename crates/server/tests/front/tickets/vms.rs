@@ -39,6 +39,7 @@ async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
         started_at: Timestamp::now(),
         expires_at: None,
         ticket: None,
+        exec_id: None,
         boot: receipt(),
     };
     skep.store

@@ -91,6 +91,7 @@ impl Fleet {
             metadata: Some(Map::from_iter([(MARK.to_owned(), Value::String(self.mark.clone()))])),
             env: None,
             ticket: None,
+            command: None,
         };
         let (client, under_way) = (self.client.clone(), Arc::clone(&self.under_way).read_owned().await);
         let sent = Instant::now();

@@ -62,6 +62,25 @@ pub(in super::super) fn of_ended_vm(
         EndReason::Deleted | EndReason::Cleanup => EndCause::VmDeleted,
         _ => EndCause::VmEnded,
     };
+    end_held(connection, vm, cause, at, request_id)
+}
+
+/// Ends the attempts of a VM whose command ended.
+pub(in super::super) fn of_ended_command(
+    connection: &Connection,
+    vm: VmId,
+    at: Timestamp,
+) -> Result<Vec<TicketNews>, Fault> {
+    end_held(connection, vm, EndCause::CommandEnded, at, None)
+}
+
+fn end_held(
+    connection: &Connection,
+    vm: VmId,
+    cause: EndCause,
+    at: Timestamp,
+    request_id: Option<&str>,
+) -> Result<Vec<TicketNews>, Fault> {
     let sql = "SELECT id FROM tickets WHERE vm = ?1 AND status = 'in_progress' ORDER BY id";
     let mut news = Vec::new();
     for id in all(connection, sql, [vm.to_string()], |row| row.word::<TicketId>("id"))? {
@@ -108,7 +127,7 @@ fn earlier(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, Faul
         return Ok(Vec::new());
     }
     let sql = "SELECT attempt, assignee, outcome FROM ticket_attempts
-               WHERE ticket = ?1 AND outcome IN ('lease_expired', 'max_runtime', 'vm_ended')
+               WHERE ticket = ?1 AND outcome IN ('lease_expired', 'max_runtime', 'vm_ended', 'command_ended')
                ORDER BY attempt DESC LIMIT ?2";
     let mut ended = all(connection, sql, params![row.ticket.id.to_string(), row.ticket.counted], |row| {
         Ok(EndedAttempt {

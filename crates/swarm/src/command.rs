@@ -1,0 +1,84 @@
+//! The command that a VM was booted with: started once the VM is on record, and followed until one of the two ends.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use skep_api::{
+    ErrorCode,
+    exec::{ExecExit, RunCommand},
+};
+use skep_store::{RecordCommandEnd, Store};
+use tokio::time::sleep;
+
+use crate::{Error, vm::VmHandle};
+
+/// How long it may run: longer than any ticket's attempt.
+pub(crate) const LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The pause before the guest or the store is asked again; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Starts it, and follows it from then on.
+pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn Store>, command: &str) -> Result<(), Error> {
+    let Some(exec_id) = &vm.facts.exec_id else { return Ok(()) };
+    let command = RunCommand {
+        command: command.to_owned(),
+        cwd: None,
+        env: BTreeMap::new(),
+        stdin: None,
+        timeout_ms: u64::try_from(LIMIT.as_millis()).unwrap_or(u64::MAX),
+    };
+    vm.guest.start_detached(exec_id, &command).await?;
+    follow(vm, store);
+    Ok(())
+}
+
+/// Waits, in a task of its own, for the end of one that was started, and records it. Where the VM ends first, its own end
+/// says all.
+pub(crate) fn follow(vm: &VmHandle, store: &Arc<dyn Store>) {
+    let (vm, store) = (vm.clone(), Arc::clone(store));
+    tokio::spawn(async move {
+        if ended(&vm).await {
+            record(&*store, RecordCommandEnd { vm: vm.facts.id, at: Timestamp::now() }).await;
+        }
+    });
+}
+
+/// `false` where its VM ended first.
+async fn ended(vm: &VmHandle) -> bool {
+    let Some(exec_id) = &vm.facts.exec_id else { return false };
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match vm.guest.end_of(exec_id, LIMIT).await {
+            Ok(ExecExit { exit_code, signal, .. }) => {
+                tracing::info!(vm = %vm.facts.id, ?exit_code, ?signal, "the command of VM {} ended", vm.facts.id);
+                return true;
+            }
+            Err(error) => error,
+        };
+        if vm.guest.is_closed() {
+            return false;
+        }
+        if error.code() == ErrorCode::UnknownExec {
+            // The server ended before it was started, or it ended long before this server began.
+            tracing::warn!(vm = %vm.facts.id, "VM {} knows its command no more", vm.facts.id);
+            return true;
+        }
+        tracing::warn!(vm = %vm.facts.id, %error, "the command of VM {} cannot be followed now: {error}", vm.facts.id);
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// A ticket whose agent has ended would be held for as long as its VM lives, so the store is asked until it answers.
+async fn record(store: &dyn Store, end: RecordCommandEnd) {
+    let mut pause = FIRST_PAUSE;
+    while let Err(error) = store.record_command_end(end).await {
+        if error.code() == ErrorCode::UnknownVm {
+            return;
+        }
+        tracing::error!(vm = %end.vm, %error, "the end of the command of VM {} is not on record yet", end.vm);
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
