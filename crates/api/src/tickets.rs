@@ -282,6 +282,7 @@ pub struct ChangeTicket {
     pub description: Patch<String>,
     /// How urgent it is.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Priority))]
     pub priority: Option<Priority>,
     /// In place of all dependencies: at most 1,000. Only while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]

@@ -18,8 +18,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use skep_api::{
     AbsolutePath,
     files::{
-        ContentEncoding, GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, WriteCondition,
-        WriteFile,
+        ContentEncoding, GrepFiles, ListFolder, MakeFolder, PatternSyntax, ReadFile, Relocate, RemoveFile,
+        SearchFiles, WriteCondition, WriteFile,
     },
     path::PathEncoding,
     streams::{StreamFile, UploadFile, WatchFolder},
@@ -61,7 +61,9 @@ async fn a_folder_that_becomes_a_link_leads_nobody_out() {
     for folder in [root.join("folder"), outside.clone()] {
         fs::create_dir_all(&folder).unwrap();
     }
-    fs::write(outside.join("file"), CANARY).unwrap();
+    for name in ["file", CANARY] {
+        fs::write(outside.join(name), CANARY).unwrap();
+    }
     symlink(&outside, root.join("link")).unwrap();
     let before = state(&outside);
     let place = Place::new(root.clone(), root.clone(), BTreeMap::new(), "/nowhere");
@@ -113,9 +115,30 @@ async fn walk(place: &Place, root: &Path) -> u32 {
         if (Relocate { from, to: to.clone(), overwrite: true, keep: true }).run(place).await.is_ok() {
             assert_eq!(fs::read_to_string(to.as_path()).unwrap(), INSIDE);
         }
+        let (from, moved) = (file.clone(), path(&root.join("moved")));
+        if (Relocate { from, to: moved.clone(), overwrite: true, keep: false }).run(place).await.is_ok() {
+            assert_eq!(fs::read_to_string(moved.as_path()).unwrap(), INSIDE);
+        }
+        let (from, to) = (moved, path(&root.join("folder/moved")));
+        let _ = Relocate { from, to, overwrite: true, keep: false }.run(place).await;
+        if let Ok(found) = search(&folder, CANARY).run(place).await {
+            assert!(found.matches.is_empty(), "{found:?}");
+        }
         let _ = RemoveFile { path: file.clone(), recursive: true }.run(place).await;
     }
     seen
+}
+
+fn search(folder: &Path, name: &str) -> SearchFiles {
+    SearchFiles {
+        path: path(folder),
+        pattern: name.to_owned(),
+        syntax: PatternSyntax::Glob,
+        r#type: None,
+        hidden: true,
+        gitignore: false,
+        limit: 10,
+    }
 }
 
 async fn write(place: &Place, file: &AbsolutePath) -> u32 {

@@ -211,11 +211,11 @@ async fn a_repository_of_somebody_else_is_read() {
 async fn a_diff_ends_at_its_limit() {
     let skep = Skep::start().await;
     let path = repository(&skep, "project");
-    std::fs::write(format!("{path}/file"), "a line of text that is long enough\n".repeat(700_000)).unwrap();
+    std::fs::write(format!("{path}/file"), "a line of text that is long enough\n".repeat(5_800_000)).unwrap();
     let diff = get(&skep, "diff", &format!("path={path}")).await;
     assert_eq!(diff["truncated"], true);
     assert_eq!(diff["diff"].as_str().unwrap().len(), 16 << 20);
-    assert_eq!(diff["files"][0]["additions"], 700_000);
+    assert_eq!(diff["files"][0]["additions"], 5_800_000);
 }
 
 #[tokio::test]
