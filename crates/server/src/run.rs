@@ -163,14 +163,12 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     let ServerOrder { listener, metrics_listener, tls, proxies, limits, .. } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
-    let (uses, audit) = (KeyUses::default(), AuditQueue::default());
-    let (waiters, tail) = (Waiters::default(), Tail::default());
     let chores = Chores {
         store: Arc::clone(&order.store),
-        uses: uses.clone(),
-        audit: audit.clone(),
-        waiters: waiters.clone(),
-        tail: tail.clone(),
+        uses: KeyUses::default(),
+        audit: AuditQueue::default(),
+        waiters: Waiters::default(),
+        tail: Tail::default(),
     };
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
@@ -188,13 +186,13 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         data_dir: order.data_dir,
         workspaces: order.workspaces,
         boot: order.boot,
-        uses,
+        uses: chores.uses.clone(),
         metrics: order.metrics,
-        audit,
+        audit: chores.audit.clone(),
         limits,
         proxies,
-        waiters,
-        tail,
+        waiters: chores.waiters.clone(),
+        tail: chores.tail.clone(),
         stopping: stopped,
         closing: told,
         git_allow: order.git_allow,

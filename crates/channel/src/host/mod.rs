@@ -12,5 +12,5 @@ mod stream;
 mod streamed;
 
 pub use error::Error;
-pub use guest::Guest;
+pub use guest::{Guest, new_exec_id};
 pub use stream::ExecStream;

@@ -140,6 +140,7 @@ impl Ground {
             started_at: jiff::Timestamp::now(),
             request_id: "boot".to_owned(),
             work: None,
+            command: None,
             once: None,
         }
     }
