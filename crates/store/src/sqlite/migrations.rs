@@ -13,6 +13,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0004_audit_sessions.sql")),
     M::up(include_str!("migrations/0005_tickets.sql")),
     M::up(include_str!("migrations/0007_epoch_began_vms_for_tickets.sql")),
+    M::up(include_str!("migrations/0008_webhooks.sql")),
 ];
 
 /// The newest version that this program knows.
