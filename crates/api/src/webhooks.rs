@@ -97,7 +97,7 @@ pub struct CreateWebhook {
 }
 
 /// The body of `PATCH /api/webhooks/:id`; what is absent stays.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangeWebhook {
@@ -126,11 +126,7 @@ pub struct ChangeWebhook {
 pub struct RotateWebhook {
     /// How long the old secret signs beside the new one, in milliseconds: at most 7 days, 24 hours unless given. 0 ends it
     /// now.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "crate::whole::present"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = u64, minimum = 0, maximum = 604_800_000_u64, example = 86_400_000))]
     pub overlap_ms: Option<u64>,
 }
@@ -245,11 +241,15 @@ mod tests {
     fn null_is_taken_where_it_means_something() {
         let change = serde_json::from_str::<ChangeWebhook>(r#"{"description": null}"#).unwrap();
         assert_eq!(change.description, Some(None));
-        for wrong in [r#"{"url": null}"#, r#"{"types": null}"#, r#"{"enabled": null}"#, r#"{"secret": "x"}"#] {
+        for wrong in [r#"{"url": null}"#, r#"{"types": null}"#, r#"{"enabled": null}"#, r#"{"secret": "x"}"#]
+        {
             assert!(serde_json::from_str::<ChangeWebhook>(wrong).is_err(), "{wrong}");
         }
         assert!(serde_json::from_str::<CreateWebhook>(r#"{"url": "x", "types": null}"#).is_err());
         assert!(serde_json::from_str::<RotateWebhook>(r#"{"overlap_ms": null}"#).is_err());
-        assert_eq!(serde_json::from_str::<RotateWebhook>(r#"{"overlap_ms": 1.0}"#).unwrap().overlap_ms, Some(1));
+        assert_eq!(
+            serde_json::from_str::<RotateWebhook>(r#"{"overlap_ms": 1.0}"#).unwrap().overlap_ms,
+            Some(1)
+        );
     }
 }

@@ -10,6 +10,7 @@ mod exec;
 mod keys;
 mod swarm;
 mod tickets;
+mod webhooks;
 
 pub use answer::Answered;
 pub use audit::AuditQuery;

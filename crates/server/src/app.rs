@@ -48,10 +48,13 @@ use crate::{
         swarm::{self, SwarmDesk},
         tickets::{self, TicketDesk},
         waitlist::{self, WaitlistDesk},
+        webhooks::{self, WebhookDesk},
         whoami,
     },
+    seal::Seal,
     tickets::{UnderWay, Waiters},
     vms::Vms,
+    webhooks::Allowed,
     workspaces::Workspaces,
 };
 
@@ -82,6 +85,10 @@ pub struct Parts {
     pub(crate) waiters: Waiters,
     /// The newest events.
     pub(crate) tail: Tail,
+    /// Opens and seals the secrets of webhooks.
+    pub(crate) seal: Seal,
+    /// What webhooks may reach besides what is public.
+    pub(crate) webhook_allow: Arc<Allowed>,
     /// True when the server shall end: nobody waits for work any more.
     pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
@@ -96,6 +103,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let readings = parts.readings();
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
     let Parts { audit: queue, limits, proxies, waiters, tail, stopping, closing, .. } = parts;
+    let Parts { seal, webhook_allow, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
@@ -121,6 +129,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
             under_way: UnderWay::default(),
         }),
         work(&store, waiters, tail, stopping),
+        webhooks::routes(WebhookDesk { store: Arc::clone(&store), seal, allowed: webhook_allow }),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),

@@ -10,6 +10,7 @@ use crate::{
     key_uses::KeyUses,
     retention::Retention,
     tickets::{Waiters, keep_time},
+    webhooks::Dispatcher,
 };
 
 /// Work that no request waits for.
@@ -24,6 +25,8 @@ pub(crate) struct Chores {
     pub waiters: Waiters,
     /// The newest events.
     pub tail: Tail,
+    /// Events on their way to endpoints.
+    pub webhooks: Dispatcher,
 }
 
 impl Chores {
@@ -36,6 +39,7 @@ impl Chores {
             never = Retention::default().keep(store) => never,
             never = self.waiters.wake(store) => never,
             never = self.tail.read(store) => never,
+            never = self.webhooks.deliver() => never,
             never = keep_time(Arc::clone(&self.store)) => never,
         }
     }

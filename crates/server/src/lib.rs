@@ -28,11 +28,13 @@ mod request;
 mod retention;
 mod routes;
 mod run;
+mod seal;
 mod session;
 mod tickets;
 pub mod tls;
 mod trail;
 mod vms;
+mod webhooks;
 mod workspaces;
 
 pub use app::{Parts, router};
@@ -45,3 +47,4 @@ pub use origin::TrustedProxies;
 pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};
 pub use routes::boot::BootDefaults;
 pub use run::{Error, ServerOrder, check_address, run};
+pub use webhooks::{Looking, Lookup, Pace, SystemLookup, WebhookOrder};

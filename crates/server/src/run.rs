@@ -22,7 +22,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    BootDefaults, Limits, TrustedProxies,
+    BootDefaults, Limits, TrustedProxies, WebhookOrder,
     app::{Parts, router},
     audit::AuditQueue,
     chores::Chores,
@@ -30,8 +30,10 @@ use crate::{
     events::Tail,
     key_uses::KeyUses,
     metrics::{self, Metrics},
+    seal::Seal,
     tickets::Waiters,
     tls::{self, Certificates, warn_of_expiry},
+    webhooks::{Allowed, Dispatcher, KEY_FILE},
 };
 
 /// How long requests under way may take once the server shall end.
@@ -71,6 +73,8 @@ pub struct ServerOrder {
     pub proxies: TrustedProxies,
     /// What callers may take.
     pub limits: Limits,
+    /// How webhooks are sent.
+    pub webhooks: WebhookOrder,
 }
 
 /// Why a server could not run, or stopped.
@@ -149,15 +153,25 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let (uses, audit) = (KeyUses::default(), AuditQueue::default());
     let (waiters, tail) = (Waiters::default(), Tail::default());
+    let (closing, told) = watch::channel(false);
+    let (stopping, stopped) = watch::channel(false);
+    let seal = Seal::of(&order.data_dir.join(KEY_FILE));
+    let webhook_allow = Arc::new(Allowed::of(&order.webhooks.allow));
     let chores = Chores {
         store: Arc::clone(&order.store),
         uses: uses.clone(),
         audit: audit.clone(),
         waiters: waiters.clone(),
         tail: tail.clone(),
+        webhooks: Dispatcher::new(
+            Arc::clone(&order.store),
+            seal.clone(),
+            order.webhooks,
+            Arc::clone(&webhook_allow),
+            order.metrics.clone(),
+            stopped.clone(),
+        ),
     };
-    let (closing, told) = watch::channel(false);
-    let (stopping, stopped) = watch::channel(false);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
     let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
     let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped.clone());
@@ -176,6 +190,8 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
         proxies,
         waiters,
         tail,
+        seal,
+        webhook_allow,
         stopping: stopped,
         closing: told,
     };

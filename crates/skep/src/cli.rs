@@ -6,7 +6,7 @@ use crate::{
     connection::EXIT_CODES,
     verbs::{
         account, audit, backup, bake, bench, boot, cleanup, config, doctor, events, exec, keys, ps, restore,
-        rm, serve, status, ticket,
+        rm, serve, status, ticket, webhook,
     },
 };
 
@@ -32,6 +32,8 @@ pub(crate) enum Verb {
     Ticket(ticket::Ticket),
     /// Follow what happens: to tickets, VMs and keys.
     Events(events::Events),
+    /// Have events sent to an endpoint, and see what came of it.
+    Webhook(webhook::Webhook),
     /// End VMs.
     Rm(rm::Rm),
     /// End all VMs.

@@ -22,7 +22,7 @@ use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
     account, audit, backup, bake, bench, boot, cleanup, config, doctor, events, exec, keys, ps, restore, rm,
-    serve, server_process, status, ticket,
+    serve, server_process, status, ticket, webhook,
 };
 
 fn main() -> ExitCode {
@@ -39,6 +39,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Exec(verb) => connection::block_on(exec::run(verb)),
         Verb::Ticket(verb) => connection::block_on(ticket::run(verb)),
         Verb::Events(verb) => connection::block_on(events::run(verb)),
+        Verb::Webhook(verb) => connection::block_on(webhook::run(verb)),
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),

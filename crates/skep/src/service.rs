@@ -5,7 +5,7 @@ use std::{future::Future, net::TcpListener, sync::Arc};
 use anyhow::Context;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_server::{BootDefaults, Metrics, ServerOrder, tls::self_signed};
+use skep_server::{BootDefaults, Metrics, ServerOrder, WebhookOrder, tls::self_signed};
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use skep_swarm::Swarm;
 use tokio::signal::unix::{SignalKind, signal};
@@ -89,6 +89,7 @@ pub(crate) async fn serve(
         tls: tls.as_ref().map(|tls| tls.certificates.clone()),
         proxies: settings.transport.proxies(),
         limits: settings.transport.limits(),
+        webhooks: WebhookOrder { allow: settings.webhooks.webhook_allow.clone(), ..WebhookOrder::default() },
     };
     if let Some(tls) = tls {
         tokio::spawn(tls.follow());

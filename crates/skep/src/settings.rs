@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 mod transport;
+mod webhooks;
 
 pub(crate) use transport::{TlsSource, Transport};
+use webhooks::Webhooks;
 
 /// The id of the flag that names the file.
 const FILE: &str = "config";
@@ -56,6 +58,10 @@ pub(crate) struct Settings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) transport: Transport,
+    /// Where webhooks may lead.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) webhooks: Webhooks,
     /// How log lines look.
     #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,

@@ -146,7 +146,9 @@ pub enum Error {
         id: String,
     },
     /// No such delivery of this webhook.
-    #[error("no delivery `{id}` of this webhook; `GET /api/webhooks/ID/deliveries` lists them while their events are kept")]
+    #[error(
+        "no delivery `{id}` of this webhook; `GET /api/webhooks/ID/deliveries` lists them while their events are kept"
+    )]
     UnknownDelivery {
         /// What was asked for.
         id: String,

@@ -23,8 +23,8 @@ use crate::{
     ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt,
     PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt, RecordBoots, RecordEnd,
     Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
-    SetAccountRoots, TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory,
-    Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    SetAccountRoots, TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed,
+    VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went

@@ -21,6 +21,7 @@ pub(crate) mod session;
 pub(crate) mod swarm;
 pub(crate) mod tickets;
 pub(crate) mod waitlist;
+pub(crate) mod webhooks;
 pub(crate) mod whoami;
 
 use crate::error::Refusal;

@@ -19,3 +19,4 @@ pub(crate) mod serve;
 pub(crate) mod server_process;
 pub(crate) mod status;
 pub(crate) mod ticket;
+pub(crate) mod webhook;

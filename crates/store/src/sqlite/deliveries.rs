@@ -62,7 +62,8 @@ pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> R
         let sql = "UPDATE webhooks SET cursor = ?2 WHERE id = ?1";
         change(connection, sql, params![webhook.id.to_string(), sequence(cursor)])?;
     }
-    let sql = "SELECT 1 FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL AND cursor < ?1 LIMIT 1";
+    let sql =
+        "SELECT 1 FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL AND cursor < ?1 LIMIT 1";
     let left = one(connection, sql, [sequence(newest)], |_| Ok(()))?;
     Ok(Enqueued { newest, progress: !behind.is_empty(), behind: left.is_some() })
 }
@@ -80,7 +81,9 @@ fn deliver_next(
         connection,
         "SELECT sequence, epoch, type FROM events WHERE account = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3",
         params![webhook.account.to_string(), sequence(webhook.cursor), limit],
-        |row| Ok((row.number::<u64>("sequence")?, row.plain::<String>("epoch")?, row.plain::<String>("type")?)),
+        |row| {
+            Ok((row.number::<u64>("sequence")?, row.plain::<String>("epoch")?, row.plain::<String>("type")?))
+        },
     )?;
     let mut room = command.pending.saturating_sub(webhook.pending);
     let mut cursor = webhook.cursor;
@@ -199,12 +202,20 @@ pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDeli
                 event.map_or(DeliveryContent::Gone, |event| DeliveryContent::Event(Box::new(event)))
             }
         };
-        Ok(DueDelivery { id: row.word("id")?, event: row.plain("event")?, tries: row.number("tries")?, content })
+        Ok(DueDelivery {
+            id: row.word("id")?,
+            event: row.plain("event")?,
+            tries: row.number("tries")?,
+            content,
+        })
     })
 }
 
 /// Notes an attempt, and what follows from it: answers why the webhook was disabled, if it was.
-pub(super) fn record(connection: &Connection, command: &RecordAttempt) -> Result<Option<DisabledReason>, Fault> {
+pub(super) fn record(
+    connection: &Connection,
+    command: &RecordAttempt,
+) -> Result<Option<DisabledReason>, Fault> {
     let id = command.delivery.to_string();
     let sql = "SELECT webhook, attempts FROM webhook_deliveries WHERE id = ?1";
     let found = one(connection, sql, [&id], |row| {
@@ -247,7 +258,8 @@ fn follow(
     let reason = if command.gone { DisabledReason::Gone } else { DisabledReason::Failing };
     let sql = "UPDATE webhooks SET disabled_at = ?2, disabled_reason = ?3
                WHERE id = ?1 AND disabled_at IS NULL AND deleted_at IS NULL AND (?4 OR failing_since < ?5)";
-    let disabled = change(connection, sql, params![webhook, millis(at), reason.as_str(), command.gone, patience])?;
+    let disabled =
+        change(connection, sql, params![webhook, millis(at), reason.as_str(), command.gone, patience])?;
     Ok((disabled > 0).then_some(reason))
 }
 

@@ -62,9 +62,9 @@ use crate::{
     ListDeliveries, ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey,
     NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
     RecordAttempt, RecordBoots, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, RotateWebhook, SetAccountRoots, Store, TestWebhook, TicketHistoryPage, TicketNews,
-    TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
-    Webhook, WebhookPage,
+    RotateKey, RotateWebhook, SetAccountRoots, Store, TestWebhook, TicketHistoryPage, TicketNews, TicketNow,
+    TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook,
+    WebhookPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
