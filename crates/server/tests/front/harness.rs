@@ -11,7 +11,9 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
-use skep_server::{BootDefaults, Limits, Metrics, ServerOrder, TrustedProxies, run, tls::Certificates};
+use skep_server::{
+    BootDefaults, Limits, Metrics, ServerOrder, TrustedProxies, WebhookOrder, run, tls::Certificates,
+};
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -41,13 +43,14 @@ pub(crate) struct Options {
     pub(crate) limits: Limits,
     pub(crate) proxies: TrustedProxies,
     pub(crate) tls: Option<Certificates>,
+    pub(crate) webhooks: WebhookOrder,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // All tests call from one address.
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
-        Self { limits, proxies: TrustedProxies::default(), tls: None }
+        Self { limits, proxies: TrustedProxies::default(), tls: None, webhooks: WebhookOrder::default() }
     }
 }
 
@@ -57,9 +60,13 @@ impl Skep {
     }
 
     pub(crate) async fn start_with(options: Options) -> Self {
+        Self::start_on(tempfile::tempdir().unwrap(), options).await
+    }
+
+    /// A server on the data of another one.
+    pub(crate) async fn start_on(data: TempDir, options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls } = options;
-        let data = tempfile::tempdir().unwrap();
+        let Options { limits, proxies, tls, webhooks } = options;
         let metrics = Metrics::default();
         let settings = SqliteSettings {
             observer: Arc::new(metrics.clone()),
@@ -87,6 +94,7 @@ impl Skep {
             tls,
             proxies,
             limits,
+            webhooks,
         };
         let serving = tokio::spawn(run(order, async { drop(stopped.await) }));
         let mut skep = Self {
@@ -175,6 +183,13 @@ impl Skep {
     pub(crate) async fn post(&self, path: &str, body: &str) -> Response {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         request.body(body.to_owned()).send().await.unwrap()
+    }
+
+    /// Ends the server, and gives its data.
+    pub(crate) async fn end(mut self) -> TempDir {
+        self.stop();
+        self.serving.take().unwrap().await.unwrap().unwrap();
+        std::mem::replace(&mut self.data, tempfile::tempdir().unwrap())
     }
 
     /// Asks the server to stop.

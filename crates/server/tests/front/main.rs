@@ -24,3 +24,4 @@ mod store_faults;
 mod tickets;
 mod transport;
 mod waitlist;
+mod webhooks;
