@@ -106,10 +106,7 @@ async fn create(
     Body(request): Body<CreateWebhook>,
 ) -> Created<CreatedWebhook> {
     let url = target(&request.url, &desk.allowed)?.to_string();
-    let types = match request.types {
-        Some(types) => types,
-        None => families(&caller),
-    };
+    let types = request.types.unwrap_or_else(|| families(&caller));
     may_read(&caller, &types)?;
     let description = request.description.map(described).transpose()?;
     let (id, account) = (WebhookId::generate(), caller.account.id);
@@ -287,8 +284,8 @@ fn may_read(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
     }
     let mut missing: Option<Scope> = None;
     for word in types {
-        let scopes = named(word)?.into_iter().map(scope_of);
-        missing = missing.or_else(|| scopes.into_iter().find(|scope| !caller.key.scopes.contains(scope)));
+        let mut scopes = named(word)?.into_iter().map(scope_of);
+        missing = missing.or_else(|| scopes.find(|scope| !caller.key.scopes.contains(scope)));
     }
     let Some(scope) = missing else { return Ok(()) };
     let message =

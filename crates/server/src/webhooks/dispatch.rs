@@ -89,15 +89,16 @@ impl Dispatcher {
                     LOOK
                 }
             };
-            tokio::select! {
-                changed = commits.changed() => if changed.is_err() {
-                    // The store is going away, and the server with it.
-                    return pending().await;
-                },
-                () = known.landed() => {}
-                () = sleep(wait) => {}
+            let ends = tokio::select! {
+                // Its failure: the store is going away, and the server with it.
+                changed = commits.changed() => changed.is_err(),
+                () = known.landed() => false,
+                () = sleep(wait) => false,
+                _ = stopping.wait_for(|stopping| *stopping) => true,
+            };
+            if ends {
                 // What is under way may end; nothing begins any more. Another server may send already.
-                _ = stopping.wait_for(|stopping| *stopping) => return known.land_all().await,
+                return known.land_all().await;
             }
             sleep(GATHER).await;
         }

@@ -97,7 +97,8 @@ impl Hangar {
         let done = reply.status.is_some_and(|status| (200..300).contains(&status));
         let gone = reply.status == Some(410);
         let now = Timestamp::now();
-        let chance = random::bytes().map_or(0, |bytes| u64::from(bytes[0]) << 8 | u64::from(bytes[1]));
+        let chance = random::bytes().ok().and_then(|bytes| bytes.first_chunk().copied());
+        let chance = chance.map_or(0, u64::from_le_bytes);
         let then = if done {
             AfterAttempt::Delivered
         } else if gone || delivery.content == DeliveryContent::Gone {
