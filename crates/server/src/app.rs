@@ -51,10 +51,9 @@ use crate::{
         webhooks::{self, WebhookDesk},
         whoami,
     },
-    seal::Seal,
     tickets::{UnderWay, Waiters},
     vms::Vms,
-    webhooks::Allowed,
+    webhooks::Outgoing,
     workspaces::Workspaces,
 };
 
@@ -85,10 +84,8 @@ pub struct Parts {
     pub(crate) waiters: Waiters,
     /// The newest events.
     pub(crate) tail: Tail,
-    /// Opens and seals the secrets of webhooks.
-    pub(crate) seal: Seal,
-    /// What webhooks may reach besides what is public.
-    pub(crate) webhook_allow: Arc<Allowed>,
+    /// Of webhooks: how their secrets are sealed, and what they may reach.
+    pub(crate) outgoing: Outgoing,
     /// True when the server shall end: nobody waits for work any more.
     pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
@@ -100,10 +97,9 @@ pub struct Parts {
 /// # Errors
 /// A fault of ours where the OpenAPI document cannot be written.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
-    let readings = parts.readings();
+    let (readings, webhook_desk) = (parts.readings(), parts.webhook_desk());
     let Parts { store, data_dir, workspaces, boot, uses, metrics: counted, .. } = parts;
     let Parts { audit: queue, limits, proxies, waiters, tail, stopping, closing, .. } = parts;
-    let Parts { seal, webhook_allow, .. } = parts;
     let limiter = Arc::new(Limiter::new(&limits));
     let vms = readings.vms.clone();
     let workspaces = Workspaces::new(workspaces, data_dir.clone());
@@ -129,7 +125,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
             under_way: UnderWay::default(),
         }),
         work(&store, waiters, tail, stopping),
-        webhooks::routes(WebhookDesk { store: Arc::clone(&store), seal, allowed: webhook_allow }),
+        webhooks::routes(webhook_desk),
         waitlist::routes(waitlist),
         audit::routes(AuditReader { store: Arc::clone(&store), actions: Arc::clone(&actions) }),
         exec::routes(ExecDesk { vms, store: Arc::clone(&store), closing }),
@@ -164,6 +160,11 @@ fn work(store: &Arc<dyn Store>, waiters: Waiters, tail: Tail, stopping: watch::R
 }
 
 impl Parts {
+    /// What the routes of webhooks use.
+    fn webhook_desk(&self) -> WebhookDesk {
+        WebhookDesk { store: Arc::clone(&self.store), outgoing: self.outgoing.clone() }
+    }
+
     /// What metrics are read from.
     pub(crate) fn readings(&self) -> Readings {
         Readings {

@@ -30,10 +30,9 @@ use crate::{
     events::Tail,
     key_uses::KeyUses,
     metrics::{self, Metrics},
-    seal::Seal,
     tickets::Waiters,
     tls::{self, Certificates, warn_of_expiry},
-    webhooks::{Allowed, Dispatcher, KEY_FILE},
+    webhooks::{Dispatcher, Outgoing},
 };
 
 /// How long requests under way may take once the server shall end.
@@ -155,22 +154,15 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
     let (waiters, tail) = (Waiters::default(), Tail::default());
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
-    let seal = Seal::of(&order.data_dir.join(KEY_FILE));
-    let webhook_allow = Arc::new(Allowed::of(&order.webhooks.allow));
+    let outgoing = Outgoing::of(&order.data_dir, &order.webhooks.allow);
+    let (store, metrics) = (Arc::clone(&order.store), order.metrics.clone());
     let chores = Chores {
         store: Arc::clone(&order.store),
         uses: uses.clone(),
         audit: audit.clone(),
         waiters: waiters.clone(),
         tail: tail.clone(),
-        webhooks: Dispatcher::new(
-            Arc::clone(&order.store),
-            seal.clone(),
-            order.webhooks,
-            Arc::clone(&webhook_allow),
-            order.metrics.clone(),
-            stopped.clone(),
-        ),
+        webhooks: Dispatcher::new(store, &outgoing, order.webhooks, metrics, stopped.clone()),
     };
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
     let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
@@ -190,8 +182,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = ()> + Send) 
         proxies,
         waiters,
         tail,
-        seal,
-        webhook_allow,
+        outgoing,
         stopping: stopped,
         closing: told,
     };

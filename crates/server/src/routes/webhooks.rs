@@ -21,8 +21,7 @@ use crate::{
     extract::{Admin, Call, Caller, NoParameters, Query, Segment},
     openapi::refusals::{CreateWebhookRefused, WebhookRefused},
     random,
-    seal::Seal,
-    webhooks::{Allowed, Secret, owner, target},
+    webhooks::{Outgoing, Secret, owner, target},
 };
 
 mod deliveries;
@@ -42,10 +41,8 @@ const LONGEST_OVERLAP_MS: u64 = 7 * OVERLAP_MS;
 pub(crate) struct WebhookDesk {
     /// Where webhooks are kept.
     pub store: Arc<dyn Store>,
-    /// Seals their secrets.
-    pub seal: Seal,
-    /// What they may reach besides what is public.
-    pub allowed: Arc<Allowed>,
+    /// How their secrets are sealed, and what they may reach.
+    pub outgoing: Outgoing,
 }
 
 /// The routes of this file, and of deliveries.
@@ -105,13 +102,13 @@ async fn create(
     call: Call,
     Body(request): Body<CreateWebhook>,
 ) -> Created<CreatedWebhook> {
-    let url = target(&request.url, &desk.allowed)?.to_string();
+    let url = target(&request.url, &desk.outgoing.allowed)?.to_string();
     let types = request.types.unwrap_or_else(|| families(&caller));
     may_read(&caller, &types)?;
     let description = request.description.map(described).transpose()?;
     let (id, account) = (WebhookId::generate(), caller.account.id);
     let secret = Secret::of(random::bytes()?.to_vec());
-    let sealed = desk.seal.seal(&owner(account, id), secret.bytes()).await?;
+    let sealed = desk.outgoing.seal.seal(&owner(account, id), secret.bytes()).await?;
     let made = desk.store.create_webhook(skep_store::CreateWebhook {
         id,
         account,
@@ -169,7 +166,7 @@ async fn change(
     call: Call,
     Body(request): Body<ChangeWebhook>,
 ) -> Answer<Webhook> {
-    let url = request.url.as_deref().map(|url| target(url, &desk.allowed)).transpose()?;
+    let url = request.url.as_deref().map(|url| target(url, &desk.outgoing.allowed)).transpose()?;
     if let Some(types) = &request.types {
         may_read(&caller, types)?;
     }
@@ -254,7 +251,7 @@ async fn rotate(
     may_read(&caller, &known.types)?;
     let overlap = jiff::SignedDuration::from_millis(i64::try_from(overlap).unwrap_or_default());
     let secret = Secret::of(random::bytes()?.to_vec());
-    let sealed = desk.seal.seal(&owner(account, id), secret.bytes()).await?;
+    let sealed = desk.outgoing.seal.seal(&owner(account, id), secret.bytes()).await?;
     let previous_until = at.checked_add(overlap).ok().filter(|_| !overlap.is_zero());
     let rotation = skep_store::RotateWebhook { account, id, secret: sealed, previous_until, at };
     let rotated = desk.store.rotate_webhook(rotation).await?;

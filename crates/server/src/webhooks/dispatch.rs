@@ -11,8 +11,8 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Allowed, WebhookOrder, flight::Hangar, sender::Sender};
-use crate::{metrics::Metrics, seal::Seal};
+use super::{Outgoing, WebhookOrder, flight::Hangar, sender::Sender};
+use crate::metrics::Metrics;
 
 /// Attempts at the same time: of all, of one account, of one webhook, and of one whose endpoint fails.
 const MOST: usize = 64;
@@ -63,13 +63,13 @@ impl Dispatcher {
     /// Sends in this way, until `stopping` is true.
     pub(crate) fn new(
         store: Arc<dyn Store>,
-        seal: Seal,
+        outgoing: &Outgoing,
         order: WebhookOrder,
-        allowed: Arc<Allowed>,
         metrics: Metrics,
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let WebhookOrder { lookup, pace, .. } = order;
+        let Outgoing { seal, allowed } = outgoing.clone();
         let sender = Sender::new(allowed, lookup, pace.timeout);
         Self { hangar: Arc::new(Hangar { store, seal, sender, pace, metrics }), stopping }
     }

@@ -15,18 +15,20 @@ mod sender;
 mod signature;
 mod target;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use skep_api::{AccountId, WebhookId};
 
-pub(crate) use self::{address::Allowed, dispatch::Dispatcher, signature::Secret, target::target};
+use self::address::Allowed;
+pub(crate) use self::{dispatch::Dispatcher, signature::Secret, target::target};
 pub use self::{
     pace::Pace,
     sender::{Looking, Lookup, SystemLookup},
 };
+use crate::seal::Seal;
 
 /// The file with the key of their secrets, in the server's folder.
-pub(crate) const KEY_FILE: &str = "webhooks.key";
+const KEY_FILE: &str = "webhooks.key";
 
 /// How webhooks are sent.
 #[derive(Clone)]
@@ -51,6 +53,22 @@ impl fmt::Debug for WebhookOrder {
             .field("allow", &self.allow)
             .field("pace", &self.pace)
             .finish_non_exhaustive()
+    }
+}
+
+/// What those who send and those who answer callers share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Outgoing {
+    /// Seals secrets, and opens them.
+    pub(crate) seal: Seal,
+    /// What may be reached besides what is public.
+    pub(crate) allowed: Arc<Allowed>,
+}
+
+impl Outgoing {
+    /// With the key in this folder, and what an operator allows.
+    pub(crate) fn of(folder: &Path, allow: &[String]) -> Self {
+        Self { seal: Seal::of(&folder.join(KEY_FILE)), allowed: Arc::new(Allowed::of(allow)) }
     }
 }
 
