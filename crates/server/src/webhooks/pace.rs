@@ -39,10 +39,11 @@ impl Pace {
     /// How long to wait after this many attempts that failed; `None`: it is given up. `chance` is any number.
     pub(super) fn delay(&self, failed: u32, asked: Option<Duration>, chance: u64) -> Option<Duration> {
         let delay = *self.delays.get(usize::try_from(failed.checked_sub(1)?).ok()?)?;
+        let delay = asked.map_or(delay, |asked| self.bounded(asked));
         let more = u64::try_from(delay.as_millis() / 5).unwrap_or(u64::MAX);
         // Those who failed together shall not come back together.
         let jitter = Duration::from_millis(chance % more.saturating_add(1));
-        Some(asked.map_or(delay, |asked| self.bounded(asked)) + jitter)
+        Some((delay + jitter).min(self.longest))
     }
 
     /// What an endpoint asked for, as far as it may.

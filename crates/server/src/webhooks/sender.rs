@@ -144,7 +144,7 @@ impl Sender {
         let status = response.status().as_u16();
         let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let asked = asked.and_then(|text| retry_after(text, Timestamp::now()));
-        let (mut read, mut kept, mut failure) = (0, Vec::new(), None);
+        let (mut read, mut kept, mut failure) = (0, Vec::<u8>::new(), None);
         while read < READ {
             let chunk = tokio::select! {
                 chunk = response.chunk() => chunk,
