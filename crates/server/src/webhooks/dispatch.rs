@@ -7,7 +7,7 @@ use skep_api::{AccountId, DeliveryId, WebhookId};
 use skep_store::{DueWebhook, EnqueueDeliveries, ListDue, Result, Store};
 use tokio::{
     sync::watch,
-    task::{Id, JoinSet},
+    task::{Id, JoinError, JoinSet},
     time::sleep,
 };
 
@@ -101,6 +101,7 @@ impl Dispatcher {
                 return known.land_all().await;
             }
             sleep(GATHER).await;
+            known.clear();
         }
     }
 
@@ -180,7 +181,20 @@ impl Known {
 
     /// Waits until an attempt ends.
     async fn landed(&mut self) {
-        let Some(ended) = self.tasks.join_next_with_id().await else { return pending().await };
+        match self.tasks.join_next_with_id().await {
+            Some(ended) => self.note(ended),
+            None => pending().await,
+        }
+    }
+
+    /// Forgets all attempts that have ended.
+    fn clear(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            self.note(ended);
+        }
+    }
+
+    fn note(&mut self, ended: std::result::Result<(Id, ()), JoinError>) {
         let id = match ended {
             Ok((id, ())) => id,
             Err(error) => {

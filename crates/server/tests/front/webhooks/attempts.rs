@@ -138,7 +138,8 @@ async fn an_endpoint_that_asks_to_be_left_alone_is() {
     let found = until(&skep, &made, once).await;
     let next: Timestamp = found[0]["next_attempt_at"].as_str().unwrap().parse().unwrap();
     let ahead = next.duration_since(Timestamp::now()).as_secs();
-    assert!((3_500..=3_700).contains(&ahead), "{ahead} s");
+    // As long as it asked for, and up to a fifth more.
+    assert!((3_500..=4_320).contains(&ahead), "{ahead} s");
     // What comes meanwhile waits too.
     ticket(&skep, "waits with it").await;
     good.wait(2).await;
