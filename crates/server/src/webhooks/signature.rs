@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(secret.expose(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
         let (id, body) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", br#"{"test": 2432232314}"#);
         let expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
-        assert_eq!(signatures(&[secret.clone()], id, 1_614_265_330, body), expected);
+        assert_eq!(signatures(std::slice::from_ref(&secret), id, 1_614_265_330, body), expected);
         let other = Secret::of(vec![7; 32]);
         let both = signatures(&[secret, other], id, 1_614_265_330, body);
         assert!(both.starts_with(&format!("{expected} v1,")), "{both}");
