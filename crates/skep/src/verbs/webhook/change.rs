@@ -17,7 +17,8 @@ use crate::{connection::Connection, output, verbs::boot::milliseconds};
 #[derive(Debug, Args)]
 pub(super) struct Create {
     /// The endpoint, by https.
-    url: String,
+    #[arg(value_name = "URL")]
+    endpoint: String,
     /// A type of event, such as vm.ended, or all of a family: ticket.*; may be given several times [default: all that the
     /// key may read].
     #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
@@ -31,7 +32,7 @@ pub(super) struct Create {
 
 pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     let types = (!verb.types.is_empty()).then_some(verb.types);
-    let request = CreateWebhook { url: verb.url, types, description: verb.description };
+    let request = CreateWebhook { url: verb.endpoint, types, description: verb.description };
     secret(&verb.connection.client()?.create_webhook(&request).await?, verb.connection.json)
 }
 
@@ -51,9 +52,9 @@ fn secret(made: &Answered<CreatedWebhook>, json: bool) -> anyhow::Result<ExitCod
 pub(super) struct Update {
     /// The webhook.
     id: WebhookId,
-    /// Another endpoint.
-    #[arg(long)]
-    url: Option<String>,
+    /// Another endpoint, by https.
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
     /// A type of event, in place of all that it had; may be given several times.
     #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
@@ -72,7 +73,7 @@ pub(super) struct Update {
 
 pub(super) async fn update(verb: Update) -> anyhow::Result<ExitCode> {
     let change = ChangeWebhook {
-        url: verb.url,
+        url: verb.endpoint,
         types: (!verb.types.is_empty()).then_some(verb.types),
         description: verb.description.map(|text| Some(text).filter(|text| !text.is_empty())),
         enabled: (verb.enable || verb.disable).then_some(verb.enable),
