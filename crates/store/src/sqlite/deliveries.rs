@@ -151,7 +151,14 @@ pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Del
         data: Some(&command.data),
     };
     insert(connection, &new, command.at)?;
+    hold_no_longer(connection, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)
+}
+
+/// Whoever asks by hand wants it now, whatever the endpoint asked for.
+fn hold_no_longer(connection: &Connection, webhook: WebhookId) -> Result<(), Fault> {
+    change(connection, "UPDATE webhooks SET hold_until = NULL WHERE id = ?1", [webhook.to_string()])?;
+    Ok(())
 }
 
 /// Has a delivery tried again from the beginning.
@@ -161,6 +168,7 @@ pub(super) fn again(connection: &Connection, command: &Redeliver) -> Result<Deli
     require_enabled(connection, command.account, command.webhook)?;
     let sql = "UPDATE webhook_deliveries SET state = 'pending', next_at = ?2, tries = 0 WHERE id = ?1";
     change(connection, sql, params![command.delivery.to_string(), millis(command.at)])?;
+    hold_no_longer(connection, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)
 }
 

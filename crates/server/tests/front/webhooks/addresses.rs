@@ -127,6 +127,48 @@ async fn a_redirect_inside_is_not_followed() {
     }
 }
 
+/// What is allowed is an address, and not whoever answers there.
+#[tokio::test]
+async fn over_https_only_who_can_prove_its_name_is_sent_anything() {
+    let (listener, read) = impostor().await;
+    let skep = Skep::start_with(options(&["127.0.0.1"], quick())).await;
+    let made = webhook(&skep, &format!("https://{listener}/hook"), &["ticket.created"]).await;
+    ticket(&skep, "for somebody else").await;
+    until(&skep, &made, |found| !found.is_empty()).await;
+    let delivery = tried(&skep, &made, 2).await;
+    let error = attempts(&delivery)[0]["error"].as_str().unwrap();
+    assert!(error.contains("certificate"), "{error}");
+    assert_eq!(read.load(std::sync::atomic::Ordering::SeqCst), 0, "nothing was told to it");
+}
+
+/// Speaks TLS with a certificate that nobody trusts, and counts what it reads behind the handshake.
+async fn impostor() -> (SocketAddr, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    // The first of all tests chooses.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = rustls::ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![made.cert.der().clone()], key.into()).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(shared(config));
+    let listener = tokio::net::TcpListener::bind(SocketAddr::new(INSIDE, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let read = shared(std::sync::atomic::AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&read);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, counted) = (acceptor.clone(), std::sync::Arc::clone(&counted));
+            tokio::spawn(async move {
+                let mut bytes = Vec::new();
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut bytes).await;
+                }
+                counted.fetch_add(bytes.len(), std::sync::atomic::Ordering::SeqCst);
+            });
+        }
+    });
+    (address, read)
+}
+
 #[tokio::test]
 async fn an_address_that_is_allowed_no_longer_is_sent_nothing() {
     let (_outside, inside) = both().await;

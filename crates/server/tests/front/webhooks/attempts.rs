@@ -147,6 +147,11 @@ async fn an_endpoint_that_asks_to_be_left_alone_is() {
     ticket(&skep, "waits too").await;
     good.wait(3).await;
     assert_eq!(busy.seen().len(), 1);
+    // But for whoever asks by hand.
+    let again = format!("/api/webhooks/{}/deliveries/{}/redeliver", id(&made), id(&found[0]));
+    assert_eq!(skep.post(&again, "{}").await.status(), 202);
+    busy.wait(3).await;
+    until(&skep, &made, all(3, "delivered")).await;
 }
 
 #[tokio::test]

@@ -150,6 +150,24 @@ async fn a_test_is_sent_as_any_event_and_a_delivery_again_by_hand() {
 }
 
 #[tokio::test]
+async fn a_secret_whose_key_is_lost_is_not_signed_with() {
+    let (skep, receiver) = (start(quick()).await, Receiver::start().await);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    let data = skep.end().await;
+    std::fs::remove_file(data.path().join("webhooks.key")).unwrap();
+    let skep = Skep::start_on(data, super::options(&["127.0.0.1"], quick())).await;
+    ticket(&skep, "unsigned").await;
+    let tried = |found: &[Value]| found.len() == 1 && !super::attempts(&found[0]).is_empty();
+    let found = until(&skep, &made, tried).await;
+    assert!(super::attempts(&found[0])[0]["error"].as_str().unwrap().contains("rotate it"), "{found:#?}");
+    assert!(receiver.seen().is_empty());
+    // And the way out is one.
+    let rotated = skep.post(&format!("/api/webhooks/{}/rotate", id(&made)), "").await;
+    let rotated: Value = rotated.json().await.unwrap();
+    assert!(receiver.wait(1).await[0].is_signed_by(secret(&rotated)));
+}
+
+#[tokio::test]
 async fn what_happens_while_nobody_serves_is_sent_by_the_next_one() {
     let (skep, receiver) = (start(quick()).await, Receiver::start().await);
     let made = webhook(&skep, &receiver.url(), &["key.created"]).await;
