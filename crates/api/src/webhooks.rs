@@ -88,7 +88,7 @@ pub struct CreateWebhook {
     pub url: String,
     /// Types of events, such as `ticket.completed`, or all of a family: `ticket.*`. Unless given, all that the key may read.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(example = json!(["ticket.*", "vm.ended"])))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["ticket.*", "vm.ended"])))]
     pub types: Option<Vec<String>>,
     /// What it is for; at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
