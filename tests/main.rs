@@ -19,6 +19,7 @@ mod session;
 mod settings;
 mod tickets;
 mod tls;
+mod webhooks;
 
 #[cfg(feature = "root")]
 mod bake;

@@ -58,6 +58,12 @@ def new_entry():
     return email
 
 
+def new_webhook():
+    # Leads to this machine: what is sent is refused here, and nobody else is asked for anything.
+    body = {"url": "https://localhost/skep", "types": ["vm.booted"]}
+    return call("POST", "/api/webhooks", json=body)["id"]
+
+
 class Vms:
     """One VM for all that only looks at it, and others for what ends them."""
 
@@ -145,6 +151,8 @@ spare_account = new_account()
 spare_key = new_key()
 workspace = Workspace()
 spare_ticket = new_ticket()["id"]
+spare_webhook = new_webhook()
+spare_delivery = call("POST", f"/api/webhooks/{spare_webhook}/test")["id"]
 turns = collections.Counter()
 
 
@@ -177,6 +185,12 @@ def supply(operation, case):
         path["id"] = spare_account
     elif operation == "delete_account":
         path["id"] = new_account()
+    elif operation == "delete_webhook":
+        path["id"] = new_webhook()
+    elif operation in ("read_webhook", "change_webhook", "rotate_webhook", "list_deliveries", "test_webhook"):
+        path["id"] = spare_webhook
+    elif operation == "redeliver":
+        path.update(id=spare_webhook, delivery=spare_delivery)
     elif operation == "remove_from_waitlist":
         path["entry"] = new_entry()
     elif operation in ("read_ticket", "why_ticket", "ticket_history"):
@@ -267,6 +281,11 @@ def make_sense(operation, body):
             body["allowed_ips"] = ["127.0.0.0/8", "::1", "192.0.2.7"][: len(body["allowed_ips"])]
     if operation == "change_vm" and isinstance(body.get("ttl_ms"), int):
         body["ttl_ms"] = max(body["ttl_ms"], 600_000)
+    if operation in ("create_webhook", "change_webhook"):
+        if "url" in body:
+            body["url"] = f"https://localhost/{fresh('hook')}"
+        # What is disabled refuses what others ask of it.
+        body.pop("enabled", None)
     if operation == "boot":
         with lock:
             vms.booted += 1
@@ -326,6 +345,9 @@ def after_call(context, case, response):
     if operation == "boot" and response.status_code == 201 and case.meta.phase.name.value != "stateful":
         for vm in response.json()["vms"]:
             session.delete(f"{URL}/api/swarm/vm/{vm['pid']}", timeout=120)
+    # One account has a hundred at the most, and each is sent what happens.
+    if operation == "create_webhook" and response.status_code == 201 and case.meta.phase.name.value != "stateful":
+        session.delete(f"{URL}/api/webhooks/{response.json()['id']}", timeout=120)
 
 
 @atexit.register

@@ -115,6 +115,10 @@ error_codes! {
     UnknownWaitlistEntry = "unknown_waitlist_entry" => NotFound,
     /// No such ticket of this account.
     UnknownTicket = "unknown_ticket" => NotFound,
+    /// No such webhook of this account.
+    UnknownWebhook = "unknown_webhook" => NotFound,
+    /// No such delivery of this webhook.
+    UnknownDelivery = "unknown_delivery" => NotFound,
     /// No such command in this VM: it was never started, or was forgotten.
     UnknownExec = "unknown_exec" => NotFound,
     /// A path that does not exist.
@@ -149,6 +153,8 @@ error_codes! {
     VmPaused = "vm_paused" => Conflict,
     /// More than is left of the account's quota.
     QuotaExceeded = "quota_exceeded" => Conflict,
+    /// The webhook is disabled: nothing is sent.
+    WebhookDisabled = "webhook_disabled" => Conflict,
     /// A file stands where a directory should be, or the other way round.
     NotADirectory = "not_a_directory" => Conflict,
     /// It is a directory, or has no content: a FIFO, a device, a socket.

@@ -27,6 +27,16 @@ macro_rules! ulid_id {
             pub fn generate() -> Self {
                 Self(Ulid::generate())
             }
+
+            /// A new id that is later in order than this one, whatever the clock says.
+            pub fn generate_after(last: Option<Self>) -> Self {
+                let new = Self::generate();
+                match last {
+                    // At the very end of all ids there is no later one.
+                    Some(last) if new <= last => Self(last.0.increment().unwrap_or(new.0)),
+                    _ => new,
+                }
+            }
         }
 
         impl fmt::Display for $name {
@@ -100,18 +110,14 @@ ulid_id!(
     /// An entry of the audit: `aud_` and 26 characters.
     AuditId, "aud_", "a place in the audit (`aud_` and 26 characters)"
 );
-
-impl TicketId {
-    /// A new id that is later in order than this one, whatever the clock says.
-    pub fn generate_after(last: Option<Self>) -> Self {
-        let new = Self::generate();
-        match last {
-            // At the very end of all ids there is no later one.
-            Some(last) if new <= last => Self(last.0.increment().unwrap_or(new.0)),
-            _ => new,
-        }
-    }
-}
+ulid_id!(
+    /// A webhook: `wh_` and 26 characters.
+    WebhookId, "wh_", "a webhook's id (`wh_` and 26 characters)"
+);
+ulid_id!(
+    /// One event for one webhook: `dlv_` and 26 characters, in the order of events.
+    DeliveryId, "dlv_", "a delivery's id (`dlv_` and 26 characters)"
+);
 
 /// A VM as callers name it: by its process id or by its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -23,10 +23,11 @@ pub mod swarm;
 pub mod tickets;
 mod time;
 pub mod waitlist;
+pub mod webhooks;
 mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, AuditId, KeyId, TicketId, VmId, VmRef, WaitlistId};
+pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TicketId, VmId, VmRef, WaitlistId, WebhookId};
 pub use operation::Operation;
 pub use patch::Patch;
 pub use path::AbsolutePath;

@@ -12,6 +12,7 @@ mod git;
 mod keys;
 mod swarm;
 mod tickets;
+mod webhooks;
 
 pub use answer::Answered;
 pub use audit::AuditQuery;

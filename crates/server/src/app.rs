@@ -54,12 +54,14 @@ use crate::{
         swarm::{self, SwarmDesk},
         tickets::{self, TicketDesk},
         waitlist::{self, WaitlistDesk},
+        webhooks::{self, WebhookDesk},
         whoami,
     },
     tickets::{UnderWay, Waiters},
     vault::Vault,
     vms::{SwarmToCome, Vms},
     watchers::Watchers,
+    webhooks::Outgoing,
     workspaces::Workspaces,
 };
 
@@ -96,6 +98,8 @@ pub struct Parts {
     pub(crate) waiters: Waiters,
     /// The newest events.
     pub(crate) tail: Tail,
+    /// Of webhooks: how their secrets are sealed, and what they may reach.
+    pub(crate) outgoing: Outgoing,
     /// True when the server shall end: nobody waits for work any more.
     pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
@@ -180,6 +184,7 @@ fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Act
             under_way: UnderWay::default(),
         }),
         work(parts),
+        webhooks::routes(parts.webhook_desk()),
         waitlist::routes(WaitlistDesk::new(Arc::clone(store), Arc::clone(limiter))),
         audit::routes(AuditReader { store: Arc::clone(store), actions: Arc::clone(actions) }),
         files::routes(files),
@@ -205,6 +210,11 @@ fn work(parts: &Parts) -> Routes {
 }
 
 impl Parts {
+    /// What the routes of webhooks use.
+    fn webhook_desk(&self) -> WebhookDesk {
+        WebhookDesk { store: Arc::clone(&self.store), outgoing: self.outgoing.clone() }
+    }
+
     /// What metrics are read from.
     pub(crate) fn readings(&self) -> Readings {
         Readings {

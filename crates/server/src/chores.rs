@@ -10,6 +10,7 @@ use crate::{
     key_uses::KeyUses,
     retention::Retention,
     tickets::{Waiters, keep_time},
+    webhooks::Dispatcher,
 };
 
 /// Work that no request waits for.
@@ -24,9 +25,23 @@ pub(crate) struct Chores {
     pub waiters: Waiters,
     /// The newest events.
     pub tail: Tail,
+    /// Events on their way to endpoints.
+    pub webhooks: Dispatcher,
 }
 
 impl Chores {
+    /// On this store, with nothing to do yet but what it holds.
+    pub(crate) fn new(store: Arc<dyn Store>, webhooks: Dispatcher) -> Self {
+        Self {
+            store,
+            uses: KeyUses::default(),
+            audit: AuditQueue::default(),
+            waiters: Waiters::default(),
+            tail: Tail::default(),
+            webhooks,
+        }
+    }
+
     /// Does it, for ever.
     pub(crate) async fn regularly(&self) -> Infallible {
         let store = &*self.store;
@@ -36,6 +51,7 @@ impl Chores {
             never = Retention::default().keep(store) => never,
             never = self.waiters.wake(store) => never,
             never = self.tail.read(store) => never,
+            never = self.webhooks.deliver() => never,
             never = keep_time(Arc::clone(&self.store)) => never,
         }
     }

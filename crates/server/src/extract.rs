@@ -262,6 +262,24 @@ impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
     }
 }
 
+/// The delivery that a path names, and its webhook.
+#[derive(Debug)]
+pub(crate) struct DeliveryPath {
+    /// The webhook's id, or what stands in its place.
+    pub(crate) webhook: String,
+    /// The delivery's.
+    pub(crate) delivery: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for DeliveryPath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let (webhook, delivery) = segments(parts).await?;
+        Ok(Self { webhook, delivery })
+    }
+}
+
 /// The one variable segment of a path.
 #[derive(Debug)]
 pub(crate) struct Segment(pub String);

@@ -28,17 +28,14 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    BootDefaults, Farewell, Limits, Restart, StartHelper, SwarmToCome, TrustedProxies,
+    BootDefaults, Farewell, Limits, Restart, StartHelper, SwarmToCome, TrustedProxies, WebhookOrder,
     app::{Parts, router},
-    audit::AuditQueue,
     chores::Chores,
     connection::{Door, track},
-    events::Tail,
-    key_uses::KeyUses,
     metrics::{self, Metrics},
     restart::{FAREWELL, say_farewell},
-    tickets::Waiters,
     tls::{self, Certificates, warn_of_expiry},
+    webhooks::{Dispatcher, Outgoing},
 };
 
 /// How long requests under way may take once the server shall end.
@@ -86,6 +83,8 @@ pub struct ServerOrder {
     pub proxies: TrustedProxies,
     /// What callers may take.
     pub limits: Limits,
+    /// How webhooks are sent.
+    pub webhooks: WebhookOrder,
 }
 
 /// Why a server could not run, or stopped.
@@ -163,16 +162,13 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     let ServerOrder { listener, metrics_listener, tls, proxies, limits, .. } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
-    let chores = Chores {
-        store: Arc::clone(&order.store),
-        uses: KeyUses::default(),
-        audit: AuditQueue::default(),
-        waiters: Waiters::default(),
-        tail: Tail::default(),
-    };
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
     let (leaving, left) = watch::channel(false);
+    let outgoing = Outgoing::of(&order.data_dir, &order.webhooks.allow);
+    let (store, metrics) = (Arc::clone(&order.store), order.metrics.clone());
+    let dispatcher = Dispatcher::new(store, &outgoing, order.webhooks, metrics, stopped.clone());
+    let chores = Chores::new(Arc::clone(&order.store), dispatcher);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
     let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
     let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped.clone());
@@ -193,6 +189,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         proxies,
         waiters: chores.waiters.clone(),
         tail: chores.tail.clone(),
+        outgoing,
         stopping: stopped,
         closing: told,
         git_allow: order.git_allow,

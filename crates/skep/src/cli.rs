@@ -6,7 +6,7 @@ use crate::{
     connection::EXIT_CODES,
     verbs::{
         account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
-        grep, helper, keys, ls, ps, restore, rm, serve, status, ticket, write,
+        grep, helper, keys, ls, ps, restore, rm, serve, status, ticket, webhook, write,
     },
 };
 
@@ -46,6 +46,8 @@ pub(crate) enum Verb {
     Ticket(ticket::Ticket),
     /// Follow what happens: to tickets, VMs and keys.
     Events(events::Events),
+    /// Have events sent to an endpoint, and see what came of it.
+    Webhook(webhook::Webhook),
     /// End VMs.
     Rm(rm::Rm),
     /// End all VMs.

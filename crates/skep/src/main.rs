@@ -27,7 +27,7 @@ use cli::{Cli, Verb};
 use settings::FileError;
 use verbs::{
     account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
-    grep, helper, keys, ls, ps, restore, rm, serve, server_process, status, ticket, write,
+    grep, helper, keys, ls, ps, restore, rm, serve, server_process, status, ticket, webhook, write,
 };
 
 fn main() -> ExitCode {
@@ -59,6 +59,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Git(verb) => connection::block_on(git::run(verb)),
         Verb::Ticket(verb) => connection::block_on(ticket::run(verb)),
         Verb::Events(verb) => connection::block_on(events::run(verb)),
+        Verb::Webhook(verb) => connection::block_on(webhook::run(verb)),
         Verb::Rm(verb) => connection::block_on(rm::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),

@@ -8,7 +8,8 @@ use skep_accounts::KeyHash;
 use skep_api::{ErrorCode, Failure};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
-    BootDefaults, Farewell, Metrics, Restart, ServerOrder, StartHelper, SwarmToCome, tls::self_signed,
+    BootDefaults, Farewell, Metrics, Restart, ServerOrder, StartHelper, SwarmToCome, WebhookOrder,
+    tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tokio::{
@@ -159,6 +160,7 @@ pub(crate) async fn serve(
         proxies: settings.transport.proxies(),
         limits: settings.transport.limits(),
         git_allow: settings.git_allow.clone(),
+        webhooks: WebhookOrder { allow: settings.webhooks.webhook_allow.clone(), ..WebhookOrder::default() },
     };
     if let Some(tls) = tls {
         tokio::spawn(tls.follow());

@@ -17,8 +17,10 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 mod transport;
+mod webhooks;
 
 pub(crate) use transport::{TlsSource, Transport};
+use webhooks::Webhooks;
 
 /// The id of the flag that names the file.
 const FILE: &str = "config";
@@ -67,6 +69,10 @@ pub(crate) struct Settings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) transport: Transport,
+    /// Where webhooks may lead.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) webhooks: Webhooks,
     /// How log lines look.
     #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
@@ -146,7 +152,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     if given < Duration::from_millis(1) { Err("it must be at least 1ms".to_owned()) } else { Ok(given) }
 }
 
-/// What git may reach besides: a network, an address, or the name of a host.
+/// What may be reached besides: a network, an address, or the name of a host.
 fn host_or_network(text: &str) -> Result<String, String> {
     let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let is_name = (1..254).contains(&text.len()) && text.bytes().all(named) && !text.starts_with(['-', '.']);

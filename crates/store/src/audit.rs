@@ -85,6 +85,8 @@ pub struct Trimmed {
     pub entries: u64,
     /// Events.
     pub events: u64,
+    /// Deliveries of webhooks, which go with their events.
+    pub deliveries: u64,
 }
 
 impl Trimmed {

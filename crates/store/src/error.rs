@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{
-    ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId,
+    ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId, WebhookId,
     tickets::{Blocker, TicketStatus},
 };
 
@@ -139,6 +139,32 @@ pub enum Error {
         /// The name.
         key: String,
     },
+    /// No such webhook of this account.
+    #[error("no webhook `{id}`; `GET /api/webhooks` lists those of this account")]
+    UnknownWebhook {
+        /// What was asked for.
+        id: String,
+    },
+    /// No such delivery of this webhook.
+    #[error(
+        "no delivery `{id}` of this webhook; `GET /api/webhooks/ID/deliveries` lists them while their events are kept"
+    )]
+    UnknownDelivery {
+        /// What was asked for.
+        id: String,
+    },
+    /// Nothing is sent by this webhook.
+    #[error("the webhook `{id}` is disabled; enable it by `PATCH /api/webhooks/{id}` with `enabled: true`")]
+    WebhookDisabled {
+        /// Which.
+        id: WebhookId,
+    },
+    /// The account has as many webhooks as it may have.
+    #[error("this account has {most} webhooks, the most that it may have; delete one first")]
+    TooManyWebhooks {
+        /// How many.
+        most: u32,
+    },
     /// A newer skep wrote this database.
     #[error(
         "the store {} has version {found}, and this skep knows versions up to {known}; start a newer skep",
@@ -235,6 +261,10 @@ impl Error {
             Self::VersionStale { .. } => ErrorCode::VersionStale,
             Self::VmKeyLimited { .. } => ErrorCode::VmKeyLimited,
             Self::IdempotencyMismatch { .. } => ErrorCode::IdempotencyMismatch,
+            Self::UnknownWebhook { .. } => ErrorCode::UnknownWebhook,
+            Self::UnknownDelivery { .. } => ErrorCode::UnknownDelivery,
+            Self::WebhookDisabled { .. } => ErrorCode::WebhookDisabled,
+            Self::TooManyWebhooks { .. } => ErrorCode::QuotaExceeded,
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,
         }

@@ -85,6 +85,14 @@ impl EventKind {
             Self::VmEnded => "vm.ended",
         }
     }
+
+    /// Whether a word names it: its own, or that of its family, such as `vm.*`.
+    pub fn is_named(self, word: &str) -> bool {
+        match word.strip_suffix(".*") {
+            Some(family) => self.as_str().split_once('.').is_some_and(|(own, _)| own == family),
+            None => self.as_str() == word,
+        }
+    }
 }
 
 impl fmt::Display for EventKind {
@@ -118,6 +126,17 @@ impl Event {
     /// What it is called outside: epoch and sequence.
     pub fn id(&self) -> EventId {
         EventId { epoch: self.epoch.clone(), sequence: self.sequence }
+    }
+
+    /// As it is told outside.
+    pub fn told(&self) -> skep_api::events::Event {
+        skep_api::events::Event {
+            id: self.id().to_string(),
+            kind: self.kind.as_str().to_owned(),
+            at: self.at,
+            request_id: self.request_id.clone(),
+            body: self.body.clone(),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod suite;
 mod ticket;
 mod vm;
 mod waitlist;
+mod webhook;
 
 pub use account::{
     Account, AccountDeleted, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount,
@@ -43,3 +44,8 @@ pub use vm::{
     BootedFor, ChangeVm, EndVms, Ended, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd, VmRecord,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
+pub use webhook::{
+    AfterAttempt, ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryContent, DeliveryPage, Disabled,
+    DueDelivery, DueWebhook, EnqueueDeliveries, Enqueued, ListDeliveries, ListDue, ListWebhooks,
+    PreviousSecret, RecordAttempt, Redeliver, RotateWebhook, TestWebhook, Webhook, WebhookPage,
+};

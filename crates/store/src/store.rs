@@ -6,22 +6,26 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
-    AccountId, KeyId, TicketId,
+    AccountId, KeyId, TicketId, WebhookId,
     swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
+    webhooks::{Delivery, DisabledReason},
 };
 use tokio::sync::{broadcast, watch};
 
 use crate::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
-    ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan, GitCredential, JoinWaitlist,
-    KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist, NewAuditEntry,
-    NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
-    RecordBoots, RecordCommandEnd, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey,
-    RotateKey, SetAccountRoots, SetGitCredential, TicketHistoryPage, TicketNews, TicketNow, TicketPage,
-    TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
+    ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook, DeleteAccount,
+    DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms, Ended,
+    EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan,
+    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListDeliveries,
+    ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession, Once,
+    OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt, RecordBoots,
+    RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey,
+    RotateWebhook, SetAccountRoots, SetGitCredential, TestWebhook, TicketHistoryPage, TicketNews, TicketNow,
+    TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook,
+    WebhookPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -159,6 +163,33 @@ pub trait Store: Send + Sync {
     async fn list_audit(&self, query: ListAudit) -> Result<AuditPage>;
     /// Deletes a few of the oldest entries and events, where they are too old or too many, and tells how many.
     async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed>;
+
+    /// Makes a webhook; fails with `UnknownAccount`, `TooManyWebhooks`.
+    async fn create_webhook(&self, command: CreateWebhook) -> Result<Webhook>;
+    /// Changes what may change of a webhook; fails with `UnknownWebhook`.
+    async fn change_webhook(&self, command: ChangeWebhook) -> Result<Webhook>;
+    /// Gives a webhook another secret; fails with `UnknownWebhook`.
+    async fn rotate_webhook(&self, command: RotateWebhook) -> Result<Webhook>;
+    /// Deletes a webhook; fails with `UnknownWebhook`.
+    async fn delete_webhook(&self, command: DeleteWebhook) -> Result<()>;
+    /// A webhook of this account; fails with `UnknownWebhook`.
+    async fn webhook(&self, account: AccountId, id: WebhookId) -> Result<Webhook>;
+    /// A page of an account's webhooks, newest first.
+    async fn list_webhooks(&self, query: ListWebhooks) -> Result<WebhookPage>;
+    /// A page of a webhook's deliveries, newest first; fails with `UnknownWebhook`.
+    async fn list_deliveries(&self, query: ListDeliveries) -> Result<DeliveryPage>;
+    /// Has a delivery tried again from the beginning; fails with `UnknownWebhook`, `UnknownDelivery`, `WebhookDisabled`.
+    async fn redeliver(&self, command: Redeliver) -> Result<Delivery>;
+    /// Has something sent that is no event; fails with `UnknownWebhook`, `WebhookDisabled`.
+    async fn test_webhook(&self, command: TestWebhook) -> Result<Delivery>;
+    /// Makes deliveries of events that enabled webhooks have not seen, some at a time.
+    async fn enqueue_deliveries(&self, command: EnqueueDeliveries) -> Result<Enqueued>;
+    /// The webhooks of all accounts that are enabled.
+    async fn due_webhooks(&self) -> Result<Vec<DueWebhook>>;
+    /// The deliveries of a webhook whose time has come, in that order.
+    async fn due_deliveries(&self, query: ListDue) -> Result<Vec<DueDelivery>>;
+    /// Notes an attempt at a delivery, and answers why its webhook was disabled by it, if it was; fails with `UnknownDelivery`.
+    async fn record_attempt(&self, command: RecordAttempt) -> Result<Option<DisabledReason>>;
 
     /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;

@@ -15,11 +15,8 @@ use crate::error::{self, Refusal};
 
 /// What happened.
 pub(super) fn event(event: &Event) -> Bytes {
-    let id = event.id().to_string();
-    let kind = event.kind.as_str();
-    let (at, request_id, body) = (event.at, event.request_id.clone(), event.body.clone());
-    let told = skep_api::events::Event { id: id.clone(), kind: kind.to_owned(), at, request_id, body };
-    frame(Some(&id), kind, &told)
+    let told = event.told();
+    frame(Some(&told.id), event.kind.as_str(), &told)
 }
 
 /// The first event of a stream of one ticket.

@@ -15,5 +15,5 @@ pub(crate) use self::{
     frame::{current, gap, place},
     reader::{Place, Reader},
     tail::Tail,
-    wanted::Wanted,
+    wanted::{Wanted, named, scope_of},
 };

@@ -79,13 +79,8 @@ impl Wanted {
 }
 
 /// The sorts that one word of the list names.
-fn named(word: &str) -> Result<Vec<EventKind>, Failure> {
-    let family = word.strip_suffix(".*");
-    let is_named = |kind: &EventKind| match family {
-        Some(family) => kind.as_str().split_once('.').is_some_and(|(own, _)| own == family),
-        None => kind.as_str() == word,
-    };
-    let kinds: Vec<EventKind> = EventKind::ALL.iter().copied().filter(is_named).collect();
+pub(crate) fn named(word: &str) -> Result<Vec<EventKind>, Failure> {
+    let kinds: Vec<EventKind> = EventKind::ALL.iter().copied().filter(|kind| kind.is_named(word)).collect();
     if kinds.is_empty() {
         let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
         let message = format!(
@@ -98,7 +93,7 @@ fn named(word: &str) -> Result<Vec<EventKind>, Failure> {
 }
 
 /// What a key needs to see events of a sort.
-const fn scope_of(kind: EventKind) -> Scope {
+pub(crate) const fn scope_of(kind: EventKind) -> Scope {
     match kind {
         EventKind::KeyCreated | EventKind::KeyRevoked | EventKind::KeyRotated => Scope::Admin,
         EventKind::VmBooted | EventKind::VmEnded => Scope::SwarmRead,

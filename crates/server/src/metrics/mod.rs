@@ -92,6 +92,40 @@ struct ReasonLabels {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+/// What came of an attempt to send a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WebhookOutcome {
+    /// The endpoint took it.
+    Delivered,
+    /// It answered something else than 2xx.
+    Rejected,
+    /// Its address may not be reached.
+    Refused,
+    /// It could not be reached, or broke off.
+    Unreachable,
+    /// It took too long.
+    Timeout,
+}
+
+impl WebhookOutcome {
+    const ALL: [Self; 5] = [Self::Delivered, Self::Rejected, Self::Refused, Self::Unreachable, Self::Timeout];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Rejected => "rejected",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
 /// A histogram for each set of labels, all with the same buckets.
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
@@ -113,6 +147,7 @@ struct Inner {
     commits: Histogram,
     batches: Histogram,
     failed_commits: Counter,
+    webhooks: Family<OutcomeLabels, Counter>,
 }
 
 impl Default for Metrics {
@@ -130,10 +165,12 @@ impl Default for Metrics {
             commits: Histogram::new(COMMIT_BUCKETS),
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 8)),
             failed_commits: Counter::default(),
+            webhooks: Family::default(),
         };
         inner.register_requests();
         inner.register_swarm();
         inner.register_store();
+        inner.register_webhooks();
         inner.begin_at_zero();
         Self(Arc::new(inner))
     }
@@ -195,6 +232,14 @@ impl Inner {
         );
     }
 
+    fn register_webhooks(&mut self) {
+        self.registry.register(
+            "webhook_attempts",
+            "Attempts to send an event to an endpoint of an account, by what came of it",
+            self.webhooks.clone(),
+        );
+    }
+
     /// A series that appears only with its first event hides that event from `rate` and from alerts.
     fn begin_at_zero(&self) {
         for code in ErrorCode::ALL {
@@ -202,6 +247,9 @@ impl Inner {
         }
         for reason in REASONS {
             drop(self.ends.get_or_create(&ReasonLabels { reason: reason.as_str() }));
+        }
+        for outcome in WebhookOutcome::ALL {
+            drop(self.webhooks.get_or_create(&OutcomeLabels { outcome: outcome.as_str() }));
         }
         for source in [BootSource::Pool, BootSource::Cold] {
             let labels = SourceLabels { source: word(source) };
@@ -222,6 +270,11 @@ impl Metrics {
     /// How long this server has run.
     pub(crate) fn uptime(&self) -> Duration {
         self.0.started.elapsed()
+    }
+
+    /// Counts an attempt to send a webhook.
+    pub(crate) fn webhook_attempt(&self, outcome: WebhookOutcome) {
+        self.0.webhooks.get_or_create(&OutcomeLabels { outcome: outcome.as_str() }).inc();
     }
 }
 

@@ -14,6 +14,8 @@ const NO_NUL: &str = "^[^\\u0000]*$";
 const LINE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// An absolute path.
 const ABSOLUTE: &str = "^/[^\\u0000]*$";
+/// How a URL of a webhook begins; by http it is one that the operator allows.
+const WEB: &str = "^https?://";
 /// A name as shells take it for a variable.
 const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 
@@ -38,7 +40,7 @@ pub(super) fn refine(document: &mut Value) {
 }
 
 /// Fields of components, to be merged into what their types say.
-fn schemas() -> [(&'static str, Value); 5] {
+fn schemas() -> [(&'static str, Value); 6] {
     let absent = json!({"type": "null"});
     let exec = json!({"properties": {
         "command": {"pattern": NO_NUL},
@@ -73,6 +75,7 @@ fn schemas() -> [(&'static str, Value); 5] {
             }),
         ),
         ("CreateAccount", json!({"properties": {"roots": roots(), "allowed_ips": {"maxItems": 100}}})),
+        ("CreateWebhook", webhook()),
         (
             "JoinWaitlist",
             json!({"properties": {
@@ -84,7 +87,7 @@ fn schemas() -> [(&'static str, Value); 5] {
 }
 
 /// The same for bodies that stand inline.
-fn inlined() -> [(&'static str, Value); 2] {
+fn inlined() -> [(&'static str, Value); 3] {
     [
         (
             "/paths/~1api~1swarm~1boot/post/requestBody/content/application~1json/schema",
@@ -93,6 +96,7 @@ fn inlined() -> [(&'static str, Value); 2] {
                 "env": {"propertyNames": {"pattern": VARIABLE}, "additionalProperties": {"pattern": NO_NUL}},
             }}),
         ),
+        ("/paths/~1api~1webhooks~1{id}/patch/requestBody/content/application~1json/schema", webhook()),
         (
             "/paths/~1api~1accounts~1{id}/patch/requestBody/content/application~1json/schema",
             json!({"properties": {
@@ -101,6 +105,15 @@ fn inlined() -> [(&'static str, Value); 2] {
             }}),
         ),
     ]
+}
+
+/// What may stand in a webhook.
+fn webhook() -> Value {
+    json!({"properties": {
+        "url": {"pattern": WEB},
+        "types": {"minItems": 1, "maxItems": 100, "items": {"pattern": format!("^({})$", event_type())}},
+        "description": {"pattern": LINE},
+    }})
 }
 
 fn roots() -> Value {
@@ -302,10 +315,15 @@ fn parameters(document: &mut Value) {
 
 /// Types and families of events, with commas between.
 fn event_types() -> String {
+    let one = event_type();
+    format!("^({one})(,({one}))*$")
+}
+
+/// One of them, without ends.
+fn event_type() -> String {
     let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
     let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
-    let one = types.chain(families).collect::<Vec<_>>().join("|");
-    format!("^({one})(,({one}))*$")
+    types.chain(families).collect::<Vec<_>>().join("|")
 }
 
 /// Calls for each operation of the document.

@@ -97,6 +97,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         tag("server", "The server itself"),
         tag("tickets", "Work: who does what, in which order, and what came of it"),
         tag("events", "What happens, as it happens"),
+        tag("webhooks", "Events, sent to endpoints of the account"),
         tag("metrics", "What the server does, in figures"),
         tag("audit", "Who did what from where, and how it ended"),
         tag("waitlist", "Who asked to be told when there is room"),

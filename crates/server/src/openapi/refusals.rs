@@ -131,6 +131,16 @@ refusals! {
     BeatRefused = [UnknownTicket, ClaimLost, Superseded, LeaseLost, TicketState],
     /// Of a ticket that is deleted.
     DeleteTicketRefused = [UnknownTicket, VmKeyLimited, TicketState, HasDependents, VersionStale],
+    /// Of a webhook that shall be made.
+    CreateWebhookRefused = [QuotaExceeded],
+    /// Of what is done with one webhook.
+    WebhookRefused = [UnknownWebhook],
+    /// Of what shall be sent.
+    SendWebhookRefused = [UnknownWebhook, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson],
+    /// Of a delivery that shall be tried again.
+    RedeliverRefused = [
+        UnknownWebhook, UnknownDelivery, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson,
+    ],
     /// Of a list that has two forms.
     FormRefused = [NotAcceptable],
     /// Of an entry of the waitlist.

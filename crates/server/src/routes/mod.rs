@@ -26,6 +26,7 @@ pub(crate) mod swarm;
 pub(crate) mod tickets;
 pub(crate) mod waitlist;
 pub(crate) mod watch;
+pub(crate) mod webhooks;
 pub(crate) mod whoami;
 
 use crate::error::Refusal;

@@ -49,6 +49,7 @@ const OUTSIDE: Answer = Unknown(403, "path_outside_roots");
 const NO_VM: Answer = Unknown(503, "swarm_unavailable");
 const NO_KEY: Answer = Unknown(404, "unknown_key");
 const NO_TICKET: Answer = Unknown(404, "unknown_ticket");
+const NO_WEBHOOK: Answer = Unknown(404, "unknown_webhook");
 const NO_ACCOUNT: Answer = Unknown(404, "unknown_account");
 
 /// These servers have no swarm, so what is about a VM ends there; with VMs, `tests/separation.rs` goes on.
@@ -125,6 +126,15 @@ const ROWS: &[Row] = &[
     row("why_ticket", NO_TICKET),
     row("ticket_history", NO_TICKET),
     Row { id: "events", query: "?ticket=tkt_01jv0000000000000000000000", body: None, answer: NO_TICKET },
+    row("list_webhooks", Done(200)),
+    sends("create_webhook", r#"{"url": "https://localhost/skep", "types": ["key.*"]}"#, Done(201)),
+    row("read_webhook", NO_WEBHOOK),
+    sends("change_webhook", r#"{"enabled": false}"#, NO_WEBHOOK),
+    row("delete_webhook", NO_WEBHOOK),
+    row("rotate_webhook", NO_WEBHOOK),
+    row("list_deliveries", NO_WEBHOOK),
+    row("redeliver", NO_WEBHOOK),
+    row("test_webhook", NO_WEBHOOK),
     row("list_audit", Done(200)),
     row("metrics", Done(200)),
     row("list_waitlist", Done(200)),
@@ -329,11 +339,14 @@ async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_t
 }
 
 /// The path of something that belongs to `default`, and of the same sort of thing that does not exist.
-fn foreign(path: &str, key: KeyId, ticket: &str, account: &str) -> Option<(String, String)> {
+fn foreign(path: &str, key: KeyId, ticket: &str, webhook: &str, account: &str) -> Option<(String, String)> {
     let (name, own, nobodys) = match path {
         path if path.contains("/keys/{id}") => ("{id}", key.to_string(), KeyId::generate().to_string()),
         path if path.contains("/tickets/{id}") => {
             ("{id}", ticket.to_owned(), skep_api::TicketId::generate().to_string())
+        }
+        path if path.contains("/webhooks/{id}") => {
+            ("{id}", webhook.to_owned(), skep_api::WebhookId::generate().to_string())
         }
         path if path.contains("/accounts/{id}") => {
             ("{id}", account.to_owned(), skep_api::AccountId::generate().to_string())
@@ -341,7 +354,8 @@ fn foreign(path: &str, key: KeyId, ticket: &str, account: &str) -> Option<(Strin
         path if path.contains("{pid}") => ("{pid}", "4242".to_owned(), "4243".to_owned()),
         _ => return None,
     };
-    let fill = |value: &str| path.replace(name, value).replace("{exec_id}", "exec_x");
+    let fill =
+        |value: &str| path.replace(name, value).replace("{exec_id}", "exec_x").replace("{delivery}", "dlv_x");
     Some((fill(&own), fill(&nobodys)))
 }
 
@@ -353,9 +367,12 @@ async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
     let default = skep.account.id.to_string();
     let ticket: Value = skep.post("/api/tickets", r#"{"title": "own"}"#).await.json().await.unwrap();
     let ticket = ticket["id"].as_str().unwrap();
+    let webhook = skep.post("/api/webhooks", r#"{"url": "https://localhost/"}"#).await;
+    let webhook: Value = webhook.json().await.unwrap();
+    let webhook = webhook["id"].as_str().unwrap();
     let mut compared = 0;
     for operation in guarded(&skep).await {
-        let Some((own, nobodys)) = foreign(&operation.path, record.key.id, ticket, &default) else {
+        let Some((own, nobodys)) = foreign(&operation.path, record.key.id, ticket, webhook, &default) else {
             continue;
         };
         let ask = async |path: &str| {

@@ -163,6 +163,8 @@ fn needed(operation: &Operation) -> Vec<&'static str> {
         ("/keys/{id}", "unknown_key"),
         ("/tickets/{id}", "unknown_ticket"),
         ("/accounts/{id}", "unknown_account"),
+        ("/webhooks/{id}", "unknown_webhook"),
+        ("{delivery}", "unknown_delivery"),
     ] {
         needed.extend(path.contains(segment).then_some(code));
     }

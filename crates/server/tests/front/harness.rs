@@ -13,8 +13,8 @@ use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
 use skep_helper::HelperOrder;
 use skep_server::{
-    BootDefaults, Farewell, Limits, Metrics, Restart, ServerOrder, StartHelper, TrustedProxies, run,
-    swarm_at_hand, tls::Certificates,
+    BootDefaults, Farewell, Limits, Metrics, Restart, ServerOrder, StartHelper, TrustedProxies, WebhookOrder,
+    run, swarm_at_hand, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use tempfile::TempDir;
@@ -47,6 +47,7 @@ pub(crate) struct Options {
     pub(crate) tls: Option<Certificates>,
     pub(crate) git_allow: Vec<String>,
     pub(crate) restart: Restart,
+    pub(crate) webhooks: WebhookOrder,
 }
 
 impl Default for Options {
@@ -54,7 +55,8 @@ impl Default for Options {
         // All tests call from one address.
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
         let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
-        Self { limits, proxies: TrustedProxies::default(), tls: None, git_allow: vec![], restart }
+        let webhooks = WebhookOrder::default();
+        Self { limits, proxies: TrustedProxies::default(), tls: None, git_allow: vec![], restart, webhooks }
     }
 }
 
@@ -87,9 +89,13 @@ impl Skep {
     }
 
     pub(crate) async fn start_with(options: Options) -> Self {
+        Self::start_on(tempfile::tempdir().unwrap(), options).await
+    }
+
+    /// A server on the data of another one.
+    pub(crate) async fn start_on(data: TempDir, options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls, git_allow, restart } = options;
-        let data = tempfile::tempdir().unwrap();
+        let Options { limits, proxies, tls, git_allow, restart, webhooks } = options;
         let metrics = Metrics::default();
         let store = open_store(&data, &metrics).await;
         let root = data.path().join("workspaces/default");
@@ -116,6 +122,7 @@ impl Skep {
             proxies,
             limits,
             git_allow,
+            webhooks,
         };
         let serving = tokio::spawn(run(order, async move { stopped.await.unwrap_or(Farewell::Nobody) }));
         let mut skep = Self {
@@ -209,6 +216,13 @@ impl Skep {
     pub(crate) async fn post(&self, path: &str, body: &str) -> Response {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         request.body(body.to_owned()).send().await.unwrap()
+    }
+
+    /// Ends the server, and gives its data.
+    pub(crate) async fn end(mut self) -> TempDir {
+        self.stop();
+        self.serving.take().unwrap().await.unwrap().unwrap();
+        std::mem::replace(&mut self.data, tempfile::tempdir().unwrap())
     }
 
     /// Asks the server to stop.

@@ -29,3 +29,4 @@ mod streams;
 mod tickets;
 mod transport;
 mod waitlist;
+mod webhooks;

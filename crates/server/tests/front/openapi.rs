@@ -24,6 +24,7 @@ impl Operation {
         self.path
             .replace("{pid}", "4242")
             .replace("{id}", "key_x")
+            .replace("{delivery}", "dlv_x")
             .replace("{exec_id}", "exec_x")
             .replace("{entry}", "wait_x")
             .replace("{file}", "swagger-ui.css")
@@ -69,6 +70,15 @@ const PROMISED: &[(&str, &str)] = &[
     ("DELETE", "/api/swarm/vm/{pid}"),
     ("DELETE", "/api/waitlist/{entry}"),
     ("DELETE", "/api/tickets/{id}"),
+    ("DELETE", "/api/webhooks/{id}"),
+    ("GET", "/api/webhooks"),
+    ("GET", "/api/webhooks/{id}"),
+    ("GET", "/api/webhooks/{id}/deliveries"),
+    ("PATCH", "/api/webhooks/{id}"),
+    ("POST", "/api/webhooks"),
+    ("POST", "/api/webhooks/{id}/deliveries/{delivery}/redeliver"),
+    ("POST", "/api/webhooks/{id}/rotate"),
+    ("POST", "/api/webhooks/{id}/test"),
     ("GET", "/api/tickets"),
     ("GET", "/api/tickets/{id}"),
     ("GET", "/api/tickets/{id}/history"),

@@ -26,4 +26,5 @@ pub(crate) mod serve;
 pub(crate) mod server_process;
 pub(crate) mod status;
 pub(crate) mod ticket;
+pub(crate) mod webhook;
 pub(crate) mod write;

@@ -7,7 +7,7 @@ use skep_api::{AccountId, KeyId, keys::Limits};
 use super::{
     columns::{Columns, all, change, json, millis, one, signed},
     fault::Fault,
-    keys, vms,
+    keys, vms, webhooks,
 };
 use crate::{
     Account, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount, Error,
@@ -108,6 +108,7 @@ pub(super) fn delete(
         request_id: command.request_id.clone(),
     };
     let revoked = keys::revoke_all(connection, &revocation)?;
+    webhooks::delete_all(connection, account.id, command.at)?;
     let sql = "UPDATE accounts SET deleted_at = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     change(connection, sql, params![account.id.to_string(), millis(command.at)])?;
     change(connection, "DELETE FROM git_credentials WHERE account = ?1", [account.id.to_string()])?;

@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::{
     columns::{Columns, broken, change, millis, one},
+    deliveries,
     fault::Fault,
     tickets,
 };
@@ -38,7 +39,8 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
         change(connection, sql, params![command.batch, millis(command.before)])?
     };
     tickets::forget(connection, command.before, command.batch)?;
-    Ok(Trimmed { entries: entries as u64, events: events as u64 })
+    let deliveries = deliveries::forget(connection, command.batch)?;
+    Ok(Trimmed { entries: entries as u64, events: events as u64, deliveries })
 }
 
 /// What a table takes, about, in bytes.

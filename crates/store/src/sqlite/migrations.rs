@@ -15,6 +15,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0006_git_credentials.sql")),
     M::up(include_str!("migrations/0007_epoch_began_vms_for_tickets.sql")),
     M::up(include_str!("migrations/0008_commands_of_boots.sql")),
+    M::up(include_str!("migrations/0009_webhooks.sql")),
 ];
 
 /// The newest version that this program knows.

@@ -4,6 +4,7 @@ mod accounts;
 mod audit;
 mod columns;
 mod copies;
+mod deliveries;
 mod events;
 mod fault;
 mod file;
@@ -23,6 +24,7 @@ mod tests;
 mod tickets;
 mod vms;
 mod waitlist;
+mod webhooks;
 mod writer;
 
 pub use self::{
@@ -38,10 +40,11 @@ use jiff::Timestamp;
 use rusqlite::Connection;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
-    AccountId, KeyId, TicketId, WaitlistId,
+    AccountId, KeyId, TicketId, WaitlistId, WebhookId,
     swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
+    webhooks::{Delivery, DisabledReason},
 };
 use tokio::sync::{broadcast, watch};
 
@@ -55,14 +58,16 @@ use self::{
 };
 use crate::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
-    ChangeTicket, ChangeVm, ClaimTickets, CommitObserver, CreateAccount, CreateTickets, DeleteAccount,
-    DeleteTicket, EndAttempt, EndVms, Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
-    EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys,
-    ListTickets, ListWaitlist, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey,
-    PresentedSession, ReadEvents, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, SetAccountRoots, SetGitCredential,
-    Store, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord,
-    WaitingTicket, WaitlistPage, WakeTicket,
+    ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CommitObserver, CreateAccount, CreateTickets,
+    CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
+    EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error,
+    Event, EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts,
+    ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry,
+    NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
+    RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result,
+    RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, Store,
+    TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord,
+    WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -445,6 +450,58 @@ impl Store for SqliteStore {
 
     async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed> {
         self.writer.run(move |c| history::trim(c, &command)).await
+    }
+
+    async fn create_webhook(&self, command: CreateWebhook) -> Result<Webhook> {
+        self.writer.run(move |c| webhooks::create(c, &command)).await
+    }
+
+    async fn change_webhook(&self, command: ChangeWebhook) -> Result<Webhook> {
+        self.writer.run(move |c| webhooks::alter(c, &command)).await
+    }
+
+    async fn rotate_webhook(&self, command: RotateWebhook) -> Result<Webhook> {
+        self.writer.run(move |c| webhooks::rotate(c, &command)).await
+    }
+
+    async fn delete_webhook(&self, command: DeleteWebhook) -> Result<()> {
+        self.writer.run(move |c| webhooks::delete(c, command)).await
+    }
+
+    async fn webhook(&self, account: AccountId, id: WebhookId) -> Result<Webhook> {
+        self.readers.run(move |c| webhooks::by_id(c, account, id)).await
+    }
+
+    async fn list_webhooks(&self, query: ListWebhooks) -> Result<WebhookPage> {
+        self.readers.run(move |c| webhooks::list(c, query)).await
+    }
+
+    async fn list_deliveries(&self, query: ListDeliveries) -> Result<DeliveryPage> {
+        self.readers.run(move |c| deliveries::list(c, query)).await
+    }
+
+    async fn redeliver(&self, command: Redeliver) -> Result<Delivery> {
+        self.writer.run(move |c| deliveries::again(c, &command)).await
+    }
+
+    async fn test_webhook(&self, command: TestWebhook) -> Result<Delivery> {
+        self.writer.run(move |c| deliveries::test(c, &command)).await
+    }
+
+    async fn enqueue_deliveries(&self, command: EnqueueDeliveries) -> Result<Enqueued> {
+        self.writer.run(move |c| deliveries::enqueue(c, &command)).await
+    }
+
+    async fn due_webhooks(&self) -> Result<Vec<DueWebhook>> {
+        self.readers.run(webhooks::due).await
+    }
+
+    async fn due_deliveries(&self, query: ListDue) -> Result<Vec<DueDelivery>> {
+        self.readers.run(move |c| deliveries::due(c, query)).await
+    }
+
+    async fn record_attempt(&self, command: RecordAttempt) -> Result<Option<DisabledReason>> {
+        self.writer.run(move |c| deliveries::record(c, &command)).await
     }
 
     async fn ping(&self, limit: Duration) -> Result<()> {

@@ -19,6 +19,7 @@ pub mod ticket_races;
 pub mod tickets;
 pub mod vms;
 pub mod waitlist;
+pub mod webhooks;
 
 use std::collections::BTreeMap;
 
@@ -110,6 +111,13 @@ macro_rules! store_suite {
             events::what_is_kept_no_longer_is_known_to_be_missing,
             events::a_record_contains_what_was_written_until_then,
             events::each_commit_is_told,
+            webhooks::a_webhook_is_kept_as_it_was_made_and_changed,
+            webhooks::webhooks_are_listed_newest_first_and_limited,
+            webhooks::events_become_deliveries_of_those_who_want_them_once,
+            webhooks::too_many_deliveries_wait_as_events_and_none_is_lost,
+            webhooks::attempts_are_noted_and_followed,
+            webhooks::a_webhook_is_disabled_and_begins_anew,
+            webhooks::deliveries_go_with_their_events_and_their_webhooks,
             concurrency::writers_at_once_are_all_durable,
             concurrency::one_of_many_gets_a_name,
             concurrency::a_refusal_harms_no_neighbour,

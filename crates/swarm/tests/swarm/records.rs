@@ -12,20 +12,24 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
-    AccountId, KeyId, TicketId, VmId,
+    AccountId, KeyId, TicketId, VmId, WebhookId,
     swarm::{BootAnswer, EndReason},
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
+    webhooks::{Delivery, DisabledReason},
 };
 use skep_store::{
     Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
-    ChangeVm, ClaimTickets, CreateAccount, CreateTickets, DeleteAccount, DeleteTicket, EndAttempt, EndVms,
-    Ended, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan, GitCredential,
-    JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListKeys, ListTickets, ListWaitlist,
-    NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
-    ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RemoveFromWaitlist, Result, RevokeAllKeys,
-    RevokeKey, RotateKey, SetAccountRoots, SetGitCredential, Store, TicketHistoryPage, TicketNews, TicketNow,
-    TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitingTicket, WaitlistPage, WakeTicket,
+    ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook, DeleteAccount,
+    DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms, Ended,
+    EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan,
+    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListDeliveries,
+    ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession, Once,
+    OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt, RecordBoots,
+    RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey,
+    RotateWebhook, SetAccountRoots, SetGitCredential, Store, TestWebhook, TicketHistoryPage, TicketNews,
+    TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitingTicket, WaitlistPage,
+    WakeTicket, Webhook, WebhookPage,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -247,6 +251,45 @@ impl Store for Records {
         unreachable!()
     }
     fn ticket_news(&self) -> broadcast::Receiver<TicketNews> {
+        unreachable!()
+    }
+    async fn create_webhook(&self, _: CreateWebhook) -> Result<Webhook> {
+        unreachable!()
+    }
+    async fn change_webhook(&self, _: ChangeWebhook) -> Result<Webhook> {
+        unreachable!()
+    }
+    async fn rotate_webhook(&self, _: RotateWebhook) -> Result<Webhook> {
+        unreachable!()
+    }
+    async fn delete_webhook(&self, _: DeleteWebhook) -> Result<()> {
+        unreachable!()
+    }
+    async fn webhook(&self, _: AccountId, _: WebhookId) -> Result<Webhook> {
+        unreachable!()
+    }
+    async fn list_webhooks(&self, _: ListWebhooks) -> Result<WebhookPage> {
+        unreachable!()
+    }
+    async fn list_deliveries(&self, _: ListDeliveries) -> Result<DeliveryPage> {
+        unreachable!()
+    }
+    async fn redeliver(&self, _: Redeliver) -> Result<Delivery> {
+        unreachable!()
+    }
+    async fn test_webhook(&self, _: TestWebhook) -> Result<Delivery> {
+        unreachable!()
+    }
+    async fn enqueue_deliveries(&self, _: EnqueueDeliveries) -> Result<Enqueued> {
+        unreachable!()
+    }
+    async fn due_webhooks(&self) -> Result<Vec<DueWebhook>> {
+        unreachable!()
+    }
+    async fn due_deliveries(&self, _: ListDue) -> Result<Vec<DueDelivery>> {
+        unreachable!()
+    }
+    async fn record_attempt(&self, _: RecordAttempt) -> Result<Option<DisabledReason>> {
         unreachable!()
     }
     async fn ping(&self, _: Duration) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Which addresses git may reach.
+//! Which addresses may be reached: by git, and by whoever else calls where a caller says.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,14 +6,14 @@ use ipnet::IpNet;
 
 /// What an operator allows beside all that is public.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Allowed {
+pub struct Allowed {
     networks: Vec<IpNet>,
     hosts: Vec<String>,
 }
 
 impl Allowed {
     /// Out of CIDRs, addresses and names.
-    pub(super) fn of(entries: &[String]) -> Self {
+    pub fn of(entries: &[String]) -> Self {
         let mut allowed = Self::default();
         for entry in entries {
             match (entry.parse::<IpNet>(), entry.parse::<IpAddr>()) {
@@ -26,7 +26,7 @@ impl Allowed {
     }
 
     /// Whether this host may be reached at this address.
-    pub(super) fn reaches(&self, host: &str, address: IpAddr) -> bool {
+    pub fn reaches(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_public(address)
             || self.networks.iter().any(|network| network.contains(&address))
@@ -34,12 +34,17 @@ impl Allowed {
     }
 
     /// Whether an operator named this host.
-    pub(super) fn names(&self, host: &str) -> bool {
+    pub fn names(&self, host: &str) -> bool {
         self.hosts.contains(&plain(host))
     }
 
+    /// Whether an operator named networks, to which any name may lead.
+    pub fn has_networks(&self) -> bool {
+        !self.networks.is_empty()
+    }
+
     /// Whether an operator named this very address.
-    pub(super) fn holds(&self, address: IpAddr) -> bool {
+    pub fn holds(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|network| network.contains(&address))
     }

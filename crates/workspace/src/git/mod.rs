@@ -36,4 +36,5 @@ mod tests;
 mod upstream;
 mod worktree;
 
+pub use address::Allowed;
 pub use refused::Refused;

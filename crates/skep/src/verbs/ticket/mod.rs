@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+pub(super) use self::show::printable;
 use crate::connection::EXIT_CODES;
 
 /// Create tickets, claim them, and say what came of them.

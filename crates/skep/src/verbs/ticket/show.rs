@@ -87,7 +87,7 @@ pub(super) fn state(ticket: &Ticket) -> String {
 }
 
 /// A text of others without what controls a terminal.
-pub(super) fn printable(text: &str) -> String {
+pub(in crate::verbs) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

@@ -1,0 +1,325 @@
+//! `/api/webhooks`: make, list, read, change, delete and rotate. What is sent by them: see `deliveries`.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use skep_api::{
+    ErrorCode, Failure, Scope, WebhookId,
+    webhooks::{
+        ChangeWebhook, CreateWebhook, CreatedWebhook, DeletedWebhook, RotateWebhook, Webhook, WebhookList,
+    },
+};
+use skep_store::{DeleteWebhook, EventKind, ListWebhooks, Store};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Created, Routes, created, page::Page};
+use crate::{
+    auth::Identity,
+    body::Body,
+    error::Refusal,
+    events::{named, scope_of},
+    extract::{Admin, Call, Caller, NoParameters, Query, Segment},
+    openapi::refusals::{CreateWebhookRefused, WebhookRefused},
+    random,
+    webhooks::{Outgoing, Secret, owner, target},
+};
+
+mod deliveries;
+
+/// Webhooks of one account.
+const MOST: u32 = 100;
+/// Words in a list of types.
+const MOST_TYPES: usize = 100;
+/// The longest description, in characters.
+const LONGEST_DESCRIPTION: usize = 500;
+/// How long the old secret signs too, in milliseconds: where nobody says, and at the most.
+const OVERLAP_MS: u64 = 24 * 3_600_000;
+const LONGEST_OVERLAP_MS: u64 = 7 * OVERLAP_MS;
+
+/// What these routes use.
+#[derive(Clone)]
+pub(crate) struct WebhookDesk {
+    /// Where webhooks are kept.
+    pub store: Arc<dyn Store>,
+    /// How their secrets are sealed, and what they may reach.
+    pub outgoing: Outgoing,
+}
+
+/// The routes of this file, and of deliveries.
+pub(crate) fn routes(desk: WebhookDesk) -> Routes {
+    let mut routes = vec![
+        routes!(list, create).with_state(desk.clone()),
+        routes!(read, change, delete).with_state(desk.clone()),
+        routes!(rotate).with_state(desk.clone()),
+    ];
+    routes.extend(deliveries::routes(desk));
+    routes
+}
+
+/// List webhooks
+///
+/// The account's webhooks, newest first. No answer holds a secret.
+#[utoipa::path(
+    get, path = "/api/webhooks", tag = "webhooks", operation_id = "list_webhooks", params(Page<WebhookId>),
+    security(("bearer" = ["admin"])),
+    responses((status = 200, description = "A page of webhooks", body = WebhookList))
+)]
+async fn list(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Query(page): Query<Page<WebhookId>>,
+) -> Answer<WebhookList> {
+    let (limit, before) = page.read()?;
+    let page = desk.store.list_webhooks(ListWebhooks { account: caller.account.id, limit, before }).await?;
+    Ok(Json(WebhookList {
+        webhooks: page.webhooks.into_iter().map(shown).collect(),
+        next_cursor: page.next.map(|id| id.to_string()),
+    }))
+}
+
+/// Create a webhook
+///
+/// What happens from now on is sent to its URL, as Standard Webhooks say: `POST` of `{type, timestamp, data}`, where `data` is
+/// the event as `GET /api/events` tells it, with `webhook-id` (the event's id, the same at each attempt), `webhook-timestamp`
+/// and `webhook-signature`. 2xx is success; all else, redirects too, is tried again after 5 s to 24 h, ten times in all, or
+/// when `Retry-After` says. 410 disables the webhook, and so do five days without any success. Order is not promised, and an
+/// event may come twice. The secret is answered this once. Each type needs its family's read scope. Private addresses are
+/// refused whatever a name leads to, unless the operator of the server allows them.
+#[utoipa::path(
+    post, path = "/api/webhooks", tag = "webhooks", operation_id = "create_webhook", security(("bearer" = ["admin"])),
+    request_body(content = CreateWebhook, example = json!({
+        "url": "https://hooks.example.com/skep", "types": ["ticket.*", "vm.ended"]
+    })),
+    responses(
+        (status = 201, description = "The secret and the record", body = CreatedWebhook),
+        CreateWebhookRefused,
+    )
+)]
+async fn create(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(request): Body<CreateWebhook>,
+) -> Created<CreatedWebhook> {
+    let url = target(&request.url, &desk.outgoing.allowed)?.to_string();
+    let types = request.types.unwrap_or_else(|| families(&caller));
+    may_read(&caller, &types)?;
+    let description = request.description.map(described).transpose()?;
+    let (id, account) = (WebhookId::generate(), caller.account.id);
+    let secret = Secret::of(random::bytes()?.to_vec());
+    let sealed = desk.outgoing.seal.seal(&owner(account, id), secret.bytes()).await?;
+    let made = desk.store.create_webhook(skep_store::CreateWebhook {
+        id,
+        account,
+        url,
+        types,
+        description,
+        secret: sealed,
+        most: MOST,
+        at: call.arrival.wall,
+    });
+    let made = made.await?;
+    call.trail.acts_on(id);
+    created(CreatedWebhook { secret: secret.expose(), record: shown(made) })
+}
+
+/// Read a webhook
+///
+/// Its record, without the secret.
+#[utoipa::path(
+    get, path = "/api/webhooks/{id}", tag = "webhooks", operation_id = "read_webhook", security(("bearer" = ["admin"])),
+    params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
+    responses(
+        (status = 200, description = "The record", body = Webhook),
+        WebhookRefused,
+    )
+)]
+async fn read(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+) -> Answer<Webhook> {
+    Ok(Json(shown(desk.store.webhook(caller.account.id, webhook_id(&id)?).await?)))
+}
+
+/// Change a webhook
+///
+/// What is absent stays. With `enabled: false` nothing is sent; what waits goes on when it is enabled again, and what happened
+/// meanwhile is not sent.
+#[utoipa::path(
+    patch, path = "/api/webhooks/{id}", tag = "webhooks", operation_id = "change_webhook",
+    security(("bearer" = ["admin"])),
+    params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
+    request_body(content = inline(Option<ChangeWebhook>), example = json!({"enabled": true})),
+    responses(
+        (status = 200, description = "The record", body = Webhook),
+        WebhookRefused,
+    )
+)]
+async fn change(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(request): Body<ChangeWebhook>,
+) -> Answer<Webhook> {
+    let url = request.url.as_deref().map(|url| target(url, &desk.outgoing.allowed)).transpose()?;
+    if let Some(types) = &request.types {
+        may_read(&caller, types)?;
+    }
+    let description = match request.description {
+        Some(Some(text)) => Some(Some(described(text)?)),
+        other => other,
+    };
+    let id = webhook_id(&id)?;
+    let known = desk.store.webhook(caller.account.id, id).await?;
+    // Whoever names another endpoint reads there what is sent.
+    if url.is_some() && request.types.is_none() {
+        may_read(&caller, &known.types)?;
+    }
+    let changed = desk.store.change_webhook(skep_store::ChangeWebhook {
+        account: caller.account.id,
+        id,
+        url: url.map(String::from),
+        types: request.types,
+        description,
+        enabled: request.enabled,
+        at: call.arrival.wall,
+    });
+    Ok(Json(shown(changed.await?)))
+}
+
+/// Delete a webhook
+///
+/// Nothing is sent any more, and its deliveries are forgotten.
+#[utoipa::path(
+    delete, path = "/api/webhooks/{id}", tag = "webhooks", operation_id = "delete_webhook",
+    security(("bearer" = ["admin"])),
+    params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
+    responses(
+        (status = 200, description = "It was deleted", body = DeletedWebhook),
+        WebhookRefused,
+    )
+)]
+async fn delete(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+) -> Answer<DeletedWebhook> {
+    let id = webhook_id(&id)?;
+    desk.store
+        .delete_webhook(DeleteWebhook { account: caller.account.id, id, at: call.arrival.wall })
+        .await?;
+    Ok(Json(DeletedWebhook { id, deleted: true }))
+}
+
+/// Rotate a secret
+///
+/// Gives the webhook another secret, which is answered this once. The old one signs beside it for a while: each request
+/// carries both signatures, and a receiver takes either. Nobody rotates a webhook that sends more than its key may read.
+#[utoipa::path(
+    post, path = "/api/webhooks/{id}/rotate", tag = "webhooks", operation_id = "rotate_webhook",
+    security(("bearer" = ["admin"])),
+    params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
+    request_body(content = inline(Option<RotateWebhook>), example = json!({"overlap_ms": 3_600_000})),
+    responses(
+        (status = 201, description = "The new secret and the record", body = CreatedWebhook),
+        WebhookRefused,
+    )
+)]
+async fn rotate(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(request): Body<RotateWebhook>,
+) -> Created<CreatedWebhook> {
+    let overlap = request.overlap_ms.unwrap_or(OVERLAP_MS);
+    if overlap > LONGEST_OVERLAP_MS {
+        let message =
+            format!("`overlap_ms` is {overlap}; it must be at most {LONGEST_OVERLAP_MS}, which is 7 days");
+        return Err(invalid(message).into());
+    }
+    let (id, account, at) = (webhook_id(&id)?, caller.account.id, call.arrival.wall);
+    let known = desk.store.webhook(account, id).await?;
+    may_read(&caller, &known.types)?;
+    let overlap = jiff::SignedDuration::from_millis(i64::try_from(overlap).unwrap_or_default());
+    let secret = Secret::of(random::bytes()?.to_vec());
+    let sealed = desk.outgoing.seal.seal(&owner(account, id), secret.bytes()).await?;
+    let previous_until = at.checked_add(overlap).ok().filter(|_| !overlap.is_zero());
+    let rotation = skep_store::RotateWebhook { account, id, secret: sealed, previous_until, at };
+    let rotated = desk.store.rotate_webhook(rotation).await?;
+    created(CreatedWebhook { secret: secret.expose(), record: shown(rotated) })
+}
+
+/// All families that a key may read.
+fn families(caller: &Identity) -> Vec<String> {
+    let mut families = Vec::new();
+    for kind in EventKind::ALL {
+        let family = kind.as_str().split_once('.').map(|(family, _)| format!("{family}.*"));
+        if let Some(family) = family.filter(|_| caller.key.scopes.contains(&scope_of(*kind)))
+            && !families.contains(&family)
+        {
+            families.push(family);
+        }
+    }
+    families
+}
+
+/// Checks a list of types, and that the key could follow them itself: nobody has sent what it may not read.
+fn may_read(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
+    if types.is_empty() || types.len() > MOST_TYPES {
+        let message =
+            format!("`types` has {} entries; give 1 to {MOST_TYPES}, such as ticket.*", types.len());
+        return Err(invalid(message).into());
+    }
+    let mut missing: Option<Scope> = None;
+    for word in types {
+        let mut scopes = named(word)?.into_iter().map(scope_of);
+        missing = missing.or_else(|| scopes.find(|scope| !caller.key.scopes.contains(scope)));
+    }
+    let Some(scope) = missing else { return Ok(()) };
+    let message =
+        format!("this key lacks the scope `{scope}`, which such events need; use a key that has it");
+    Err(Refusal::new(ErrorCode::ScopeMissing, message))
+}
+
+fn described(text: String) -> Result<String, Failure> {
+    let length = text.chars().count();
+    if length > LONGEST_DESCRIPTION || text.chars().any(char::is_control) {
+        let message =
+            format!("`description` has {length} characters; give one line of at most {LONGEST_DESCRIPTION}");
+        return Err(invalid(message));
+    }
+    Ok(text)
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(ErrorCode::InvalidValue, message)
+}
+
+/// A text that is no id names no webhook: the store's own words for that.
+fn webhook_id(text: &str) -> Result<WebhookId, skep_store::Error> {
+    text.parse().map_err(|_| skep_store::Error::UnknownWebhook { id: text.to_owned() })
+}
+
+fn shown(webhook: skep_store::Webhook) -> Webhook {
+    Webhook {
+        id: webhook.id,
+        url: webhook.url,
+        types: webhook.types,
+        description: webhook.description,
+        enabled: webhook.disabled.is_none(),
+        disabled_at: webhook.disabled.map(|disabled| disabled.at),
+        disabled_reason: webhook.disabled.map(|disabled| disabled.reason),
+        previous_secret_until: webhook.previous.map(|previous| previous.until),
+        created_at: webhook.created_at,
+        updated_at: webhook.updated_at,
+    }
+}

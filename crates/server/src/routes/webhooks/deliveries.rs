@@ -1,0 +1,131 @@
+//! `/api/webhooks/{id}/deliveries`: what was sent, and what came of it; and what is sent by hand.
+
+use axum::{Json, extract::State};
+use serde_json::{Map, Value, json};
+use skep_api::{
+    DeliveryId,
+    webhooks::{Delivery, DeliveryList, TEST},
+};
+use skep_store::{ListDeliveries, Redeliver, TestWebhook};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{WebhookDesk, webhook_id};
+use crate::{
+    body::NoBody,
+    error::Refusal,
+    extract::{Admin, Call, Caller, DeliveryPath, NoParameters, Query, Segment},
+    openapi::refusals::{RedeliverRefused, SendWebhookRefused, WebhookRefused},
+    routes::{Answer, Routes, page::Page},
+};
+
+pub(super) fn routes(desk: WebhookDesk) -> Routes {
+    vec![
+        routes!(list).with_state(desk.clone()),
+        routes!(again).with_state(desk.clone()),
+        routes!(test).with_state(desk),
+    ]
+}
+
+/// List deliveries
+///
+/// Events for this webhook, newest first, each with its latest attempts: when, how long, which status, how the answer began.
+/// They are kept as long as their events: 30 days or 10 GiB.
+#[utoipa::path(
+    get, path = "/api/webhooks/{id}/deliveries", tag = "webhooks", operation_id = "list_deliveries",
+    security(("bearer" = ["admin"])),
+    params(
+        ("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000"),
+        Page<DeliveryId>,
+    ),
+    responses(
+        (status = 200, description = "A page of deliveries", body = DeliveryList),
+        WebhookRefused,
+    )
+)]
+async fn list(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Segment(id): Segment,
+    Query(page): Query<Page<DeliveryId>>,
+) -> Answer<DeliveryList> {
+    let (limit, before) = page.read()?;
+    let query = ListDeliveries { account: caller.account.id, webhook: webhook_id(&id)?, limit, before };
+    let page = desk.store.list_deliveries(query).await?;
+    Ok(Json(DeliveryList { deliveries: page.deliveries, next_cursor: page.next.map(|id| id.to_string()) }))
+}
+
+/// Deliver again
+///
+/// The event is sent again, with the same `webhook-id`, whatever came of it, and as often as a new one where that fails.
+#[utoipa::path(
+    post, path = "/api/webhooks/{id}/deliveries/{delivery}/redeliver", tag = "webhooks", operation_id = "redeliver",
+    security(("bearer" = ["admin"])),
+    params(
+        ("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000"),
+        ("delivery" = String, Path, description = "The delivery's id, `dlv_` and 26 characters", example = "dlv_01jv0000000000000000000000"),
+    ),
+    responses(
+        (status = 202, description = "It is sent", body = Delivery),
+        RedeliverRefused,
+    )
+)]
+async fn again(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    path: DeliveryPath,
+    _: Query<NoParameters>,
+    call: Call,
+    _: NoBody,
+) -> Accepted<Delivery> {
+    let webhook = webhook_id(&path.webhook)?;
+    let account = caller.account.id;
+    let delivery = match path.delivery.parse() {
+        Ok(delivery) => delivery,
+        Err(_) => {
+            desk.store.webhook(account, webhook).await?;
+            return Err(skep_store::Error::UnknownDelivery { id: path.delivery }.into());
+        }
+    };
+    let command = Redeliver { account, webhook, delivery, at: call.arrival.wall };
+    accepted(desk.store.redeliver(command).await?)
+}
+
+/// Send a test
+///
+/// An event `webhook.test` that tells of nothing, signed and tried as any other.
+#[utoipa::path(
+    post, path = "/api/webhooks/{id}/test", tag = "webhooks", operation_id = "test_webhook",
+    security(("bearer" = ["admin"])),
+    params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
+    responses(
+        (status = 202, description = "It is sent", body = Delivery),
+        SendWebhookRefused,
+    )
+)]
+async fn test(
+    State(desk): State<WebhookDesk>,
+    caller: Caller<Admin>,
+    Segment(id): Segment,
+    _: Query<NoParameters>,
+    call: Call,
+    _: NoBody,
+) -> Accepted<Delivery> {
+    let (webhook, delivery, at) = (webhook_id(&id)?, DeliveryId::generate(), call.arrival.wall);
+    let request_id = call.id.as_str();
+    let data = json!({
+        "id": delivery, "type": TEST, "at": format!("{at:.3}"), "request_id": request_id, "webhook": webhook,
+    });
+    let data = match data {
+        Value::Object(data) => data,
+        _ => Map::new(),
+    };
+    let command = TestWebhook { account: caller.account.id, webhook, delivery, data, at };
+    accepted(desk.store.test_webhook(command).await?)
+}
+
+/// What a handler answers that had something begin.
+type Accepted<T> = Result<(http::StatusCode, Json<T>), Refusal>;
+
+fn accepted<T>(answer: T) -> Accepted<T> {
+    Ok((http::StatusCode::ACCEPTED, Json(answer)))
+}

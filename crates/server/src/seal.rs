@@ -1,0 +1,136 @@
+//! Secrets that must be known again, encrypted at rest: the store has what is sealed, and the key lies in a file beside it.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+use crate::{error::Refusal, random};
+
+const KEY_LENGTH: usize = 32;
+
+/// Seals and opens with the key in one file, which is made at its first use. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Seal {
+    file: Arc<Path>,
+    key: Arc<OnceLock<LessSafeKey>>,
+}
+
+impl Seal {
+    /// The key in this file.
+    pub(crate) fn of(file: &Path) -> Self {
+        Self { file: file.into(), key: Arc::default() }
+    }
+
+    /// Seals a secret, which opens for this owner alone.
+    ///
+    /// # Errors
+    /// A fault of ours where the key cannot be read.
+    pub(crate) async fn seal(&self, owner: &str, secret: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let nonce: [u8; NONCE_LEN] = random::bytes()?[..NONCE_LEN].try_into().map_err(broken)?;
+        sealed(self.key().await?, owner, nonce, secret)
+            .ok_or_else(|| Refusal::internal("a secret cannot be sealed"))
+    }
+
+    /// A secret again; `None` where it was sealed with another key, or for another owner.
+    ///
+    /// # Errors
+    /// A fault of ours where the key cannot be read.
+    pub(crate) async fn open(&self, owner: &str, sealed: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
+        Ok(unsealed(self.key().await?, owner, sealed))
+    }
+
+    async fn key(&self) -> Result<&LessSafeKey, Refusal> {
+        if let Some(key) = self.key.get() {
+            return Ok(key);
+        }
+        let (file, fresh) = (Arc::clone(&self.file), random::bytes()?);
+        let read = tokio::task::spawn_blocking(move || key_of(&file, fresh)).await;
+        let bytes = read.map_err(broken)?.map_err(|error| broken(format!("the key of secrets: {error}")))?;
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes)
+            .map_err(|_| Refusal::internal("the key of secrets has a wrong length"))?;
+        Ok(self.key.get_or_init(|| LessSafeKey::new(key)))
+    }
+}
+
+fn broken(why: impl std::fmt::Display) -> Refusal {
+    Refusal::internal(why.to_string())
+}
+
+fn sealed(key: &LessSafeKey, owner: &str, nonce: [u8; NONCE_LEN], secret: &[u8]) -> Option<Vec<u8>> {
+    let mut text = secret.to_vec();
+    let whose = Aad::from(owner.as_bytes());
+    let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), whose, &mut text).ok()?;
+    Some([&nonce[..], &text, tag.as_ref()].concat())
+}
+
+fn unsealed(key: &LessSafeKey, owner: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+    let (nonce, text) = sealed.split_at_checked(NONCE_LEN)?;
+    let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+    let mut text = text.to_vec();
+    Some(key.open_in_place(nonce, Aad::from(owner.as_bytes()), &mut text).ok()?.to_vec())
+}
+
+/// The key in this file, which gets a fresh one where there is none.
+fn key_of(file: &Path, fresh: [u8; KEY_LENGTH]) -> io::Result<[u8; KEY_LENGTH]> {
+    match fs::read(file) {
+        Ok(bytes) => {
+            let wrong = |_| io::Error::other(format!("{} does not hold {KEY_LENGTH} bytes", file.display()));
+            return bytes.try_into().map_err(wrong);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    // Whole or not there: a key that is cut short would be no key for ever.
+    let draft = file.with_extension("new");
+    let mut written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    written.write_all(&fresh)?;
+    written.sync_all()?;
+    match fs::hard_link(&draft, file) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return key_of(file, fresh),
+        Err(error) => return Err(error),
+    }
+    fs::remove_file(&draft)?;
+    if let Some(folder) = file.parent() {
+        fs::File::open(folder)?.sync_all()?;
+    }
+    Ok(fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_made_once_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("some.key");
+        assert_eq!(key_of(&file, [7; 32]).unwrap(), [7; 32]);
+        assert_eq!(key_of(&file, [8; 32]).unwrap(), [7; 32]);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::write(&file, "short").unwrap();
+        assert!(key_of(&file, [8; 32]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_secret_opens_for_its_owner_with_its_key_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let seal = |name: &str| Seal::of(&folder.path().join(name));
+        let kept = seal("one.key").seal("owner", b"secret").await.unwrap();
+        assert!(!kept.windows(6).any(|part| part == b"secret"));
+        assert_eq!(seal("one.key").open("owner", &kept).await.unwrap().as_deref(), Some(&b"secret"[..]));
+        assert_eq!(seal("one.key").open("other", &kept).await.unwrap(), None);
+        assert_eq!(seal("two.key").open("owner", &kept).await.unwrap(), None);
+        assert_eq!(seal("one.key").open("owner", &kept[..5]).await.unwrap(), None);
+        assert_ne!(seal("one.key").seal("owner", b"secret").await.unwrap(), kept);
+    }
+}

@@ -1,0 +1,185 @@
+//! One attempt at a delivery, from the webhook's record to the record of what came of it.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use skep_api::{
+    AccountId, ErrorCode, WebhookId,
+    webhooks::{DeliveryAttempt, Message, TEST},
+};
+use skep_store::{AfterAttempt, DeliveryContent, DueDelivery, RecordAttempt, Store, Webhook};
+use tokio::time::sleep;
+
+use super::{
+    owner,
+    pace::Pace,
+    sender::{Parcel, Reply, Sender, Trouble},
+    signature::{Secret, signatures},
+};
+use crate::{
+    metrics::{Metrics, WebhookOutcome},
+    random,
+    seal::Seal,
+};
+
+/// Between two tries to note an attempt. Until it is noted nothing else takes its place: an endpoint that takes what it is
+/// sent must not be sent it again and again because the store is full.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What an attempt needs.
+pub(super) struct Hangar {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) seal: Seal,
+    pub(super) sender: Sender,
+    pub(super) pace: Pace,
+    pub(super) metrics: Metrics,
+}
+
+impl Hangar {
+    /// Tries a delivery once, and notes what came of it.
+    pub(super) async fn fly(&self, account: AccountId, webhook: WebhookId, delivery: DueDelivery) {
+        let webhook = match self.store.webhook(account, webhook).await {
+            Ok(webhook) if webhook.disabled.is_none() => webhook,
+            // Somebody was faster; what waits stays as it is.
+            Ok(_) => return,
+            Err(error) if error.code() == ErrorCode::UnknownWebhook => return,
+            Err(error) => {
+                tracing::warn!(%error, "a webhook was not read; its delivery is tried again: {error}");
+                return sleep(PAUSE).await;
+            }
+        };
+        let at = Timestamp::now();
+        let reply = self.attempt(&webhook, &delivery, at).await;
+        self.metrics.webhook_attempt(outcome(&reply));
+        self.note(self.record(&delivery, at, reply)).await;
+    }
+
+    async fn attempt(&self, webhook: &Webhook, delivery: &DueDelivery, at: Timestamp) -> Reply {
+        let body = match message(&delivery.content) {
+            Ok(body) => body,
+            Err(why) => return Reply::unsent(why),
+        };
+        let secrets = match self.secrets(webhook, at).await {
+            Ok(secrets) => secrets,
+            Err(why) => return Reply::unsent(&why),
+        };
+        let timestamp = at.as_second();
+        let signatures = signatures(&secrets, &delivery.event, timestamp, &body);
+        let parcel = Parcel { id: delivery.event.clone(), timestamp, signatures, body };
+        self.sender.send(&webhook.url, parcel).await
+    }
+
+    /// The secrets that sign now.
+    async fn secrets(&self, webhook: &Webhook, at: Timestamp) -> Result<Vec<Secret>, String> {
+        let owner = owner(webhook.account, webhook.id);
+        let previous = webhook.previous.iter().filter(|previous| previous.until > at);
+        let sealed = [&webhook.secret].into_iter().chain(previous.map(|previous| &previous.secret));
+        let mut secrets = Vec::with_capacity(2);
+        for sealed in sealed {
+            match self.seal.open(&owner, sealed).await {
+                Ok(Some(secret)) => secrets.push(Secret::of(secret)),
+                Ok(None) => {}
+                Err(refusal) => {
+                    let cause = refusal.cause().unwrap_or_default();
+                    tracing::error!("the secrets of webhooks cannot be read: {cause}");
+                    return Err("the server cannot read the webhook's secret now".to_owned());
+                }
+            }
+        }
+        if secrets.is_empty() {
+            return Err("the webhook's secret was sealed with another key; rotate it".to_owned());
+        }
+        Ok(secrets)
+    }
+
+    fn record(&self, delivery: &DueDelivery, at: Timestamp, reply: Reply) -> RecordAttempt {
+        // Whoever answers so has it, also where the rest of the answer never comes.
+        let done = reply.status.is_some_and(|status| (200..300).contains(&status));
+        let gone = reply.status == Some(410);
+        let now = Timestamp::now();
+        let chance = random::bytes().ok().and_then(|bytes| bytes.first_chunk().copied());
+        let chance = chance.map_or(0, u64::from_le_bytes);
+        let then = if done {
+            AfterAttempt::Delivered
+        } else if gone || delivery.content == DeliveryContent::Gone {
+            AfterAttempt::Failed
+        } else {
+            match self.pace.delay(delivery.tries.saturating_add(1), reply.retry_after, chance) {
+                Some(delay) => AfterAttempt::Again(after(now, delay)),
+                None => AfterAttempt::Failed,
+            }
+        };
+        let asked = reply.retry_after.filter(|_| !done);
+        let (error, answer) = (reply.failure.map(|trouble| trouble.to_string()), reply.answer);
+        let duration_ms = u64::try_from(reply.took.as_millis()).unwrap_or(u64::MAX);
+        RecordAttempt {
+            delivery: delivery.id,
+            attempt: DeliveryAttempt { at, status: reply.status, duration_ms, error, answer },
+            then,
+            gone,
+            hold_until: asked.map(|asked| after(now, self.pace.bounded(asked))),
+            patience: self.pace.patience,
+        }
+    }
+
+    async fn note(&self, command: RecordAttempt) {
+        loop {
+            match self.store.record_attempt(command.clone()).await {
+                Ok(None) => return,
+                Ok(Some(reason)) => {
+                    return tracing::warn!(delivery = %command.delivery, "a webhook was disabled: {reason}");
+                }
+                // Its webhook was deleted meanwhile.
+                Err(error) if error.code() == ErrorCode::UnknownDelivery => return,
+                Err(error) => {
+                    tracing::warn!(%error, "an attempt of a webhook was not noted; tried again soon: {error}");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl Reply {
+    /// Nothing was sent.
+    fn unsent(why: &str) -> Self {
+        Self {
+            status: None,
+            failure: Some(Trouble::Unreachable(why.to_owned())),
+            answer: None,
+            retry_after: None,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+/// A time that far ahead; at the end of all times it is that.
+fn after(now: Timestamp, delay: Duration) -> Timestamp {
+    let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
+    now.checked_add(delay).unwrap_or(Timestamp::MAX)
+}
+
+/// What is sent of a delivery.
+fn message(content: &DeliveryContent) -> Result<Vec<u8>, &'static str> {
+    let (kind, timestamp, data) = match content {
+        DeliveryContent::Event(event) => {
+            let data =
+                serde_json::to_value(event.told()).map_err(|_| "the event cannot be written as JSON")?;
+            (event.kind.as_str(), event.at, data)
+        }
+        DeliveryContent::Test(at, data) => (TEST, *at, data.clone().into()),
+        DeliveryContent::Gone => return Err("the event is kept no longer"),
+    };
+    let message = Message { kind: kind.to_owned(), timestamp, data };
+    serde_json::to_vec(&message).map_err(|_| "the event cannot be written as JSON")
+}
+
+fn outcome(reply: &Reply) -> WebhookOutcome {
+    match (reply.status, &reply.failure) {
+        (Some(200..300), _) => WebhookOutcome::Delivered,
+        (Some(_), _) => WebhookOutcome::Rejected,
+        (None, Some(Trouble::Refused(_))) => WebhookOutcome::Refused,
+        (None, Some(Trouble::Slow(_))) => WebhookOutcome::Timeout,
+        (None, _) => WebhookOutcome::Unreachable,
+    }
+}

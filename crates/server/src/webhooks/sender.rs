@@ -1,0 +1,323 @@
+//! One request to an endpoint: no redirect is followed, and no connection is made to an address that was not checked.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use jiff::Timestamp;
+use reqwest::{
+    Client, Response, Url,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect::Policy,
+};
+use skep_api::webhooks::{ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER};
+use tokio::{
+    sync::OnceCell,
+    time::{sleep_until, timeout_at},
+};
+
+use skep_workspace::git::Allowed;
+
+use super::{pace::retry_after, target};
+
+/// How much of an answer is read, and how much of it is kept, in bytes.
+const READ: usize = 64 << 10;
+const KEPT: usize = 1 << 10;
+/// How long a connection to an endpoint may wait for the next event.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// The addresses of a name.
+pub type Looking<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+
+/// Finds the addresses of names. What it answers is checked, and then connected to: nobody looks twice.
+pub trait Lookup: Send + Sync + 'static {
+    /// The addresses that a name has now.
+    fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a>;
+}
+
+/// As this machine finds them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemLookup;
+
+impl Lookup for SystemLookup {
+    fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a> {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((host, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        })
+    }
+}
+
+/// A message, signed.
+pub(super) struct Parcel {
+    pub(super) id: String,
+    pub(super) timestamp: i64,
+    pub(super) signatures: String,
+    pub(super) body: Vec<u8>,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// The status of the answer, if there was one.
+    pub(super) status: Option<u16>,
+    /// Why there was none, or why it is not whole.
+    pub(super) failure: Option<Trouble>,
+    /// How the answer begins.
+    pub(super) answer: Option<String>,
+    /// How long the endpoint asks to be left alone.
+    pub(super) retry_after: Option<Duration>,
+    /// How long it took.
+    pub(super) took: Duration,
+}
+
+/// Why an endpoint did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// Its address may not be reached.
+    Refused(String),
+    /// It could not be reached, or broke off.
+    Unreachable(String),
+    /// It took too long.
+    Slow(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(words) | Self::Unreachable(words) | Self::Slow(words) => f.write_str(words),
+        }
+    }
+}
+
+/// Sends what it is given.
+pub(super) struct Sender {
+    allowed: Arc<Allowed>,
+    lookup: Arc<dyn Lookup>,
+    limit: Duration,
+    https: OnceCell<Client>,
+    http: OnceCell<Client>,
+}
+
+impl Sender {
+    pub(super) fn new(allowed: Arc<Allowed>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
+        Self { allowed, lookup, limit, https: OnceCell::new(), http: OnceCell::new() }
+    }
+
+    /// Sends a message, and reads what is answered.
+    pub(super) async fn send(&self, url: &str, parcel: Parcel) -> Reply {
+        let begun = Instant::now();
+        let deadline = tokio::time::Instant::from_std(begun + self.limit);
+        let mut reply = match timeout_at(deadline, self.request(url, parcel)).await {
+            Ok(Ok(response)) => self.read(response, deadline).await,
+            Ok(Err(trouble)) => Reply::none(trouble),
+            Err(_) => Reply::none(self.slow("no answer")),
+        };
+        reply.took = begun.elapsed();
+        reply
+    }
+
+    async fn request(&self, url: &str, parcel: Parcel) -> Result<Response, Trouble> {
+        // Again: what the operator allows may have changed since the webhook was made. And a resolver is not asked for what
+        // is no name.
+        let url = target::target(url, &self.allowed).map_err(|refusal| Trouble::Refused(refusal.message))?;
+        let client = self.client(&url).await?;
+        let request = client
+            .post(url)
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("skep/", env!("CARGO_PKG_VERSION")))
+            .header(ID_HEADER, parcel.id)
+            .header(TIMESTAMP_HEADER, parcel.timestamp)
+            .header(SIGNATURE_HEADER, parcel.signatures)
+            .body(parcel.body);
+        request.send().await.map_err(|error| trouble(&error))
+    }
+
+    /// Reads an answer, of which a part is enough.
+    async fn read(&self, mut response: Response, deadline: tokio::time::Instant) -> Reply {
+        let status = response.status().as_u16();
+        let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let asked = asked.and_then(|text| retry_after(text, Timestamp::now()));
+        let (mut read, mut kept, mut failure) = (0, Vec::<u8>::new(), None);
+        while read < READ {
+            let chunk = tokio::select! {
+                chunk = response.chunk() => chunk,
+                () = sleep_until(deadline) => {
+                    failure = Some(self.slow("an answer without an end"));
+                    break;
+                }
+            };
+            match chunk {
+                Ok(Some(bytes)) => {
+                    read += bytes.len();
+                    kept.extend(bytes.iter().take(KEPT.saturating_sub(kept.len())));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    failure = Some(trouble(&error));
+                    break;
+                }
+            }
+        }
+        let answer = (!kept.is_empty()).then(|| excerpt(&kept));
+        Reply { status: Some(status), failure, answer, retry_after: asked, took: Duration::ZERO }
+    }
+
+    fn slow(&self, what: &str) -> Trouble {
+        Trouble::Slow(format!("{what} within {} ms", self.limit.as_millis()))
+    }
+
+    /// The client of a URL's scheme: of http each address must be one that the operator allows.
+    async fn client(&self, url: &Url) -> Result<&Client, Trouble> {
+        let plain = url.scheme() == "http";
+        let cell = if plain { &self.http } else { &self.https };
+        cell.get_or_try_init(|| async {
+            let guard = Guard { allowed: Arc::clone(&self.allowed), lookup: Arc::clone(&self.lookup), plain };
+            // The machine's certificates are read from its disk.
+            let built = tokio::task::spawn_blocking(move || client(guard)).await;
+            built.map_err(|error| Trouble::Unreachable(error.to_string()))?.map_err(|error| {
+                tracing::error!(%error, "webhooks cannot be sent: {}", words(&error));
+                Trouble::Unreachable("this server cannot speak https to others: it trusts nobody".to_owned())
+            })
+        })
+        .await
+    }
+}
+
+fn client(guard: Guard) -> reqwest::Result<Client> {
+    // Somebody else's choice for the whole process stands, if there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = Client::builder();
+    if guard.plain {
+        // No certificate is looked at, so none has to be there.
+        builder = builder.tls_certs_only([]);
+    }
+    builder
+        .dns_resolver(guard)
+        // Another hop would lead where nobody has looked, and the standard counts it as a failure.
+        .redirect(Policy::none())
+        // A proxy would connect in our place, to whatever address it finds.
+        .no_proxy()
+        .referer(false)
+        .pool_max_idle_per_host(1)
+        .pool_idle_timeout(IDLE)
+        .build()
+}
+
+impl Reply {
+    fn none(trouble: Trouble) -> Self {
+        let (status, answer, retry_after) = (None, None, None);
+        Self { status, failure: Some(trouble), answer, retry_after, took: Duration::ZERO }
+    }
+}
+
+/// Answers the addresses that may be connected to, and no others.
+struct Guard {
+    allowed: Arc<Allowed>,
+    lookup: Arc<dyn Lookup>,
+    /// Whether what is sent can be read on the way.
+    plain: bool,
+}
+
+impl Resolve for Guard {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (allowed, lookup, plain) = (Arc::clone(&self.allowed), Arc::clone(&self.lookup), self.plain);
+        Box::pin(async move {
+            let host = name.as_str();
+            let mut found = lookup.look_up(host).await?;
+            let any = !found.is_empty();
+            found.retain(|address| {
+                let listed = allowed.holds(*address) || allowed.names(host);
+                listed || (!plain && allowed.reaches(host, *address))
+            });
+            if found.is_empty() && any {
+                return Err(
+                    Box::new(AddressRefused { host: host.to_owned() }) as Box<dyn StdError + Send + Sync>
+                );
+            }
+            // The port is that of the URL.
+            Ok(Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+        })
+    }
+}
+
+/// A name leads to nothing that may be reached. Which addresses it has is nobody's business.
+#[derive(Debug, thiserror::Error)]
+#[error("{host} leads to no address that may be reached; {}", target::WAY_OUT)]
+struct AddressRefused {
+    host: String,
+}
+
+fn trouble(error: &reqwest::Error) -> Trouble {
+    let mut deeper = error.source();
+    while let Some(cause) = deeper {
+        if let Some(refused) = cause.downcast_ref::<AddressRefused>() {
+            return Trouble::Refused(refused.to_string());
+        }
+        deeper = cause.source();
+    }
+    Trouble::Unreachable(words(error))
+}
+
+/// The network's own words stand at the end of a chain that repeats the address.
+fn words(error: &reqwest::Error) -> String {
+    let mut deepest: &dyn StdError = error;
+    while let Some(deeper) = deepest.source() {
+        deepest = deeper;
+    }
+    deepest.to_string()
+}
+
+/// Bytes as a text, without what is no text; a character that was cut goes.
+fn excerpt(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text = if bytes.len() < KEPT { &*text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed(Vec<IpAddr>);
+
+    impl Lookup for Fixed {
+        fn look_up<'a>(&'a self, _: &'a str) -> Looking<'a> {
+            Box::pin(async { Ok(self.0.clone()) })
+        }
+    }
+
+    async fn reached(allow: &[&str], plain: bool, addresses: &[&str]) -> Option<Vec<String>> {
+        let allowed = Arc::new(Allowed::of(&allow.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>()));
+        let lookup = Arc::new(Fixed(addresses.iter().map(|text| text.parse().unwrap()).collect()));
+        let guard = Guard { allowed, lookup, plain };
+        let found = guard.resolve("hooks.example.com".parse().unwrap()).await.ok()?;
+        Some(found.map(|address| address.ip().to_string()).collect())
+    }
+
+    #[tokio::test]
+    async fn only_checked_addresses_are_connected_to() {
+        let mixed = ["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1", "10.1.2.3"];
+        assert_eq!(reached(&[], false, &mixed).await.unwrap(), ["1.1.1.1"]);
+        assert_eq!(reached(&[], false, &["127.0.0.1", "fe80::1"]).await, None);
+        assert_eq!(reached(&["10.0.0.0/8"], true, &mixed).await.unwrap(), ["::ffff:10.0.0.1", "10.1.2.3"]);
+        assert_eq!(reached(&["hooks.example.com"], true, &mixed).await.unwrap(), mixed);
+        assert_eq!(reached(&[], false, &[]).await.unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_excerpt_ends_between_characters() {
+        let long = "ü".repeat(KEPT);
+        let cut = excerpt(&long.as_bytes()[1..=KEPT]);
+        assert!(cut.len() <= KEPT + 2 && !cut.ends_with(char::REPLACEMENT_CHARACTER), "{cut}");
+        assert_eq!(excerpt(b"ok"), "ok");
+    }
+}

@@ -1,0 +1,135 @@
+//! Where a webhook may lead.
+
+use std::net::IpAddr;
+
+use reqwest::Url;
+use skep_api::{ErrorCode, Failure};
+
+use skep_workspace::git::Allowed;
+
+/// The longest URL, in characters.
+const LONGEST: usize = 2_048;
+
+/// Reads a URL as a webhook may have it. Where a name leads to is looked at when connecting, each time.
+///
+/// # Errors
+/// `invalid_value`, naming what is wrong.
+pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
+    if text.len() > LONGEST {
+        return Err(invalid(format!("`url` has {} bytes; at most {LONGEST} are taken", text.len())));
+    }
+    // One spelling of what the document says; what is read here would take others.
+    if !text.starts_with("https://") && !text.starts_with("http://") {
+        let shown: String = text.chars().take(80).collect();
+        return Err(invalid(format!(
+            "`url` is {shown:?}; give a URL such as https://hooks.example.com/skep"
+        )));
+    }
+    let url = Url::parse(text).map_err(|error| {
+        invalid(format!("`url` cannot be read: {error}; give one such as https://hooks.example.com/skep"))
+    })?;
+    if url.as_str().len() > LONGEST {
+        return Err(invalid(format!("`url` is longer than {LONGEST} bytes once it is encoded; shorten it")));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(invalid(
+            "`url` holds a name or a password; leave them out, the signature tells who calls",
+        ));
+    }
+    if url.fragment().is_some() {
+        return Err(invalid("`url` has a part after `#`, which is never sent; leave it out"));
+    }
+    let Some(host) = url.host_str() else {
+        return Err(invalid("`url` names no host; give one such as https://hooks.example.com/skep"));
+    };
+    if let Some(address) = literal(host)
+        && !allowed.reaches(host, address)
+    {
+        return Err(invalid(format!("`url` leads to {address}, which is no public address; {WAY_OUT}")));
+    }
+    if url.scheme() == "http" && !may_be_plain(host, allowed) {
+        return Err(invalid(format!(
+            "`url` is not https; give one of https: to {host} nothing else is sent"
+        )));
+    }
+    Ok(url)
+}
+
+/// What to do about an address that is refused.
+pub(super) const WAY_OUT: &str =
+    "only the operator of this server can allow it, by `--webhook-allow`, as its own networks are";
+
+/// Whether a host may be called in plain text, as far as its name tells: it is one that an operator allows, or may lead to an
+/// address of which that holds.
+fn may_be_plain(host: &str, allowed: &Allowed) -> bool {
+    match literal(host) {
+        Some(address) => allowed.holds(address),
+        None => allowed.names(host) || allowed.has_networks(),
+    }
+}
+
+/// The address that a host is, where it is no name. URLs write all spellings of one as one.
+pub(super) fn literal(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorCode::InvalidValue, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_public_https_is_taken() {
+        let none = Allowed::default();
+        for good in ["https://hooks.example.com/a?b=c", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"]
+        {
+            assert_eq!(target(good, &none).unwrap().as_str(), good);
+        }
+        let long = format!("https://x.example/{}", "a".repeat(LONGEST));
+        for wrong in [
+            "",
+            "hooks.example.com",
+            "/hooks",
+            "http://hooks.example.com/",
+            "ftp://hooks.example.com/",
+            "file:///etc/passwd",
+            "https://user@hooks.example.com/",
+            "https://:secret@hooks.example.com/",
+            "https://hooks.example.com/#part",
+            "https://127.0.0.1/",
+            "https://127.1/",
+            "https://2130706433/",
+            "https://0x7f000001/",
+            "https://0177.0.0.1/",
+            "https://127.0.0.1./",
+            "https://①②⑦.0.0.1/",
+            "https://[::1]/",
+            "https://[::ffff:127.0.0.1]/",
+            "https://[::ffff:a9fe:a9fe]/",
+            "https://[fe80::1]/",
+            "https://[64:ff9b::10.0.0.1]/",
+            "https://10.0.0.1/",
+            "https://100.64.0.1/",
+            "https://169.254.169.254/latest/meta-data",
+            "https://224.0.0.1/",
+            "https://0.0.0.0/",
+            &long,
+        ] {
+            assert_eq!(target(wrong, &none).unwrap_err().code, ErrorCode::InvalidValue, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_the_operator_allows_is_taken_in_plain_text_too() {
+        let allowed = Allowed::of(&["127.0.0.1".to_owned(), "receiver.internal".to_owned()]);
+        for good in ["http://127.0.0.1:8080/", "https://127.0.0.1/", "http://receiver.internal/"] {
+            assert!(target(good, &allowed).is_ok(), "{good}");
+        }
+        for wrong in ["http://127.0.0.2/", "http://1.1.1.1/"] {
+            assert!(target(wrong, &allowed).is_err(), "{wrong}");
+        }
+    }
+}

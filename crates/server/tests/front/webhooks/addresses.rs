@@ -1,0 +1,213 @@
+//! Endpoints that lead where nobody may be led.
+
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Mutex,
+};
+
+use serde_json::{Value, json};
+use skep_server::{Looking, Lookup, WebhookOrder};
+
+use super::{
+    all, attempts, options, quick,
+    receiver::{Receiver, Reply},
+    shared, slow, ticket, until, webhook,
+};
+use crate::harness::{Options, Skep, refused};
+
+/// Stands for the public internet: the operator allows it, and the other loopback addresses are what they are.
+const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Answers one list of addresses after the other, and then the last one for ever.
+struct Turns(Mutex<VecDeque<Vec<IpAddr>>>);
+
+impl Lookup for Turns {
+    fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a> {
+        assert_eq!(host, "hooks.test");
+        let mut turns = self.0.lock().unwrap();
+        let answer = if turns.len() > 1 { turns.pop_front() } else { turns.front().cloned() };
+        Box::pin(async { Ok(answer.unwrap()) })
+    }
+}
+
+fn with_lookup(allow: &[&str], turns: &[&[IpAddr]]) -> Options {
+    let Options { webhooks, .. } = options(allow, quick());
+    let lookup = shared(Turns(Mutex::new(turns.iter().map(|turn| turn.to_vec()).collect())));
+    Options { webhooks: WebhookOrder { lookup, ..webhooks }, ..Options::default() }
+}
+
+/// Two endpoints of one port: one outside, and one inside that must be sent nothing.
+async fn both() -> (Receiver, Receiver) {
+    loop {
+        let outside = Receiver::at(SocketAddr::new(OUTSIDE, 0)).await;
+        let inside = SocketAddr::new(INSIDE, outside.address.port());
+        // Somebody else may have that port there.
+        if tokio::net::TcpListener::bind(inside).await.is_ok() {
+            return (outside, Receiver::at(inside).await);
+        }
+    }
+}
+
+fn named(receiver: &Receiver) -> String {
+    format!("http://hooks.test:{}/hook", receiver.address.port())
+}
+
+/// Has something sent, and gives its delivery once it was tried so often.
+async fn tried(skep: &Skep, made: &Value, times: usize) -> Value {
+    let often = |found: &[Value]| !found.is_empty() && attempts(&found[0]).len() >= times;
+    until(skep, made, often).await[0].clone()
+}
+
+#[tokio::test]
+async fn a_name_that_leads_inside_later_is_refused_then() {
+    let (outside, inside) = both().await;
+    outside.answers([Reply::header(200, "connection", "close")]);
+    let skep = Skep::start_with(with_lookup(&["127.0.0.2"], &[&[OUTSIDE], &[INSIDE]])).await;
+    let made = webhook(&skep, &named(&outside), &["ticket.created"]).await;
+    ticket(&skep, "while it leads outside").await;
+    until(&skep, &made, all(1, "delivered")).await;
+    ticket(&skep, "when it leads inside").await;
+    until(&skep, &made, |found| found.len() == 2).await;
+    let delivery = tried(&skep, &made, 3).await;
+    for attempt in attempts(&delivery) {
+        let said = attempt["error"].as_str().unwrap_or_else(|| panic!("{attempt}"));
+        assert!(said.contains("--webhook-allow") && !said.contains("127.0.0"), "{said}");
+        assert_eq!(attempt["status"], Value::Null);
+    }
+    assert_eq!((outside.seen().len(), inside.seen().len()), (1, 0));
+    let metrics = skep.get("/metrics").await.text().await.unwrap();
+    assert!(!metrics.contains("skep_webhook_attempts_total{outcome=\"refused\"} 0\n"), "{metrics}");
+}
+
+/// The control: the same name, and an operator who allows where it leads.
+#[tokio::test]
+async fn a_name_that_leads_inside_is_followed_where_the_operator_allows_it() {
+    let (outside, inside) = both().await;
+    for allow in [&["127.0.0.0/8"][..], &["127.0.0.2", "127.0.0.1"], &["hooks.test"]] {
+        let before = (outside.seen().len(), inside.seen().len());
+        outside.answers([Reply::header(200, "connection", "close")]);
+        inside.answers([Reply::header(200, "connection", "close")]);
+        let skep = Skep::start_with(with_lookup(allow, &[&[OUTSIDE], &[INSIDE]])).await;
+        let made = webhook(&skep, &named(&outside), &["ticket.created"]).await;
+        ticket(&skep, "outside").await;
+        until(&skep, &made, all(1, "delivered")).await;
+        ticket(&skep, "inside").await;
+        until(&skep, &made, all(2, "delivered")).await;
+        assert_eq!((outside.seen().len(), inside.seen().len()), (before.0 + 1, before.1 + 1), "{allow:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_many_addresses_only_those_that_were_checked_are_connected_to() {
+    let (outside, inside) = both().await;
+    drop(outside);
+    let address = inside.address;
+    // Nobody listens outside: whoever tried one address after the other would come inside.
+    let skep = Skep::start_with(with_lookup(&["127.0.0.2"], &[&[OUTSIDE, INSIDE]])).await;
+    let url = format!("http://hooks.test:{}/hook", address.port());
+    let made = webhook(&skep, &url, &["ticket.created"]).await;
+    ticket(&skep, "one way only").await;
+    tried(&skep, &made, 2).await;
+    assert_eq!(inside.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn a_redirect_inside_is_not_followed() {
+    let (outside, inside) = both().await;
+    outside.answers([307, 302, 308].map(|status| Reply::header(status, "location", inside.url())));
+    // Not even where that would be allowed.
+    for allow in [&["127.0.0.2"][..], &["127.0.0.0/8"]] {
+        let skep = Skep::start_with(options(allow, quick())).await;
+        let made = webhook(&skep, &outside.url(), &["ticket.created"]).await;
+        ticket(&skep, "led astray").await;
+        until(&skep, &made, all(1, "delivered")).await;
+        assert_eq!(inside.seen().len(), 0, "{allow:?}");
+    }
+}
+
+/// What is allowed is an address, and not whoever answers there.
+#[tokio::test]
+async fn over_https_only_who_can_prove_its_name_is_sent_anything() {
+    let (listener, read) = impostor().await;
+    let skep = Skep::start_with(options(&["127.0.0.1"], quick())).await;
+    let made = webhook(&skep, &format!("https://{listener}/hook"), &["ticket.created"]).await;
+    ticket(&skep, "for somebody else").await;
+    until(&skep, &made, |found| !found.is_empty()).await;
+    let delivery = tried(&skep, &made, 2).await;
+    let error = attempts(&delivery)[0]["error"].as_str().unwrap();
+    assert!(error.contains("certificate"), "{error}");
+    assert_eq!(read.load(std::sync::atomic::Ordering::SeqCst), 0, "nothing was told to it");
+}
+
+/// Speaks TLS with a certificate that nobody trusts, and counts what it reads behind the handshake.
+async fn impostor() -> (SocketAddr, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    // The first of all tests chooses.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = rustls::ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![made.cert.der().clone()], key.into()).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(shared(config));
+    let listener = tokio::net::TcpListener::bind(SocketAddr::new(INSIDE, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let read = shared(std::sync::atomic::AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&read);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, counted) = (acceptor.clone(), std::sync::Arc::clone(&counted));
+            tokio::spawn(async move {
+                let mut bytes = Vec::new();
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut bytes).await;
+                }
+                counted.fetch_add(bytes.len(), std::sync::atomic::Ordering::SeqCst);
+            });
+        }
+    });
+    (address, read)
+}
+
+#[tokio::test]
+async fn an_address_that_is_allowed_no_longer_is_sent_nothing() {
+    let (_outside, inside) = both().await;
+    let skep = Skep::start_with(options(&["127.0.0.1"], slow())).await;
+    let made = webhook(&skep, &inside.url(), &["ticket.created"]).await;
+    ticket(&skep, "allowed").await;
+    until(&skep, &made, all(1, "delivered")).await;
+    let data = skep.end().await;
+    let skep = Skep::start_on(data, options(&[], quick())).await;
+    ticket(&skep, "not allowed").await;
+    until(&skep, &made, |found| found.len() == 2).await;
+    let delivery = tried(&skep, &made, 2).await;
+    assert!(attempts(&delivery)[0]["error"].as_str().unwrap().contains("127.0.0.1"), "{delivery}");
+    assert_eq!(inside.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_webhook_that_could_never_be_sent_is_not_made() {
+    let skep = Skep::start().await;
+    for (url, word) in [
+        ("http://hooks.example.com/", "https"),
+        ("https://127.0.0.1/", "public"),
+        ("https://2130706433/", "public"),
+        ("https://[::ffff:10.0.0.1]/", "public"),
+        ("https://169.254.169.254/latest", "public"),
+        ("https://user:secret@hooks.example.com/", "password"),
+        ("gopher://hooks.example.com/", "https"),
+        ("hooks.example.com", "URL"),
+    ] {
+        let answer = refused(skep.post("/api/webhooks", &json!({"url": url}).to_string()).await).await;
+        assert_eq!((answer.status, answer.code.as_str()), (400, "invalid_value"), "{url}");
+        assert!(
+            answer.message.contains(word) && !answer.message.contains("secret"),
+            "{url}: {}",
+            answer.message
+        );
+    }
+    let made = webhook(&skep, "https://hooks.example.com/", &["ticket.created"]).await;
+    let path = format!("/api/webhooks/{}", super::id(&made));
+    let change = skep.request(reqwest::Method::PATCH, &path).json(&json!({"url": "https://10.0.0.1/"}));
+    assert_eq!(refused(change.send().await.unwrap()).await.code, "invalid_value");
+}

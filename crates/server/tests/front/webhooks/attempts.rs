@@ -1,0 +1,204 @@
+//! Endpoints that fail, each in a way of its own.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use skep_server::Pace;
+
+use super::{
+    all, attempts, deliveries, id, options, quick,
+    receiver::{Receiver, Reply},
+    secret, slow, start, ticket, until, webhook,
+};
+use crate::harness::Skep;
+
+#[tokio::test]
+async fn what_fails_is_tried_again_as_the_same_message() {
+    let (skep, receiver) = (start(quick()).await, Receiver::start().await);
+    receiver.answers([Reply::status(500), Reply::status(404), Reply::header(302, "location", "/elsewhere")]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "stubborn").await;
+    let seen = receiver.wait(4).await;
+    let same: BTreeSet<_> = seen.iter().map(|seen| (seen.id().to_owned(), seen.body.clone())).collect();
+    assert_eq!(same.len(), 1);
+    assert!(seen.iter().all(|seen| seen.is_signed_by(secret(&made))));
+    let found = until(&skep, &made, all(1, "delivered")).await;
+    let statuses: Vec<&Value> = attempts(&found[0]).iter().map(|attempt| &attempt["status"]).collect();
+    assert_eq!(statuses, [500, 404, 302, 200]);
+    assert_eq!(receiver.seen().len(), 4, "no redirect is followed");
+}
+
+#[tokio::test]
+async fn what_fails_too_often_is_given_up_until_somebody_asks_again() {
+    let pace = Pace { delays: vec![Duration::from_millis(1); 2], ..quick() };
+    let (skep, receiver) = (start(pace).await, Receiver::start().await);
+    receiver.answers(vec![Reply::status(500); 3]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "hopeless").await;
+    let found = until(&skep, &made, all(1, "failed")).await;
+    assert_eq!(attempts(&found[0]).len(), 3);
+    assert_eq!(found[0]["next_attempt_at"], Value::Null);
+    let again = format!("/api/webhooks/{}/deliveries/{}/redeliver", id(&made), id(&found[0]));
+    let answer: Value = skep.post(&again, "{}").await.json().await.unwrap();
+    assert_eq!(answer["id"], found[0]["id"]);
+    let found = until(&skep, &made, all(1, "delivered")).await;
+    assert_eq!(attempts(&found[0]).len(), 4);
+    let ids: BTreeSet<String> = receiver.seen().iter().map(|seen| seen.id().to_owned()).collect();
+    assert_eq!(ids.len(), 1);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_hangs_holds_up_nobody_else() {
+    // Nobody waits until its time is up: it is longer than all patience.
+    let skep = start(slow()).await;
+    let (hanging, good) = (Receiver::start().await, Receiver::start().await);
+    hanging.answers(vec![Reply::Hang; 100]);
+    let stuck = webhook(&skep, &hanging.url(), &["ticket.created"]).await;
+    let fine = webhook(&skep, &good.url(), &["ticket.created"]).await;
+    for number in 0..30 {
+        ticket(&skep, &format!("{number}")).await;
+    }
+    good.wait(30).await;
+    until(&skep, &fine, all(30, "delivered")).await;
+    assert!(deliveries(&skep, &stuck).await.iter().all(|delivery| delivery["state"] == "pending"));
+    let at_once = hanging.seen().len();
+    assert!((1..=8).contains(&at_once), "{at_once} requests wait for an answer");
+}
+
+#[tokio::test]
+async fn an_endpoint_has_so_long_to_answer() {
+    let pace = Pace { timeout: Duration::from_millis(200), ..quick() };
+    let (skep, receiver) = (start(pace).await, Receiver::start().await);
+    receiver.answers([Reply::Hang]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "late").await;
+    let found = until(&skep, &made, all(1, "delivered")).await;
+    let first = &attempts(&found[0])[0];
+    assert_eq!((&first["status"], &first["answer"]), (&Value::Null, &Value::Null));
+    assert!(first["error"].as_str().unwrap().contains("within 200 ms"), "{first}");
+}
+
+#[tokio::test]
+async fn of_a_long_answer_only_the_beginning_is_kept() {
+    let (skep, receiver) = (start(quick()).await, Receiver::start().await);
+    receiver.answers([Reply::With(200, Vec::new(), "x".repeat(8 << 20))]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "talkative").await;
+    let found = until(&skep, &made, all(1, "delivered")).await;
+    assert_eq!(attempts(&found[0])[0]["answer"], "x".repeat(1024));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_gone_disables_its_webhook() {
+    let skep = start(quick()).await;
+    let (gone, good) = (Receiver::start().await, Receiver::start().await);
+    gone.answers([Reply::status(410)]);
+    let made = webhook(&skep, &gone.url(), &["ticket.created"]).await;
+    webhook(&skep, &good.url(), &["ticket.created"]).await;
+    ticket(&skep, "the last one").await;
+    let found = until(&skep, &made, all(1, "failed")).await;
+    assert_eq!(attempts(&found[0]).len(), 1);
+    let record: Value = skep.get(&format!("/api/webhooks/{}", id(&made))).await.json().await.unwrap();
+    assert_eq!((&record["enabled"], &record["disabled_reason"]), (&json!(false), &json!("gone")));
+    ticket(&skep, "one more").await;
+    good.wait(2).await;
+    assert_eq!((gone.seen().len(), deliveries(&skep, &made).await.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_takes_nothing_for_long_disables_its_webhook() {
+    let pace = Pace { patience: jiff::SignedDuration::from_millis(50), ..quick() };
+    let (skep, receiver) = (start(pace).await, Receiver::start().await);
+    receiver.answers(vec![Reply::status(500); 1_000]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "hopeless").await;
+    let path = format!("/api/webhooks/{}", id(&made));
+    let mut record = Value::Null;
+    for _ in 0..6_000 {
+        record = skep.get(&path).await.json().await.unwrap();
+        if record["enabled"] == false {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(record["disabled_reason"], "failing", "{record}");
+    assert_eq!(deliveries(&skep, &made).await[0]["state"], "pending", "it goes on once it is enabled again");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_asks_to_be_left_alone_is() {
+    let skep = start(quick()).await;
+    let (busy, good) = (Receiver::start().await, Receiver::start().await);
+    busy.answers([Reply::header(503, "retry-after", "3600")]);
+    let made = webhook(&skep, &busy.url(), &["ticket.created"]).await;
+    webhook(&skep, &good.url(), &["ticket.created"]).await;
+    ticket(&skep, "asked to wait").await;
+    let once = |found: &[Value]| found.len() == 1 && attempts(&found[0]).len() == 1;
+    let found = until(&skep, &made, once).await;
+    let next: Timestamp = found[0]["next_attempt_at"].as_str().unwrap().parse().unwrap();
+    let ahead = next.duration_since(Timestamp::now()).as_secs();
+    // As long as it asked for, and up to a fifth more.
+    assert!((3_500..=4_320).contains(&ahead), "{ahead} s");
+    // What comes meanwhile waits too.
+    ticket(&skep, "waits with it").await;
+    good.wait(2).await;
+    until(&skep, &made, |found| found.len() == 2).await;
+    ticket(&skep, "waits too").await;
+    good.wait(3).await;
+    assert_eq!(busy.seen().len(), 1);
+    // But for whoever asks by hand.
+    let again = format!("/api/webhooks/{}/deliveries/{}/redeliver", id(&made), id(&found[0]));
+    assert_eq!(skep.post(&again, "{}").await.status(), 202);
+    busy.wait(3).await;
+    until(&skep, &made, all(3, "delivered")).await;
+}
+
+#[tokio::test]
+async fn retries_survive_a_restart() {
+    let receiver = Receiver::start().await;
+    let pace = Pace { delays: vec![Duration::from_secs(2); 10], ..quick() };
+    let skep = start(pace.clone()).await;
+    receiver.answers([Reply::status(500)]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "patient").await;
+    until(&skep, &made, |found| found.len() == 1 && attempts(&found[0]).len() == 1).await;
+    let data = skep.end().await;
+    let before = receiver.seen().len();
+    let skep = Skep::start_on(data, options(&["127.0.0.1"], pace)).await;
+    let found = until(&skep, &made, all(1, "delivered")).await;
+    assert_eq!(attempts(&found[0]).len(), receiver.seen().len());
+    assert!(receiver.seen().len() > before || before == 2);
+    let ids: BTreeSet<String> = receiver.seen().iter().map(|seen| seen.id().to_owned()).collect();
+    assert_eq!(ids.len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_under_way_when_the_server_ended_is_sent_again() {
+    let receiver = Receiver::start().await;
+    let skep = start(slow()).await;
+    receiver.answers([Reply::Hang]);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "cut off").await;
+    receiver.wait(1).await;
+    let data = skep.end().await;
+    let skep = Skep::start_on(data, options(&["127.0.0.1"], slow())).await;
+    let seen = receiver.wait(2).await;
+    assert_eq!(seen[0].id(), seen[1].id());
+    until(&skep, &made, all(1, "delivered")).await;
+}
+
+#[tokio::test]
+async fn a_flood_is_sent_whole_and_each_event_once() {
+    let (skep, receiver) = (start(slow()).await, Receiver::start().await);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    for part in 0..3 {
+        let tickets: Vec<Value> = (0..500).map(|n| json!({"title": format!("{part} {n}")})).collect();
+        let answer = skep.post("/api/tickets/batch", &json!({"tickets": tickets}).to_string()).await;
+        assert_eq!(answer.status(), 201);
+    }
+    let seen = receiver.wait(1_500).await;
+    let ids: BTreeSet<&str> = seen.iter().map(|seen| seen.id()).collect();
+    assert_eq!((ids.len(), seen.len()), (1_500, 1_500));
+    assert!(seen.iter().all(|seen| seen.is_signed_by(secret(&made))));
+}

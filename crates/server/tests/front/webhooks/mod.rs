@@ -1,0 +1,98 @@
+//! Webhooks, with real endpoints on loopback addresses that the operator allows.
+
+mod addresses;
+mod attempts;
+mod receiver;
+mod records;
+mod sending;
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use skep_server::{Pace, WebhookOrder};
+
+use self::receiver::PATIENCE;
+use crate::harness::{Options, Skep};
+
+/// A pace that tests need not wait for; nothing is given up by itself.
+fn quick() -> Pace {
+    Pace { delays: vec![Duration::from_millis(10); 100], timeout: PATIENCE * 2, ..Pace::default() }
+}
+
+/// The same, but nobody sees a second attempt.
+fn slow() -> Pace {
+    Pace { delays: vec![Duration::from_secs(3_600)], ..quick() }
+}
+
+fn options(allow: &[&str], pace: Pace) -> Options {
+    let allow = allow.iter().map(|&entry| entry.to_owned()).collect();
+    Options { webhooks: WebhookOrder { allow, pace, ..WebhookOrder::default() }, ..Options::default() }
+}
+
+/// A server whose webhooks may reach loopback addresses.
+async fn start(pace: Pace) -> Skep {
+    Skep::start_with(options(&["127.0.0.0/8"], pace)).await
+}
+
+/// Makes a webhook, and answers it with its secret.
+async fn webhook(skep: &Skep, url: &str, types: &[&str]) -> Value {
+    let made = skep.post("/api/webhooks", &json!({"url": url, "types": types}).to_string()).await;
+    let status = made.status();
+    let made: Value = made.json().await.unwrap();
+    assert_eq!(status, 201, "{made}");
+    made
+}
+
+fn id(record: &Value) -> &str {
+    record["id"].as_str().unwrap()
+}
+
+fn secret(record: &Value) -> &str {
+    record["secret"].as_str().unwrap()
+}
+
+/// Has something happen: a ticket is made, which is `ticket.created` and `ticket.ready`.
+async fn ticket(skep: &Skep, title: &str) -> String {
+    let made = skep.post("/api/tickets", &json!({"title": title}).to_string()).await;
+    id(&made.json::<Value>().await.unwrap()).to_owned()
+}
+
+async fn change(skep: &Skep, webhook: &Value, change: Value) -> Value {
+    let request = skep.request(Method::PATCH, &format!("/api/webhooks/{}", id(webhook))).json(&change);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.json().await.unwrap()
+}
+
+async fn deliveries(skep: &Skep, webhook: &Value) -> Vec<Value> {
+    let list: Value =
+        skep.get(&format!("/api/webhooks/{}/deliveries", id(webhook))).await.json().await.unwrap();
+    list["deliveries"].as_array().unwrap_or_else(|| panic!("{list}")).clone()
+}
+
+/// The deliveries of a webhook, once they are as they should be.
+async fn until(skep: &Skep, webhook: &Value, good: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let found = deliveries(skep, webhook).await;
+        if good(&found) {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < end, "{found:#?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether there are so many, all of this state.
+fn all(count: usize, state: &'static str) -> impl Fn(&[Value]) -> bool {
+    move |found| found.len() == count && found.iter().all(|delivery| delivery["state"] == state)
+}
+
+fn attempts(delivery: &Value) -> &[Value] {
+    delivery["attempts"].as_array().unwrap()
+}
+
+fn shared<T>(value: T) -> Arc<T> {
+    Arc::new(value)
+}

@@ -1,0 +1,18 @@
+//! Where webhooks may lead.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::host_or_network;
+
+/// Where webhooks may lead.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub(crate) struct Webhooks {
+    /// A private network (CIDR), address or host that webhooks may reach besides the public ones, also without https; may
+    /// be given several times.
+    #[arg(
+        long, env = "SKEP_WEBHOOK_ALLOW", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network
+    )]
+    #[serde(default)]
+    pub(crate) webhook_allow: Vec<String>,
+}

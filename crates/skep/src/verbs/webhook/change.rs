@@ -1,0 +1,172 @@
+//! `skep webhook create`, `update`, `rm`, `rotate`, `redeliver` and `test`.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use skep_api::{
+    DeliveryId, WebhookId,
+    webhooks::{ChangeWebhook, CreateWebhook, CreatedWebhook, Delivery, RotateWebhook},
+};
+use skep_client::Answered;
+
+use super::show::{sent, table};
+use crate::{connection::Connection, output, verbs::boot::milliseconds};
+
+/// Create a webhook: what happens from now on is sent to it.
+#[derive(Debug, Args)]
+pub(super) struct Create {
+    /// The endpoint, by https.
+    #[arg(value_name = "URL")]
+    endpoint: String,
+    /// A type of event, such as vm.ended, or all of a family: ticket.*; may be given several times [default: all that the
+    /// key may read].
+    #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
+    types: Vec<String>,
+    /// What it is for, in a line.
+    #[arg(short, long, value_name = "TEXT")]
+    description: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
+    let types = (!verb.types.is_empty()).then_some(verb.types);
+    let request = CreateWebhook { url: verb.endpoint, types, description: verb.description };
+    secret(&verb.connection.client()?.create_webhook(&request).await?, verb.connection.json)
+}
+
+/// Prints id and secret, which nobody is told again.
+fn secret(made: &Answered<CreatedWebhook>, json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        output::json(&made.text)?;
+    } else {
+        output::line(&format!("{}\n{}", made.record.id, made.secret))?;
+        output::say("Keep the secret: it is not shown again. It checks the header webhook-signature.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Change, enable or disable a webhook; what is not named stays.
+#[derive(Debug, Args)]
+pub(super) struct Update {
+    /// The webhook.
+    id: WebhookId,
+    /// Another endpoint, by https.
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+    /// A type of event, in place of all that it had; may be given several times.
+    #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
+    types: Vec<String>,
+    /// What it is for; an empty text takes it away.
+    #[arg(short, long, value_name = "TEXT")]
+    description: Option<String>,
+    /// Send again what happens from now on, and what waited.
+    #[arg(long, conflicts_with = "disable")]
+    enable: bool,
+    /// Send nothing.
+    #[arg(long)]
+    disable: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn update(verb: Update) -> anyhow::Result<ExitCode> {
+    let change = ChangeWebhook {
+        url: verb.endpoint,
+        types: (!verb.types.is_empty()).then_some(verb.types),
+        description: verb.description.map(|text| Some(text).filter(|text| !text.is_empty())),
+        enabled: (verb.enable || verb.disable).then_some(verb.enable),
+    };
+    if change == ChangeWebhook::default() {
+        bail!("nothing was named that shall change; `skep webhook update --help` lists what may");
+    }
+    let changed = verb.connection.client()?.change_webhook(verb.id, &change).await?;
+    if verb.connection.json {
+        output::json(&changed.text)?;
+    } else {
+        table(std::slice::from_ref(&changed.value))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Delete webhooks: nothing is sent any more, and what was sent is forgotten.
+#[derive(Debug, Args)]
+pub(super) struct Rm {
+    /// The webhooks.
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<WebhookId>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut code = ExitCode::SUCCESS;
+    for id in verb.ids {
+        // One that cannot be deleted keeps none of the others.
+        match client.delete_webhook(id).await {
+            Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
+            Ok(deleted) => output::line(&format!("{} is deleted", deleted.id))?,
+            Err(error) => code = output::failed(&error.into()),
+        }
+    }
+    Ok(code)
+}
+
+/// Give a webhook another secret.
+#[derive(Debug, Args)]
+pub(super) struct Rotate {
+    /// The webhook.
+    id: WebhookId,
+    /// How long the old secret signs too, at most 7d; `s`, `m`, `h` and `d` may follow the number [default: 24h].
+    #[arg(long, value_name = "TIME")]
+    overlap: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn rotate(verb: Rotate) -> anyhow::Result<ExitCode> {
+    let overlap_ms = verb.overlap.as_deref().map(milliseconds).transpose()?;
+    let client = verb.connection.client()?;
+    secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
+}
+
+/// Send an event again, whatever came of it.
+#[derive(Debug, Args)]
+pub(super) struct Redeliver {
+    /// The webhook.
+    id: WebhookId,
+    /// The delivery, as `skep webhook deliveries` lists it.
+    delivery: DeliveryId,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn redeliver(verb: Redeliver) -> anyhow::Result<ExitCode> {
+    let delivery = verb.connection.client()?.redeliver(verb.id, verb.delivery).await?;
+    delivered(&delivery, verb.connection.json)
+}
+
+/// Send an event that tells of nothing: webhook.test.
+#[derive(Debug, Args)]
+pub(super) struct Test {
+    /// The webhook.
+    id: WebhookId,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn test(verb: Test) -> anyhow::Result<ExitCode> {
+    let delivery = verb.connection.client()?.test_webhook(verb.id).await?;
+    delivered(&delivery, verb.connection.json)
+}
+
+fn delivered(delivery: &Answered<Delivery>, json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        output::json(&delivery.text)?;
+    } else {
+        sent(std::slice::from_ref(&delivery.value))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,311 @@
+//! Deliveries of webhooks in SQLite.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, Row, named_params, params};
+use serde_json::{Map, Value};
+use skep_api::{
+    AccountId, DeliveryId, WebhookId,
+    webhooks::{Delivery, DeliveryAttempt, DeliveryState, DisabledReason, TEST},
+};
+
+use super::{
+    columns::{Columns, all, change, json, millis, one},
+    events,
+    fault::Fault,
+    webhooks,
+};
+use crate::{
+    AfterAttempt, DeliveryContent, DeliveryPage, DueDelivery, EnqueueDeliveries, Enqueued, Error, EventKind,
+    ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
+};
+
+/// Later in order than every id.
+const AFTER_ALL_IDS: &str = "~";
+/// Attempts that are kept of a delivery that is asked for again and again.
+const KEPT_ATTEMPTS: usize = 20;
+
+/// A webhook that has not seen all events.
+struct Behind {
+    id: WebhookId,
+    account: AccountId,
+    types: Vec<String>,
+    cursor: u64,
+    /// Deliveries that wait.
+    pending: u32,
+}
+
+/// Makes deliveries of events that webhooks have not seen.
+pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> Result<Enqueued, Fault> {
+    let newest = events::span(connection)?.newest;
+    let behind = all(
+        connection,
+        "SELECT * FROM (
+             SELECT id, account, types, cursor, (
+                 SELECT count(*) FROM webhook_deliveries WHERE webhook = webhooks.id AND state = 'pending'
+             ) AS pending
+             FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL AND cursor < ?1
+         ) WHERE pending < ?2 ORDER BY cursor, id LIMIT ?3",
+        params![sequence(newest), command.pending.max(1), command.webhooks.max(1)],
+        |row| {
+            Ok(Behind {
+                id: row.word("id")?,
+                account: row.word("account")?,
+                types: row.json("types")?,
+                cursor: row.number("cursor")?,
+                pending: row.number("pending")?,
+            })
+        },
+    )?;
+    let mut last = None;
+    for webhook in &behind {
+        let cursor = deliver_next(connection, webhook, command, newest, &mut last)?;
+        let sql = "UPDATE webhooks SET cursor = ?2 WHERE id = ?1";
+        change(connection, sql, params![webhook.id.to_string(), sequence(cursor)])?;
+    }
+    let sql =
+        "SELECT 1 FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL AND cursor < ?1 LIMIT 1";
+    let left = one(connection, sql, [sequence(newest)], |_| Ok(()))?;
+    Ok(Enqueued { newest, progress: !behind.is_empty(), behind: left.is_some() })
+}
+
+/// Makes deliveries of the next events of one webhook, and gives how far that went.
+fn deliver_next(
+    connection: &Connection,
+    webhook: &Behind,
+    command: &EnqueueDeliveries,
+    newest: u64,
+    last: &mut Option<DeliveryId>,
+) -> Result<u64, Fault> {
+    let limit = command.events.max(1);
+    let next = all(
+        connection,
+        "SELECT sequence, epoch, type FROM events WHERE account = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3",
+        params![webhook.account.to_string(), sequence(webhook.cursor), limit],
+        |row| {
+            Ok((row.number::<u64>("sequence")?, row.plain::<String>("epoch")?, row.plain::<String>("type")?))
+        },
+    )?;
+    let mut room = command.pending.saturating_sub(webhook.pending);
+    let mut cursor = webhook.cursor;
+    for (at, epoch, word) in &next {
+        if wants(&webhook.types, word) {
+            if room == 0 {
+                return Ok(cursor);
+            }
+            room -= 1;
+            let id = DeliveryId::generate_after(*last);
+            *last = Some(id);
+            let event = skep_api::events::EventId { epoch: epoch.clone(), sequence: *at }.to_string();
+            let new = New { id, webhook: webhook.id, sequence: *at, event, kind: word, data: None };
+            insert(connection, &new, command.at)?;
+        }
+        cursor = *at;
+    }
+    let all_seen = next.len() < usize::try_from(limit).unwrap_or(usize::MAX);
+    Ok(if all_seen { newest.max(cursor) } else { cursor })
+}
+
+fn wants(types: &[String], word: &str) -> bool {
+    let kind = EventKind::ALL.iter().find(|kind| kind.as_str() == word);
+    kind.is_some_and(|kind| types.iter().any(|wanted| kind.is_named(wanted)))
+}
+
+/// A delivery that is about to be made.
+struct New<'a> {
+    id: DeliveryId,
+    webhook: WebhookId,
+    sequence: u64,
+    event: String,
+    kind: &'a str,
+    data: Option<&'a Map<String, Value>>,
+}
+
+fn insert(connection: &Connection, new: &New<'_>, at: Timestamp) -> Result<usize, Fault> {
+    change(
+        connection,
+        "INSERT INTO webhook_deliveries (id, webhook, sequence, event, type, data, state, next_at, created_at)
+         VALUES (:id, :webhook, :sequence, :event, :type, :data, 'pending', :at, :at)",
+        named_params! {
+            ":id": new.id.to_string(),
+            ":webhook": new.webhook.to_string(),
+            ":sequence": sequence(new.sequence),
+            ":event": new.event,
+            ":type": new.kind,
+            ":data": new.data.map(json).transpose()?,
+            ":at": millis(at),
+        },
+    )
+}
+
+/// Has something sent that is no event.
+pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Delivery, Fault> {
+    require_enabled(connection, command.account, command.webhook)?;
+    let newest = events::span(connection)?.newest;
+    let new = New {
+        id: command.delivery,
+        webhook: command.webhook,
+        // It goes when the next event does.
+        sequence: newest + 1,
+        event: command.delivery.to_string(),
+        kind: TEST,
+        data: Some(&command.data),
+    };
+    insert(connection, &new, command.at)?;
+    hold_no_longer(connection, command.webhook)?;
+    by_id(connection, command.webhook, command.delivery)
+}
+
+/// Whoever asks by hand wants it now, whatever the endpoint asked for.
+fn hold_no_longer(connection: &Connection, webhook: WebhookId) -> Result<(), Fault> {
+    change(connection, "UPDATE webhooks SET hold_until = NULL WHERE id = ?1", [webhook.to_string()])?;
+    Ok(())
+}
+
+/// Has a delivery tried again from the beginning.
+pub(super) fn again(connection: &Connection, command: &Redeliver) -> Result<Delivery, Fault> {
+    webhooks::by_id(connection, command.account, command.webhook)?;
+    by_id(connection, command.webhook, command.delivery)?;
+    require_enabled(connection, command.account, command.webhook)?;
+    let sql = "UPDATE webhook_deliveries SET state = 'pending', next_at = ?2, tries = 0 WHERE id = ?1";
+    change(connection, sql, params![command.delivery.to_string(), millis(command.at)])?;
+    hold_no_longer(connection, command.webhook)?;
+    by_id(connection, command.webhook, command.delivery)
+}
+
+fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -> Result<(), Fault> {
+    match webhooks::by_id(connection, account, id)?.disabled {
+        Some(_) => Err(Error::WebhookDisabled { id }.into()),
+        None => Ok(()),
+    }
+}
+
+/// A page of a webhook's deliveries, newest first: their ids are in the order of their making.
+pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<DeliveryPage, Fault> {
+    webhooks::by_id(connection, query.account, query.webhook)?;
+    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let mut deliveries = all(
+        connection,
+        "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
+        // One more than asked for tells whether there is a next page.
+        params![query.webhook.to_string(), before, i64::from(query.limit.max(1)) + 1],
+        decode,
+    )?;
+    let more = deliveries.len() > limit;
+    deliveries.truncate(limit);
+    let next = deliveries.last().filter(|_| more).map(|last| last.id);
+    Ok(DeliveryPage { deliveries, next })
+}
+
+/// The deliveries of a webhook whose time has come.
+pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDelivery>, Fault> {
+    let sql = "SELECT id, event, sequence, data, tries, created_at FROM webhook_deliveries
+               WHERE webhook = ?1 AND state = 'pending' AND next_at <= ?2 ORDER BY next_at, id LIMIT ?3";
+    all(connection, sql, params![query.webhook.to_string(), millis(query.at), query.limit], |row| {
+        let content = match row.plain::<Option<String>>("data")? {
+            Some(_) => DeliveryContent::Test(row.time("created_at")?, row.json("data")?),
+            None => {
+                let sql = "SELECT * FROM events WHERE sequence = ?1";
+                let event = one(connection, sql, [row.plain::<i64>("sequence")?], events::decode)?;
+                event.map_or(DeliveryContent::Gone, |event| DeliveryContent::Event(Box::new(event)))
+            }
+        };
+        Ok(DueDelivery {
+            id: row.word("id")?,
+            event: row.plain("event")?,
+            tries: row.number("tries")?,
+            content,
+        })
+    })
+}
+
+/// Notes an attempt, and what follows from it: answers why the webhook was disabled, if it was.
+pub(super) fn record(
+    connection: &Connection,
+    command: &RecordAttempt,
+) -> Result<Option<DisabledReason>, Fault> {
+    let id = command.delivery.to_string();
+    let sql = "SELECT webhook, attempts FROM webhook_deliveries WHERE id = ?1";
+    let found = one(connection, sql, [&id], |row| {
+        Ok((row.plain::<String>("webhook")?, row.json::<Vec<DeliveryAttempt>>("attempts")?))
+    })?;
+    let Some((webhook, mut attempts)) = found else {
+        return Err(Error::UnknownDelivery { id }.into());
+    };
+    attempts.push(command.attempt.clone());
+    let surplus = attempts.len().saturating_sub(KEPT_ATTEMPTS);
+    attempts.drain(..surplus);
+    let (state, next_at) = match command.then {
+        AfterAttempt::Delivered => (DeliveryState::Delivered, None),
+        AfterAttempt::Again(at) => (DeliveryState::Pending, Some(at)),
+        AfterAttempt::Failed => (DeliveryState::Failed, None),
+    };
+    let sql = "UPDATE webhook_deliveries SET attempts = ?2, state = ?3, next_at = ?4, tries = tries + 1 WHERE id = ?1";
+    change(connection, sql, params![id, json(&attempts)?, state.as_str(), next_at.map(millis)])?;
+    follow(connection, &webhook, command)
+}
+
+/// What an attempt says of the whole webhook.
+fn follow(
+    connection: &Connection,
+    webhook: &str,
+    command: &RecordAttempt,
+) -> Result<Option<DisabledReason>, Fault> {
+    if command.then == AfterAttempt::Delivered {
+        let sql = "UPDATE webhooks SET failing_since = NULL, hold_until = NULL
+                   WHERE id = ?1 AND (failing_since IS NOT NULL OR hold_until IS NOT NULL)";
+        change(connection, sql, [webhook])?;
+        return Ok(None);
+    }
+    let at = command.attempt.at;
+    // A clock that stands before all time has waited for nothing.
+    let patience = millis(at.checked_sub(command.patience).unwrap_or(Timestamp::MIN));
+    let sql = "UPDATE webhooks SET failing_since = coalesce(failing_since, ?2), hold_until = coalesce(?3, hold_until)
+               WHERE id = ?1";
+    change(connection, sql, params![webhook, millis(at), command.hold_until.map(millis)])?;
+    let reason = if command.gone { DisabledReason::Gone } else { DisabledReason::Failing };
+    let sql = "UPDATE webhooks SET disabled_at = ?2, disabled_reason = ?3
+               WHERE id = ?1 AND disabled_at IS NULL AND deleted_at IS NULL AND (?4 OR failing_since < ?5)";
+    let disabled =
+        change(connection, sql, params![webhook, millis(at), reason.as_str(), command.gone, patience])?;
+    Ok((disabled > 0).then_some(reason))
+}
+
+/// Deletes a few deliveries whose events are gone, or whose webhook is; and webhooks that are deleted and have none.
+pub(super) fn forget(connection: &Connection, batch: u32) -> Result<u64, Fault> {
+    let oldest = events::span(connection)?.oldest;
+    let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
+                   SELECT rowid FROM webhook_deliveries WHERE sequence < ?1 ORDER BY sequence LIMIT ?2)";
+    let mut gone = change(connection, sql, params![sequence(oldest), batch])?;
+    let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
+                   SELECT d.rowid FROM webhooks w JOIN webhook_deliveries d ON d.webhook = w.id
+                   WHERE w.deleted_at IS NOT NULL LIMIT ?1)";
+    gone += change(connection, sql, [batch])?;
+    let sql = "DELETE FROM webhooks WHERE deleted_at IS NOT NULL
+                   AND NOT EXISTS (SELECT 1 FROM webhook_deliveries WHERE webhook = webhooks.id)";
+    change(connection, sql, [])?;
+    Ok(gone as u64)
+}
+
+fn by_id(connection: &Connection, webhook: WebhookId, id: DeliveryId) -> Result<Delivery, Fault> {
+    let sql = "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id = ?2";
+    let found = one(connection, sql, [webhook.to_string(), id.to_string()], decode)?;
+    found.ok_or_else(|| Error::UnknownDelivery { id: id.to_string() }.into())
+}
+
+/// A sequence as it stands in a column; one beyond what it holds is after all events, and no error.
+fn sequence(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn decode(row: &Row<'_>) -> Result<Delivery, Fault> {
+    Ok(Delivery {
+        id: row.word("id")?,
+        event: row.plain("event")?,
+        kind: row.plain("type")?,
+        state: row.word("state")?,
+        attempts: row.json("attempts")?,
+        next_attempt_at: row.maybe_time("next_at")?,
+        created_at: row.time("created_at")?,
+    })
+}

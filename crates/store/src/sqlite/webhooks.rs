@@ -1,0 +1,195 @@
+//! Webhooks in SQLite. Their deliveries: see `deliveries`.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, Row, named_params, params};
+use skep_api::{AccountId, WebhookId, webhooks::DisabledReason};
+
+use super::{
+    accounts,
+    columns::{Columns, all, change, json, millis, one},
+    fault::Fault,
+};
+use crate::{
+    ChangeWebhook, CreateWebhook, DeleteWebhook, Disabled, DueWebhook, Error, ListWebhooks, PreviousSecret,
+    RotateWebhook, Webhook, WebhookPage,
+};
+
+/// Later in order than every id.
+const AFTER_ALL_IDS: &str = "~";
+
+/// Makes a webhook.
+pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, Fault> {
+    accounts::by_id(connection, command.account)?;
+    let account = command.account.to_string();
+    let sql = "SELECT count(*) AS count FROM webhooks WHERE account = ?1 AND deleted_at IS NULL";
+    let count: u32 = one(connection, sql, [&account], |row| row.number("count"))?.unwrap_or(0);
+    if count >= command.most {
+        return Err(Error::TooManyWebhooks { most: command.most }.into());
+    }
+    change(
+        connection,
+        "INSERT INTO webhooks (id, account, url, types, description, secret, cursor, created_at, updated_at)
+         VALUES (:id, :account, :url, :types, :description, :secret,
+                 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), :at, :at)",
+        named_params! {
+            ":id": command.id.to_string(),
+            ":account": account,
+            ":url": command.url,
+            ":types": json(&command.types)?,
+            ":description": command.description,
+            ":secret": command.secret,
+            ":at": millis(command.at),
+        },
+    )?;
+    by_id(connection, command.account, command.id)
+}
+
+/// Changes what may change of a webhook.
+pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fault> {
+    change(
+        connection,
+        "UPDATE webhooks SET
+             url = coalesce(:url, url),
+             types = coalesce(:types, types),
+             description = CASE WHEN :described THEN :description ELSE description END,
+             cursor = CASE WHEN :enabled AND disabled_at IS NOT NULL
+                           THEN coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)
+                           ELSE cursor END,
+             failing_since = CASE WHEN :enabled THEN NULL ELSE failing_since END,
+             hold_until = CASE WHEN :enabled THEN NULL ELSE hold_until END,
+             disabled_at = CASE WHEN :enabled IS NULL THEN disabled_at
+                                WHEN :enabled THEN NULL ELSE coalesce(disabled_at, :at) END,
+             disabled_reason = CASE WHEN :enabled IS NULL THEN disabled_reason
+                                    WHEN :enabled THEN NULL ELSE coalesce(disabled_reason, :reason) END,
+             updated_at = :at
+         WHERE account = :account AND id = :id AND deleted_at IS NULL",
+        named_params! {
+            ":account": command.account.to_string(),
+            ":id": command.id.to_string(),
+            ":url": command.url,
+            ":types": command.types.as_ref().map(json).transpose()?,
+            ":described": command.description.is_some(),
+            ":description": command.description.as_ref().and_then(Option::as_ref),
+            ":enabled": command.enabled,
+            ":reason": DisabledReason::Requested.as_str(),
+            ":at": millis(command.at),
+        },
+    )?;
+    by_id(connection, command.account, command.id)
+}
+
+/// Gives a webhook another secret.
+pub(super) fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, Fault> {
+    change(
+        connection,
+        "UPDATE webhooks SET
+             previous_secret = CASE WHEN :until IS NULL THEN NULL ELSE secret END, previous_until = :until,
+             secret = :secret, updated_at = :at
+         WHERE account = :account AND id = :id AND deleted_at IS NULL",
+        named_params! {
+            ":account": command.account.to_string(),
+            ":id": command.id.to_string(),
+            ":secret": command.secret,
+            ":until": command.previous_until.map(millis),
+            ":at": millis(command.at),
+        },
+    )?;
+    by_id(connection, command.account, command.id)
+}
+
+/// Deletes a webhook: nobody sees it any more, and its secrets are gone. What is left goes with its deliveries.
+pub(super) fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), Fault> {
+    let DeleteWebhook { account, id, at } = command;
+    if mark_deleted(connection, account, Some(id), at)? == 0 {
+        return Err(unknown(id).into());
+    }
+    Ok(())
+}
+
+/// Deletes all webhooks of an account.
+pub(super) fn delete_all(connection: &Connection, account: AccountId, at: Timestamp) -> Result<(), Fault> {
+    mark_deleted(connection, account, None, at)?;
+    Ok(())
+}
+
+fn mark_deleted(
+    connection: &Connection,
+    account: AccountId,
+    id: Option<WebhookId>,
+    at: Timestamp,
+) -> Result<usize, Fault> {
+    change(
+        connection,
+        "UPDATE webhooks SET deleted_at = ?3, secret = x'', previous_secret = NULL, previous_until = NULL
+         WHERE account = ?1 AND (?2 IS NULL OR id = ?2) AND deleted_at IS NULL",
+        params![account.to_string(), id.map(|id| id.to_string()), millis(at)],
+    )
+}
+
+/// A webhook of this account.
+pub(super) fn by_id(connection: &Connection, account: AccountId, id: WebhookId) -> Result<Webhook, Fault> {
+    let sql = "SELECT * FROM webhooks WHERE account = ?1 AND id = ?2 AND deleted_at IS NULL";
+    let found = one(connection, sql, [account.to_string(), id.to_string()], decode)?;
+    found.ok_or_else(|| unknown(id).into())
+}
+
+/// A page of an account's webhooks, newest first: their ids are in the order of their making.
+pub(super) fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fault> {
+    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let mut webhooks = all(
+        connection,
+        "SELECT * FROM webhooks WHERE account = ?1 AND id < ?2 AND deleted_at IS NULL ORDER BY id DESC LIMIT ?3",
+        // One more than asked for tells whether there is a next page.
+        params![query.account.to_string(), before, i64::from(query.limit.max(1)) + 1],
+        decode,
+    )?;
+    let more = webhooks.len() > limit;
+    webhooks.truncate(limit);
+    let next = webhooks.last().filter(|_| more).map(|last| last.id);
+    Ok(WebhookPage { webhooks, next })
+}
+
+/// Every webhook that is enabled, and when its next delivery is due.
+pub(super) fn due(connection: &Connection) -> Result<Vec<DueWebhook>, Fault> {
+    let sql = "SELECT id, account, failing_since, hold_until, (
+                   SELECT min(next_at) FROM webhook_deliveries WHERE webhook = webhooks.id AND state = 'pending'
+               ) AS next_at
+               FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL";
+    all(connection, sql, [], |row| {
+        let (next, hold) = (row.maybe_time("next_at")?, row.maybe_time("hold_until")?);
+        Ok(DueWebhook {
+            id: row.word("id")?,
+            account: row.word("account")?,
+            failing: row.maybe_time("failing_since")?.is_some(),
+            next_at: next.map(|next| hold.map_or(next, |hold| next.max(hold))),
+        })
+    })
+}
+
+fn unknown(id: WebhookId) -> Error {
+    Error::UnknownWebhook { id: id.to_string() }
+}
+
+fn decode(row: &Row<'_>) -> Result<Webhook, Fault> {
+    let previous = match (row.plain("previous_secret")?, row.maybe_time("previous_until")?) {
+        (Some(secret), Some(until)) => Some(PreviousSecret { secret, until }),
+        _ => None,
+    };
+    let disabled = match (row.maybe_time("disabled_at")?, row.maybe_word("disabled_reason")?) {
+        (Some(at), Some(reason)) => Some(Disabled { at, reason }),
+        _ => None,
+    };
+    Ok(Webhook {
+        id: row.word("id")?,
+        account: row.word("account")?,
+        url: row.plain("url")?,
+        types: row.json("types")?,
+        description: row.plain("description")?,
+        secret: row.plain("secret")?,
+        previous,
+        disabled,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
+    })
+}
