@@ -85,7 +85,8 @@ async fn an_outage_of_hours_ends_no_lease_and_wakes_what_was_due() {
     let wreck = skep.crash();
     clock.move_by(2 * HOUR_S);
     let skep = wreck.start_as(|command| clock.preload(command)).await;
-    let claimed = skep.post("/api/tickets/claim", &json!({"assignee": "next", "wait_ms": 60_000})).await.ok(200);
+    let claimed =
+        skep.post("/api/tickets/claim", &json!({"assignee": "next", "wait_ms": 60_000})).await.ok(200);
     assert_eq!(claimed["tickets"][0]["id"], json!(waits), "{claimed}");
     hold_on(&skep, &all).await;
 }

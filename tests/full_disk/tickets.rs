@@ -32,7 +32,8 @@ async fn history(skep: &Skep, id: &str) -> (Vec<Value>, usize) {
 #[tokio::test]
 async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
     let (skep, folder) = on_a_small_disk().await;
-    let tickets: Vec<Value> = (0..TICKETS).map(|number| json!({"title": format!("{number}"), "max_attempts": 1})).collect();
+    let tickets: Vec<Value> =
+        (0..TICKETS).map(|number| json!({"title": format!("{number}"), "max_attempts": 1})).collect();
     let made = skep.post("/api/tickets/batch", &json!({"tickets": tickets})).await.ok(201);
     let all = ids(&made);
     let order = json!({"assignee": "agent-1", "lease_ms": 5_000, "count": 1});
@@ -57,7 +58,10 @@ async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
     for body in [json!({"assignee": "a"}), json!({"status": "completed"}), json!({"title": "b"})] {
         send(skep.request(Method::PATCH, &path).json(&body)).await.refused(503, "store_unavailable");
     }
-    let named = skep.request(Method::POST, "/api/tickets").header("idempotency-key", "k").json(&json!({"title": "c"}));
+    let named = skep
+        .request(Method::POST, "/api/tickets")
+        .header("idempotency-key", "k")
+        .json(&json!({"title": "c"}));
     send(named).await.refused(503, "store_unavailable");
     send(skep.request(Method::DELETE, &path)).await.refused(503, "store_unavailable");
     // A lease runs out meanwhile, and its end cannot be written.

@@ -40,7 +40,8 @@ async fn race(
 
 pub async fn one_of_many_claims_wins(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let nameless = || Claim { assignee: Assignee::OfKey("key".to_owned()), vm: None, attempt: None, lease: None };
+    let nameless =
+        || Claim { assignee: Assignee::OfKey("key".to_owned()), vm: None, attempt: None, lease: None };
     for _ in 0..ROUNDS {
         let own = race(&store, account, |agent| claim(&format!("agent-{agent}"), None)).await;
         let none = race(&store, account, |_| Command::Claim(nameless())).await;

@@ -199,7 +199,9 @@ pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: 
     let new = NewTicket { not_before: Some(moment(500)), ..new_ticket("a", vec![]) };
     let mut ids = Vec::new();
     for _ in 0..3 {
-        ids.push(store.create_tickets(creation(account, vec![new.clone()])).await.unwrap().answer.tickets[0].id);
+        ids.push(
+            store.create_tickets(creation(account, vec![new.clone()])).await.unwrap().answer.tickets[0].id,
+        );
     }
     // The time has come, and its timer is late.
     let edits = [
@@ -208,7 +210,8 @@ pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: 
         Edits::default(),
     ];
     for (id, edits) in ids.iter().zip(edits) {
-        let (call, transition) = (call(account, 600), Some(claim("a", None)).filter(|_| edits.not_before.is_none()));
+        let (call, transition) =
+            (call(account, 600), Some(claim("a", None)).filter(|_| edits.not_before.is_none()));
         store.change_ticket(ChangeTicket { call, id: *id, expected: None, edits, transition }).await.unwrap();
         let wake = WakeTicket { ticket: *id, not_before: moment(500), at: moment(600) };
         assert!(!store.wake_ticket(wake).await.unwrap(), "it was seen");
@@ -216,7 +219,10 @@ pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: 
     let kinds = async |id| {
         let query = ReadTicketHistory { account, id, limit: 100, after: None };
         let events = store.ticket_history(query).await.unwrap().events;
-        events.into_iter().map(|event| event.kind.trim_start_matches("ticket.").to_owned()).collect::<Vec<_>>()
+        events
+            .into_iter()
+            .map(|event| event.kind.trim_start_matches("ticket.").to_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(kinds(ids[0]).await, ["created", "updated", "ready"]);
     assert_eq!(kinds(ids[1]).await, ["created", "updated", "ready", "claimed"]);

@@ -84,7 +84,12 @@ async fn one_body_of_twenty_at_once_has_its_effect() {
                 }
                 let found = refused(answer).await;
                 let known = [(409, "idempotency_in_progress"), (422, "idempotency_mismatch")];
-                assert!(known.contains(&(found.status, found.code.as_str())), "{} {}", found.status, found.code);
+                assert!(
+                    known.contains(&(found.status, found.code.as_str())),
+                    "{} {}",
+                    found.status,
+                    found.code
+                );
                 None
             });
         }

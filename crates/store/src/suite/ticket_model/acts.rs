@@ -27,15 +27,47 @@ const SHORTEST_LEASE_S: u64 = 5;
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     /// One ticket or a batch: each with what it needs, and whether it needs the next one of the batch too.
-    Make { tickets: Vec<(Vec<u8>, bool)>, wait: Option<u16>, priority: Priority, attempts: u32 },
-    Change { ticket: u8, expected: Option<bool>, edit: Edit, step: Move },
-    ClaimNext { agent: u8, count: u32, priorities: Vec<Priority> },
-    Beat { ticket: u8, attempt: Which, agent: Option<u8>, lease: Option<u8>, progress: bool },
+    Make {
+        tickets: Vec<(Vec<u8>, bool)>,
+        wait: Option<u16>,
+        priority: Priority,
+        attempts: u32,
+    },
+    Change {
+        ticket: u8,
+        expected: Option<bool>,
+        edit: Edit,
+        step: Move,
+    },
+    ClaimNext {
+        agent: u8,
+        count: u32,
+        priorities: Vec<Priority>,
+    },
+    Beat {
+        ticket: u8,
+        attempt: Which,
+        agent: Option<u8>,
+        lease: Option<u8>,
+        progress: bool,
+    },
     /// A timer: of the lease after the latest beat or an earlier one, or of the runtime.
-    TimeUp { ticket: u8, attempt: Which, lease: Option<bool> },
-    Delete { ticket: u8, expected: Option<bool>, force: bool, dependents: Dependents },
+    TimeUp {
+        ticket: u8,
+        attempt: Which,
+        lease: Option<bool>,
+    },
+    Delete {
+        ticket: u8,
+        expected: Option<bool>,
+        force: bool,
+        dependents: Dependents,
+    },
     /// Time goes by; the timers of those that wait for it may be late.
-    Pass { seconds: u16, timers: bool },
+    Pass {
+        seconds: u16,
+        timers: bool,
+    },
 }
 
 /// An attempt that a caller names.
@@ -169,8 +201,12 @@ pub(super) fn order(
     Some(match act {
         Act::Make { tickets, wait, priority, attempts } => {
             let not_before = wait.map(|seconds| at + i64::from(seconds).seconds());
-            let fields =
-                |needs| NewTicket { priority: *priority, max_attempts: *attempts, not_before, ..new_ticket("a", needs) };
+            let fields = |needs| NewTicket {
+                priority: *priority,
+                max_attempts: *attempts,
+                not_before,
+                ..new_ticket("a", needs)
+            };
             let tickets = needs_of(tickets, ids).into_iter().map(|needs| (None, fields(needs))).collect();
             Order::Create(CreateTickets { call, tickets, once: None })
         }
@@ -188,7 +224,8 @@ pub(super) fn order(
         }
         Act::Beat { ticket, attempt: which, agent, lease, progress } => {
             let id = pick(ticket)?;
-            let beat = Beat { attempt: attempt(which, id), assignee: agent.map(name), lease: lease.map(length) };
+            let beat =
+                Beat { attempt: attempt(which, id), assignee: agent.map(name), lease: lease.map(length) };
             let progress = progress.then(|| format!("at {at}"));
             Order::Beat(BeatTicket { call, id, beat, progress })
         }

@@ -84,18 +84,20 @@ impl Board {
 
     /// What a claim of anything finds, most urgent first, then oldest first.
     pub(super) fn claimable(&self, priorities: &[Priority]) -> Vec<TicketId> {
-        let wanted = |id: &TicketId| {
-            priorities.is_empty() || priorities.contains(&self.cards[id].record.priority)
-        };
-        let mut ids: Vec<_> = self.cards.keys().copied().filter(|id| self.is_announced(*id)).filter(wanted).collect();
-        let rank = |id: &TicketId| Priority::ALL.iter().position(|one| *one == self.cards[id].record.priority);
+        let wanted =
+            |id: &TicketId| priorities.is_empty() || priorities.contains(&self.cards[id].record.priority);
+        let mut ids: Vec<_> =
+            self.cards.keys().copied().filter(|id| self.is_announced(*id)).filter(wanted).collect();
+        let rank =
+            |id: &TicketId| Priority::ALL.iter().position(|one| *one == self.cards[id].record.priority);
         ids.sort_by_key(|id| (rank(id), *id));
         ids
     }
 
     /// Those that wait for a time that nobody saw pass.
     pub(super) fn waiting(&self) -> BTreeMap<TicketId, Timestamp> {
-        let waits = |(id, card): (&TicketId, &Card)| Some((*id, card.record.not_before.filter(|_| !card.awake)?));
+        let waits =
+            |(id, card): (&TicketId, &Card)| Some((*id, card.record.not_before.filter(|_| !card.awake)?));
         self.cards.iter().filter_map(waits).collect()
     }
 
@@ -178,7 +180,12 @@ impl Board {
     }
 
     /// The first of these that can be claimed, in order.
-    pub(super) fn claim_next(&mut self, assignee: &str, count: usize, priorities: &[Priority]) -> Vec<TicketId> {
+    pub(super) fn claim_next(
+        &mut self,
+        assignee: &str,
+        count: usize,
+        priorities: &[Priority],
+    ) -> Vec<TicketId> {
         let mut claimed = self.claimable(priorities);
         claimed.truncate(count);
         for id in &claimed {
@@ -223,7 +230,13 @@ impl Board {
     }
 
     /// Completed or failed; by nobody where it was given up before anybody began.
-    pub(super) fn close(&mut self, id: TicketId, completed: bool, by: Option<String>, result: Option<Object>) {
+    pub(super) fn close(
+        &mut self,
+        id: TicketId,
+        completed: bool,
+        by: Option<String>,
+        result: Option<Object>,
+    ) {
         if by.is_some() {
             let outcome = if completed { Outcome::Completed } else { Outcome::Failed };
             self.end_attempt(id, outcome, result.clone());
@@ -248,7 +261,13 @@ impl Board {
         (attempt.ended_at, attempt.outcome, attempt.result) = (Some(now), Some(outcome), result);
     }
 
-    pub(super) fn stand(&mut self, id: TicketId, status: TicketStatus, by: Option<String>, lapsed: Option<String>) {
+    pub(super) fn stand(
+        &mut self,
+        id: TicketId,
+        status: TicketStatus,
+        by: Option<String>,
+        lapsed: Option<String>,
+    ) {
         let card = self.card(id);
         card.lapsed = lapsed;
         let record = &mut card.record;
@@ -288,7 +307,8 @@ impl Board {
         } else {
             let message = format!("{ends} attempts ended by themselves; that is all that it may have");
             let attempts = self.cards[&id].counted.clone();
-            let result = serde_json::json!({"error": "max_attempts", "message": message, "attempts": attempts});
+            let result =
+                serde_json::json!({"error": "max_attempts", "message": message, "attempts": attempts});
             let kept = self.attempts[&id].clone();
             self.close(id, false, holder, result.as_object().cloned());
             // The attempt keeps how it ended.

@@ -67,11 +67,13 @@ pub(super) async fn invariants(store: &dyn Store, account: AccountId, at: Timest
     for id in ever {
         let query = ReadTicketHistory { account, id, limit: 1_000, after: None };
         let attempts = store.ticket_history(query).await.unwrap().attempts;
-        let claims = events.iter().filter(|one| one.ticket == Some(id) && one.kind == EventKind::TicketClaimed);
+        let claims =
+            events.iter().filter(|one| one.ticket == Some(id) && one.kind == EventKind::TicketClaimed);
         let numbers: Vec<_> = claims.map(|event| event.body["attempt"].clone()).collect();
         assert_eq!(attempts.iter().map(|one| json!(one.attempt)).collect::<Vec<_>>(), numbers, "of {id}");
         assert!(attempts.windows(2).all(|two| two[0].attempt + 1 == two[1].attempt), "{attempts:?}");
-        let open: Vec<_> = attempts.iter().filter(|one| one.ended_at.is_none()).map(|one| one.attempt).collect();
+        let open: Vec<_> =
+            attempts.iter().filter(|one| one.ended_at.is_none()).map(|one| one.attempt).collect();
         let held = by_id.get(&id).filter(|one| one.status == TicketStatus::InProgress);
         assert_eq!(open, held.map(|one| one.attempt).into_iter().collect::<Vec<_>>(), "of {id}");
     }
@@ -148,7 +150,8 @@ impl Play {
         }
         let own = |id: &TicketId| self.board.cards.contains_key(id);
         let open = store.open_attempts().await.unwrap().into_iter().filter(|one| own(&one.ticket));
-        let held: BTreeMap<_, _> = open.map(|one| (one.ticket, (one.attempt, one.beats, one.lease))).collect();
+        let held: BTreeMap<_, _> =
+            open.map(|one| (one.ticket, (one.attempt, one.beats, one.lease))).collect();
         assert_eq!(held, self.board.held());
         let waiting = store.waiting_tickets().await.unwrap().into_iter().filter(|one| own(&one.ticket));
         let waiting: BTreeMap<_, _> = waiting.map(|one| (one.ticket, one.not_before)).collect();

@@ -99,9 +99,9 @@ impl Ground {
                     self.hear(&ticket);
                 }
             }
-            Order::Beat(command) => drop(store.beat_ticket(command).await),
-            Order::End(command) => drop(store.end_attempt(command).await.unwrap()),
-            Order::Delete(command) => drop(store.delete_ticket(command).await),
+            Order::Beat(command) => _ = store.beat_ticket(command).await,
+            Order::End(command) => _ = store.end_attempt(command).await.unwrap(),
+            Order::Delete(command) => _ = store.delete_ticket(command).await,
             Order::Pass { seconds, .. } => {
                 let passed = i64::from(seconds) * 1_000;
                 let at = moment(self.clock.fetch_add(passed, Ordering::Relaxed) + passed);
@@ -120,6 +120,10 @@ impl Ground {
         let Some(assignee) = ticket.assignee.clone() else { return };
         let mut holders = self.holders.lock().unwrap();
         let known = holders.entry((ticket.id, ticket.attempt)).or_insert_with(|| assignee.clone());
-        assert_eq!(*known, assignee, "two were told that they hold attempt {} of {}", ticket.attempt, ticket.id);
+        assert_eq!(
+            *known, assignee,
+            "two were told that they hold attempt {} of {}",
+            ticket.attempt, ticket.id
+        );
     }
 }

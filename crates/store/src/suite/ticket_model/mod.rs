@@ -56,14 +56,15 @@ pub async fn whatever_agents_do_at_once_the_invariants_hold(store: Arc<dyn Store
 }
 
 /// Tries sequences of acts, each with an account of its own; shows a short one where one fails.
-async fn try_sequences<F>(store: Arc<dyn Store>, play: impl Fn(Arc<dyn Store>, AccountId, Vec<Act>) -> F + Send + 'static)
-where
+async fn try_sequences<F>(
+    store: Arc<dyn Store>,
+    play: impl Fn(Arc<dyn Store>, AccountId, Vec<Act>) -> F + Send + 'static,
+) where
     F: Future<Output = ()>,
 {
     let (runtime, number) = (Handle::current(), AtomicU32::new(0));
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { CASES };
-    let config =
-        Config { cases, failure_persistence: None, max_shrink_time: SHRINK_MS, ..Config::default() };
+    let config = Config { cases, failure_persistence: None, max_shrink_time: SHRINK_MS, ..Config::default() };
     // Its shrinking is a loop of its own, which blocks.
     let trying = spawn_blocking(move || {
         let found = TestRunner::new(config).run(&prop::collection::vec(act(), 1..ACTS), |acts| {

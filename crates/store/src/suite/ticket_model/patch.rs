@@ -103,7 +103,12 @@ impl Board {
             if one == id {
                 return Err(ErrorCode::Cycle);
             }
-            let more: Vec<_> = self.blockers(one).iter().map(|need| need.id).filter(|need| !reached.contains(need)).collect();
+            let more: Vec<_> = self
+                .blockers(one)
+                .iter()
+                .map(|need| need.id)
+                .filter(|need| !reached.contains(need))
+                .collect();
             reached.extend(more);
             next += 1;
         }
