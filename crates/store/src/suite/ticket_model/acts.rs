@@ -197,17 +197,12 @@ pub(super) fn order(
         let version = known(id).version;
         wanted.map(|fresh| vec![if fresh { version } else { version + 1 }])
     };
-    let attempt = |which: &Which, id| which.of(known(id).attempt);
     Some(match act {
         Act::Make { tickets, wait, priority, attempts } => {
             let not_before = wait.map(|seconds| at + i64::from(seconds).seconds());
-            let fields = |needs| NewTicket {
-                priority: *priority,
-                max_attempts: *attempts,
-                not_before,
-                ..new_ticket("a", needs)
-            };
-            let tickets = needs_of(tickets, ids).into_iter().map(|needs| (None, fields(needs))).collect();
+            let (priority, max_attempts) = (*priority, *attempts);
+            let made = |needs| NewTicket { priority, max_attempts, not_before, ..new_ticket("a", needs) };
+            let tickets = needs_of(tickets, ids).into_iter().map(|needs| (None, made(needs))).collect();
             Order::Create(CreateTickets { call, tickets, once: None })
         }
         Act::Change { ticket, expected: version, edit, step } => {
@@ -224,8 +219,8 @@ pub(super) fn order(
         }
         Act::Beat { ticket, attempt: which, agent, lease, progress } => {
             let id = pick(ticket)?;
-            let beat =
-                Beat { attempt: attempt(which, id), assignee: agent.map(name), lease: lease.map(length) };
+            let attempt = which.of(known(id).attempt);
+            let beat = Beat { attempt, assignee: agent.map(name), lease: lease.map(length) };
             let progress = progress.then(|| format!("at {at}"));
             Order::Beat(BeatTicket { call, id, beat, progress })
         }
