@@ -7,6 +7,7 @@ use skep_api::{
 use skep_tickets::{Assignee, Beat, Claim, Command, Edits, Finishing, Release, Resolution};
 
 use super::board::{Board, Said};
+use crate::EventKind;
 
 impl Board {
     /// A PATCH. What is refused leaves nothing.
