@@ -136,7 +136,7 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
     let dependents = prop::sample::select(vec![Dependents::Refuse, Dependents::Detach, Dependents::Delete]);
     let batch = prop::collection::vec((needs(), any::<bool>()), 1..4);
     prop_oneof![
-        2 => (batch, prop::option::weighted(0.3, 0..40_u16), priority(), 1..4_u32)
+        2 => (batch, prop::option::weighted(0.5, 0..20_u16), priority(), 1..4_u32)
             .prop_map(|(tickets, wait, priority, attempts)| Act::Make { tickets, wait, priority, attempts }),
         8 => (ticket(), expected(), edit(), step())
             .prop_map(|(ticket, expected, edit, step)| Act::Change { ticket, expected, edit, step }),
@@ -148,7 +148,7 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(ticket, attempt, lease)| Act::TimeUp { ticket, attempt, lease }),
         1 => (ticket(), expected(), any::<bool>(), dependents)
             .prop_map(|(ticket, expected, force, dependents)| Act::Delete { ticket, expected, force, dependents }),
-        2 => (0..60_u16, prop::bool::weighted(0.7)).prop_map(|(seconds, timers)| Act::Pass { seconds, timers }),
+        3 => (0..60_u16, prop::bool::weighted(0.3)).prop_map(|(seconds, timers)| Act::Pass { seconds, timers }),
     ]
 }
 
@@ -159,7 +159,7 @@ fn edit() -> impl Strategy<Value = Edit> {
         1 => prop::option::of(0..3_u8).prop_map(Edit::Metadata),
         1 => prop::sample::select(Priority::ALL.to_vec()).prop_map(Edit::Priority),
         1 => (1..4_u32).prop_map(Edit::Attempts),
-        1 => prop::option::weighted(0.8, -20..60_i16).prop_map(Edit::Time),
+        3 => prop::option::weighted(0.6, -20..60_i16).prop_map(Edit::Time),
         3 => prop::collection::vec(0..9_u8, 0..4).prop_map(Edit::Needs),
     ]
 }
