@@ -29,6 +29,19 @@ async fn history(skep: &Skep, id: &str) -> (Vec<Value>, usize) {
     (events, history["attempts"].as_array().unwrap().len())
 }
 
+/// Claims all that is left, none of it twice.
+async fn claim_the_rest(skep: &Skep, held: &mut BTreeSet<String>) {
+    let order = json!({"assignee": "agent-9", "count": 100});
+    loop {
+        let claimed = ids(&skep.post("/api/tickets/claim", &order).await.ok(200));
+        if claimed.is_empty() {
+            return;
+        }
+        assert!(claimed.is_disjoint(held), "claimed twice");
+        held.extend(claimed);
+    }
+}
+
 #[tokio::test]
 async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
     let (skep, folder) = on_a_small_disk().await;
@@ -76,15 +89,7 @@ async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
     eventually("the end of the lease", async || listed(&skep, "failed").await == lapses).await;
     assert_eq!(listed(&skep, "in_progress").await, held, "what was refused holds nothing");
     assert_eq!(listed(&skep, "pending").await.len(), TICKETS - held.len() - 1);
-    let order = json!({"assignee": "agent-9", "count": 100});
-    loop {
-        let claimed = ids(&skep.post("/api/tickets/claim", &order).await.ok(200));
-        if claimed.is_empty() {
-            break;
-        }
-        assert!(claimed.is_disjoint(&held), "claimed twice");
-        held.extend(claimed);
-    }
+    claim_the_rest(&skep, &mut held).await;
     assert_eq!(held.len(), TICKETS - 1);
     assert_eq!(history(&skep, next).await, ([before, vec![json!("ticket.claimed")]].concat(), 1));
 }
