@@ -33,11 +33,11 @@ use super::{account_named, moment};
 use crate::{CreateTickets, Store, WakeTicket};
 
 /// Sequences that are tried, unless `PROPTEST_CASES` says how many.
-const CASES: u32 = 48;
+const CASES: u32 = 64;
 /// The longest of them.
-const ACTS: usize = 60;
+const ACTS: usize = 200;
 /// How long a sequence that failed is made shorter, in milliseconds.
-const SHRINK_MS: u32 = 60_000;
+const SHRINK_MS: u32 = 30_000;
 
 pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn Store>) {
     let played = try_sequences(store, |store, account, acts| async move {
