@@ -54,7 +54,7 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@echo "==> tests that need neither root nor VMs"
 	@cargo test --locked --workspace --lib --bins
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --package skep-server --package skep-keeper-protocol \
-		--package skep-tests --tests
+		--package skep-tickets --package skep-tests --tests
 
 schemathesis: $(VENV)/ready
 

@@ -2,6 +2,8 @@
 //!
 //! No clock is touched: a library that is preloaded into keeper and server moves what they read.
 
+mod leases;
+
 use std::{
     fs::{self, File},
     os::unix::fs::{FileExt, PermissionsExt},
@@ -62,8 +64,12 @@ impl Clock {
 
     async fn start(&self, options: &[&str]) -> Skep {
         let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
-        let library = Self::library(self.dir.path());
-        Skep::start_as(data_dir, |command| _ = command.args(options).env("LD_PRELOAD", library)).await
+        Skep::start_as(data_dir, |command| self.preload(command.args(options))).await
+    }
+
+    /// Has a server that is started live by this clock.
+    fn preload(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", Self::library(self.dir.path()));
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Skep, binary};
 
@@ -89,6 +89,32 @@ async fn what_others_could_read_or_write_is_found() {
             "{said}"
         );
         fs::set_permissions(&path, Permissions::from_mode(good)).unwrap();
+    }
+}
+
+/// Changes the store of a server that does not run, as no server would.
+fn tamper(store: &Path, sql: &str) {
+    let script = "import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as store:
+    assert store.execute(sys.argv[2]).rowcount == 1";
+    let output = Command::new("python3").args(["-c", script]).arg(store).arg(sql).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_of_tickets_that_is_not_true_is_found() {
+    let skep = Skep::start().await;
+    let need = skep.post("/api/tickets", &json!({"title": "a"})).await.ok(201)["id"].clone();
+    let made = skep.post("/api/tickets", &json!({"title": "b", "dependencies": [need]})).await.ok(201);
+    let id = made["id"].as_str().unwrap();
+    let data_dir = skep.stop();
+    let store = data_dir.path().join("server/skep.db");
+    for (counted, good) in [(1, true), (0, false), (1, true)] {
+        tamper(&store, &format!("UPDATE tickets SET unmet = {counted} WHERE id = '{id}'"));
+        let (findings, _) = doctor(data_dir.path());
+        let (state, said) = state_of(&findings, "store");
+        assert_eq!(state, if good { "ok" } else { "wrong" }, "{said}");
+        assert!(good || said.contains(&format!("`{id}` counts 0 open dependencies and has 1")), "{said}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! A disk that is full under the store: said, survived, and over when there is room again.
 
+mod tickets;
+
 use std::{
     fs::{self, File},
     io::{ErrorKind, Write},

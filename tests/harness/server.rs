@@ -254,8 +254,13 @@ impl Wreck {
     }
 
     /// The same with more options.
-    pub(crate) async fn start_with(mut self, options: &[&str]) -> Skep {
-        Skep::start_on(self.0.take().unwrap(), options).await
+    pub(crate) async fn start_with(self, options: &[&str]) -> Skep {
+        self.start_as(|command| _ = command.args(options)).await
+    }
+
+    /// The same with all that a process is started with.
+    pub(crate) async fn start_as(mut self, alter: impl FnOnce(&mut Command)) -> Skep {
+        Skep::start_as(self.0.take().unwrap(), alter).await
     }
 }
 

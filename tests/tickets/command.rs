@@ -187,6 +187,56 @@ async fn a_worker_that_is_asked_to_end_gives_its_ticket_back() {
     assert_eq!(idle.wait().unwrap().code(), Some(143));
 }
 
+/// Claims whatever there is, and waits for it.
+async fn claimed_by(server: &Skep, name: &str) -> Value {
+    let order = json!({"assignee": name, "wait_ms": 60_000});
+    let claimed = server.post("/api/tickets/claim", &order).await.ok(200);
+    claimed["tickets"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_strands_nothing() {
+    let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
+    let id = ticket(&server, json!({"title": "a"})).await;
+    let pids = folder.path().join("pids");
+    let mut worker = lasting(&server, &pids);
+    let left = processes(&pids, 2).await;
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let next = claimed_by(&server, "agent-9").await;
+    assert_eq!((&next["id"], &next["attempt"]), (&json!(id), &json!(2)));
+    let history = server.get(&format!("/api/tickets/{id}/history")).await.ok(200);
+    assert_eq!(history["attempts"][0]["outcome"], "lease_expired");
+    // Nobody is left to end the command.
+    left.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_sleeps_through_anothers_claim_writes_nothing_over_it() {
+    let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
+    let id = ticket(&server, json!({"title": "a"})).await;
+    let pids = folder.path().join("pids");
+    let mut worker = lasting(&server, &pids);
+    let running = processes(&pids, 2).await;
+    kill_process(Pid::from_child(&worker), Signal::STOP).unwrap();
+    let next = claimed_by(&server, "agent-9").await;
+    assert_eq!((&next["id"], &next["attempt"]), (&json!(id), &json!(2)));
+    // What its command would say now is of no use to anybody.
+    running.iter().for_each(|pid| kill_process(*pid, Signal::TERM).unwrap());
+    kill_process(Pid::from_child(&worker), Signal::CONT).unwrap();
+    gone(&running).await;
+    let done = json!({"status": "completed", "attempt": 2, "result": {"by": 9}});
+    send(server.request(Method::PATCH, &format!("/api/tickets/{id}")).json(&done)).await.ok(200);
+    // It goes on with the next one, so it is through with that one.
+    ticket(&server, json!({"title": "b"})).await;
+    let next = processes(&pids, 4).await;
+    let after = record(&server, &id).await;
+    assert_eq!((&after["assignee"], &after["result"]), (&json!("agent-9"), &json!({"by": 9})));
+    kill_process(Pid::from_child(&worker), Signal::TERM).unwrap();
+    worker.wait().unwrap();
+    gone(&next).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_beats_and_its_command_ends_when_the_ticket_is_lost() {
     let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());

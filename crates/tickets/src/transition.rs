@@ -80,7 +80,9 @@ pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Deci
 
 /// The step of a ticket that was just made, or whose dependencies or time changed, where it can be claimed from now on.
 pub fn readied(before: Option<&Ticket>, after: &Ticket, now: Timestamp) -> Option<Step> {
-    let was = before.is_some_and(|before| before.is_ready(now));
+    // Whoever waits for a time that nobody saw pass was not told yet; its timer may find nothing to tell after this change.
+    let said = |before: &Ticket| before.is_ready(now) && !matches!(before.wait, Wait::Until(_));
+    let was = before.is_some_and(said);
     (after.is_ready(now) && !was).then(|| step(StepKind::Ready, after.seen(now), None))
 }
 

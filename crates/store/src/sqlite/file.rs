@@ -13,6 +13,9 @@ use rusqlite::{Connection, OpenFlags};
 use super::fault::Fault;
 use crate::Cause;
 
+/// What the writer's pages may take in memory, in KiB: those of a ticket that ten thousand wait for are about as many.
+const WRITERS_CACHE_KIB: i64 = 16_384;
+
 /// One database file, known by its inode.
 #[derive(Debug)]
 pub(super) struct DatabaseFile {
@@ -57,6 +60,8 @@ impl DatabaseFile {
             ))));
         }
         connection.pragma_update(None, "synchronous", "full")?;
+        // With SQLite's 2 MB, pages that a large command changes go to the log and come back before it is through.
+        connection.pragma_update(None, "cache_size", -WRITERS_CACHE_KIB)?;
         Ok(connection)
     }
 

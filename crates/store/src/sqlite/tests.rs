@@ -257,6 +257,29 @@ async fn what_was_read_before_a_commit_is_not_kept_after_it() {
     assert!(matches!(known.look_up(&new.hash), Known::Key(_)), "what is kept is found");
 }
 
+#[tokio::test]
+async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
+    use crate::suite::{ticket_model, tickets};
+
+    let (folder, store) = fresh().await;
+    ticket_model::whatever_agents_do_at_once_the_invariants_hold(Arc::clone(&store)).await;
+    tickets::what_a_finished_ticket_once_waited_for_may_go(Arc::clone(&store)).await;
+    let problems = || inspect(&database(&folder)).unwrap().problems;
+    assert_eq!(problems(), Vec::<String>::new());
+
+    let account = default_account(&*store).await.id;
+    let need = tickets::made(&*store, account, vec![]).await;
+    let id = tickets::made(&*store, account, vec![skep_tickets::Needed::Ticket(need)]).await;
+    let raw = Connection::open(database(&folder)).unwrap();
+    for (counted, found) in [(0, true), (1, false), (2, true)] {
+        raw.execute("UPDATE tickets SET unmet = ?2 WHERE id = ?1", (id.to_string(), counted)).unwrap();
+        let problems = problems();
+        assert_eq!(problems.len(), usize::from(found), "{problems:?}");
+        let words = format!("`{id}` counts {counted} open dependencies and has 1");
+        assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
+    }
+}
+
 /// Tells what a page costs with so many tickets.
 async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
     for ready in [None, Some(true)] {

@@ -15,6 +15,7 @@ pub mod git;
 pub mod keys;
 pub mod rotation;
 pub mod sessions;
+pub mod ticket_model;
 pub mod ticket_races;
 pub mod tickets;
 pub mod vms;
@@ -82,11 +83,15 @@ macro_rules! store_suite {
             tickets::what_is_refused_leaves_nothing,
             tickets::whoever_listens_is_told_what_times_and_waiters_need,
             tickets::a_time_that_comes_is_said_once,
+            tickets::a_time_that_is_taken_away_before_its_timer_came_is_said_too,
+            tickets::what_a_finished_ticket_once_waited_for_may_go,
             tickets::only_the_time_that_was_set_last_ends_an_attempt,
             tickets::tickets_end_with_their_vms,
             tickets::ten_thousand_wait_for_one_and_are_ready_once,
             tickets::a_deleted_ticket_leaves_its_history,
             tickets::a_named_request_has_its_effect_once_for_a_day,
+            ticket_model::whatever_agents_do_the_store_agrees_with_the_model,
+            ticket_model::whatever_agents_do_at_once_the_invariants_hold,
             ticket_races::one_of_many_claims_wins,
             ticket_races::claims_at_once_get_different_tickets,
             ticket_races::a_completion_and_the_end_of_its_lease_never_both_end_an_attempt,

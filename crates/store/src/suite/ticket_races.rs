@@ -2,33 +2,62 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use skep_api::ErrorCode;
-use skep_tickets::{Edits, Needed};
-use tokio::task::JoinSet;
+use skep_api::{AccountId, ErrorCode, tickets::Ticket};
+use skep_tickets::{Assignee, Claim, Command, Edits, Needed};
+use tokio::{sync::Barrier, task::JoinSet};
 
 use super::{
     counts, default_account, moment,
     tickets::{call, change, claim, claims, completion, creation, made, new_ticket},
 };
-use crate::{ChangeTicket, EndAttempt, ReadTicketHistory, Store, TimeUp};
+use crate::{ChangeTicket, EndAttempt, Error, ReadTicketHistory, Store, TimeUp};
 
 const AGENTS: usize = 32;
+const CLAIMANTS: usize = 64;
+const ROUNDS: usize = 200;
+
+/// All want one ticket at once, each by a claim of its own; those who win and those who lose.
+async fn race(
+    store: &Arc<dyn Store>,
+    account: AccountId,
+    claim: impl Fn(usize) -> Command,
+) -> (Vec<Ticket>, Vec<Error>) {
+    let id = made(&**store, account, vec![]).await;
+    let barrier = Arc::new(Barrier::new(CLAIMANTS));
+    let mut agents = JoinSet::new();
+    for agent in 0..CLAIMANTS {
+        let (store, barrier) = (Arc::clone(store), Arc::clone(&barrier));
+        let command = change(account, id, claim(agent));
+        agents.spawn(async move {
+            barrier.wait().await;
+            store.change_ticket(command).await
+        });
+    }
+    let (won, lost): (Vec<_>, Vec<_>) = agents.join_all().await.into_iter().partition(Result::is_ok);
+    assert!(won.iter().flatten().all(|ticket| (ticket.id, ticket.attempt, ticket.version) == (id, 1, 2)));
+    (won.into_iter().flatten().collect(), lost.into_iter().filter_map(Result::err).collect())
+}
 
 pub async fn one_of_many_claims_wins(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    for _ in 0..10 {
-        let id = made(&*store, account, vec![]).await;
-        let mut agents = JoinSet::new();
-        for agent in 0..AGENTS {
-            let store = Arc::clone(&store);
-            let command = change(account, id, claim(&format!("agent-{agent}"), None));
-            agents.spawn(async move { store.change_ticket(command).await });
+    let nameless =
+        || Claim { assignee: Assignee::OfKey("key".to_owned()), vm: None, attempt: None, lease: None };
+    for _ in 0..ROUNDS {
+        let own = race(&store, account, |agent| claim(&format!("agent-{agent}"), None)).await;
+        let none = race(&store, account, |_| Command::Claim(nameless())).await;
+        for (won, lost) in [own, none] {
+            assert_eq!((won.len(), lost.len()), (1, CLAIMANTS - 1));
+            let holder = won[0].assignee.as_deref().unwrap();
+            for refusal in lost {
+                assert_eq!(refusal.code(), ErrorCode::ClaimLost);
+                let words = refusal.to_string();
+                assert!(words.contains(&format!("held by {holder} (attempt 1")), "{words}");
+            }
         }
-        let (won, lost): (Vec<_>, Vec<_>) = agents.join_all().await.into_iter().partition(Result::is_ok);
-        assert_eq!((won.len(), lost.len()), (1, AGENTS - 1));
-        assert!(lost.into_iter().all(|one| one.unwrap_err().code() == ErrorCode::ClaimLost));
+        let (won, lost) = race(&store, account, |_| claim("same", None)).await;
+        assert_eq!((won.len(), lost.len()), (CLAIMANTS, 0), "one attempt, and its renewals");
     }
-    assert_eq!(counts(&*store).await["ticket.claimed"], 10);
+    assert_eq!(counts(&*store).await["ticket.claimed"], 3 * ROUNDS);
 }
 
 pub async fn claims_at_once_get_different_tickets(store: Arc<dyn Store>) {
@@ -89,7 +118,7 @@ pub async fn changes_at_once_make_no_cycle(store: Arc<dyn Store>) {
             changes.spawn(async move { store.change_ticket(command).await });
         }
         let refused: Vec<_> = changes.join_all().await.into_iter().filter_map(Result::err).collect();
-        assert_eq!(refused.iter().map(crate::Error::code).collect::<Vec<_>>(), [ErrorCode::Cycle]);
+        assert_eq!(refused.iter().map(Error::code).collect::<Vec<_>>(), [ErrorCode::Cycle]);
         assert!(ring.iter().all(|id| refused[0].to_string().contains(&id.to_string())), "{}", refused[0]);
     }
 }

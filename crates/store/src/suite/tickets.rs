@@ -194,6 +194,65 @@ pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
     assert!(store.waiting_tickets().await.unwrap().is_empty());
 }
 
+pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let new = NewTicket { not_before: Some(moment(500)), ..new_ticket("a", vec![]) };
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(
+            store.create_tickets(creation(account, vec![new.clone()])).await.unwrap().answer.tickets[0].id,
+        );
+    }
+    // The time has come, and its timer is late.
+    let edits = [
+        Edits { not_before: Some(None), ..Edits::default() },
+        Edits { title: Some("b".to_owned()), ..Edits::default() },
+        Edits::default(),
+    ];
+    for (id, edits) in ids.iter().zip(edits) {
+        let (call, transition) =
+            (call(account, 600), Some(claim("a", None)).filter(|_| edits.not_before.is_none()));
+        store.change_ticket(ChangeTicket { call, id: *id, expected: None, edits, transition }).await.unwrap();
+        let wake = WakeTicket { ticket: *id, not_before: moment(500), at: moment(600) };
+        assert!(!store.wake_ticket(wake).await.unwrap(), "it was seen");
+    }
+    let kinds = async |id| {
+        let query = ReadTicketHistory { account, id, limit: 100, after: None };
+        let events = store.ticket_history(query).await.unwrap().events;
+        events
+            .into_iter()
+            .map(|event| event.kind.trim_start_matches("ticket.").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(ids[0]).await, ["created", "updated", "ready"]);
+    assert_eq!(kinds(ids[1]).await, ["created", "updated", "ready", "claimed"]);
+    assert_eq!(kinds(ids[2]).await, ["created", "ready", "claimed"]);
+}
+
+pub async fn what_a_finished_ticket_once_waited_for_may_go(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (late, need) = (made(&*store, account, vec![]).await, made(&*store, account, vec![]).await);
+    store.change_ticket(change(account, late, claim("a", None))).await.unwrap();
+    let up = EndAttempt { ticket: late, attempt: 1, why: TimeUp::Runtime, at: moment(60) };
+    assert!(store.end_attempt(up).await.unwrap());
+    // It waits for another one now, and is finished by whoever held it all the same.
+    let edits = Edits { dependencies: Some(vec![need]), ..Edits::default() };
+    let command = ChangeTicket { call: call(account, 70), id: late, expected: None, edits, transition: None };
+    store.change_ticket(command).await.unwrap();
+    let finished = store.change_ticket(change(account, late, completion(Some(1)))).await.unwrap();
+    assert_eq!((finished.status, finished.blocked_by.len()), (TicketStatus::Completed, 1));
+    let delete = DeleteTicket {
+        call: call(account, 80),
+        id: need,
+        expected: None,
+        force: false,
+        dependents: Dependents::Refuse,
+    };
+    store.delete_ticket(delete).await.unwrap();
+    let after = read(&*store, account, late).await;
+    assert_eq!(after, Ticket { blocked_by: vec![], ..finished });
+}
+
 pub async fn only_the_time_that_was_set_last_ends_an_attempt(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let id = made(&*store, account, vec![]).await;

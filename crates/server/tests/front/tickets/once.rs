@@ -66,6 +66,40 @@ async fn twenty_at_once_make_one_ticket() {
     assert_eq!(skep.read("/api/tickets").await["tickets"].as_array().unwrap().len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_body_of_twenty_at_once_has_its_effect() {
+    let skep = Arc::new(Skep::start().await);
+    for round in 0..super::claims::rounds(10) {
+        let name = format!("round {round}");
+        let mut clients = JoinSet::new();
+        for client in 0..20 {
+            let (skep, name) = (Arc::clone(&skep), name.clone());
+            clients.spawn(async move {
+                let title = format!("{name}, body {}", client % 4);
+                let answer = send(&skep, "/api/tickets", &name, &json!({"title": title})).await;
+                if answer.status() == 201 {
+                    let made: Value = answer.json().await.unwrap();
+                    assert_eq!(made["title"], title, "answered for another body");
+                    return Some(made["id"].as_str().unwrap().to_owned());
+                }
+                let found = refused(answer).await;
+                let known = [(409, "idempotency_in_progress"), (422, "idempotency_mismatch")];
+                assert!(
+                    known.contains(&(found.status, found.code.as_str())),
+                    "{} {}",
+                    found.status,
+                    found.code
+                );
+                None
+            });
+        }
+        let made: BTreeSet<String> = clients.join_all().await.into_iter().flatten().collect();
+        assert_eq!(made.len(), 1, "{made:?}");
+        let found = skep.read("/api/tickets?limit=1000").await["tickets"].as_array().unwrap().len();
+        assert_eq!(found, round + 1);
+    }
+}
+
 #[tokio::test]
 async fn what_is_refused_or_finds_nothing_is_not_kept() {
     let skep = Skep::start().await;

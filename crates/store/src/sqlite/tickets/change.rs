@@ -31,11 +31,18 @@ pub(in super::super) fn change(
     check_edits(&before.ticket, edits).map_err(Error::from)?;
     let mut news = Vec::new();
     let (mut edited, changes) = edit(connection, command, &before)?;
+    let mut steps = Vec::new();
+    if !changes.is_empty()
+        && let Some(ready) = readied(Some(&before.ticket), &edited.ticket, call.at)
+    {
+        // What is said here is not said again by the transition.
+        edited.ticket = ready.ticket.clone();
+        steps.push(ready);
+    }
     let decision = match transition {
         Some(transition) => decide(&edited.ticket, transition, call.at).map_err(Error::from)?,
         None => Decision::Nothing,
     };
-    let mut steps: Vec<_> = readied(Some(&before.ticket), &edited.ticket, call.at).into_iter().collect();
     let mut current = before.clone();
     match decision {
         Decision::Nothing => {}

@@ -103,6 +103,12 @@ fn detach(
     news: &mut Vec<TicketNews>,
 ) -> Result<(), Fault> {
     let completed = row.ticket.status() == TicketStatus::Completed;
+    if !completed {
+        // Those that were finished late, before what they waited for: their records stay, their counters must be true.
+        let sql = "UPDATE tickets SET unmet = unmet - 1 WHERE status = 'completed'
+                   AND id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
+        change(connection, sql, [row.ticket.id.to_string()])?;
+    }
     for one in dependents(connection, row.ticket.id, false)? {
         let Some(before) = find(connection, one.id)? else { continue };
         let old = dependencies::of(connection, one.id)?;

@@ -1,0 +1,329 @@
+//! What agents, timers and operators do to a few tickets, at random, and the command that it is.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use jiff::{Timestamp, ToSpan};
+use proptest::prelude::*;
+use skep_api::{
+    AccountId, Patch, TicketId,
+    tickets::{Object, Priority},
+};
+use skep_tickets::{
+    Assignee, Beat, Claim, Command, Edits, Finishing, Needed, NewTicket, Release, Resolution,
+};
+
+use super::super::tickets::new_ticket;
+use crate::{
+    BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt, TicketCall,
+    TimeUp,
+};
+
+/// The name that a finish is written on where its caller gives none.
+pub(super) const KEY_NAME: &str = "key";
+/// How long the shortest lease is, in seconds.
+const SHORTEST_LEASE_S: u64 = 5;
+
+/// What somebody does. Tickets are named by numbers: any of those that were ever made, deleted or not.
+#[derive(Debug, Clone)]
+pub(super) enum Act {
+    /// One ticket or a batch: each with what it needs, and whether it needs the next one of the batch too.
+    Make {
+        tickets: Vec<(Vec<u8>, bool)>,
+        wait: Option<u16>,
+        priority: Priority,
+        attempts: u32,
+    },
+    Change {
+        ticket: u8,
+        expected: Option<bool>,
+        edit: Edit,
+        step: Move,
+    },
+    ClaimNext {
+        agent: u8,
+        count: u32,
+        priorities: Vec<Priority>,
+    },
+    Beat {
+        ticket: u8,
+        attempt: Which,
+        agent: Option<u8>,
+        lease: Option<u8>,
+        progress: bool,
+    },
+    /// A timer: of the lease after the latest beat or an earlier one, or of the runtime.
+    TimeUp {
+        ticket: u8,
+        attempt: Which,
+        lease: Option<bool>,
+    },
+    Delete {
+        ticket: u8,
+        expected: Option<bool>,
+        force: bool,
+        dependents: Dependents,
+    },
+    /// Time goes by; the timers of those that wait for it may be late.
+    Pass {
+        seconds: u16,
+        timers: bool,
+    },
+}
+
+/// An attempt that a caller names.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Which {
+    None,
+    Latest,
+    Older,
+    Newer,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Edit {
+    None,
+    Title(u8),
+    Metadata(Option<u8>),
+    Priority(Priority),
+    Attempts(u32),
+    Time(Option<i16>),
+    Needs(Vec<u8>),
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Move {
+    None,
+    Claim { agent: u8, named: bool, attempt: Which, lease: Option<u8> },
+    Finish { completed: bool, agent: Option<u8>, attempt: Which, result: Option<Option<u8>> },
+    Release { attempt: Which, agent: Option<u8>, rest: u16, by_status: bool },
+    Result(Option<u8>),
+}
+
+/// An act as a command.
+#[derive(Debug, Clone)]
+pub(super) enum Order {
+    Create(CreateTickets),
+    Change(ChangeTicket),
+    Claim(ClaimTickets),
+    Beat(BeatTicket),
+    End(EndAttempt),
+    Delete(DeleteTicket),
+    Pass { seconds: u16, timers: bool },
+}
+
+/// What the caller of an act knows of its ticket.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Known {
+    pub(super) attempt: u32,
+    pub(super) beats: u64,
+    pub(super) version: u64,
+}
+
+/// Acts of which some are refused, and most are not.
+pub(super) fn act() -> impl Strategy<Value = Act> {
+    // Mostly the same few: what is wrong shows in what happens to one ticket.
+    let ticket = || prop_oneof![4 => 0..3_u8, 1 => 3..9_u8];
+    let agent = || 0..2_u8;
+    let which = prop::sample::select(vec![
+        Which::None,
+        Which::None,
+        Which::Latest,
+        Which::Latest,
+        Which::Latest,
+        Which::Older,
+        Which::Newer,
+    ]);
+    let expected = || prop::option::weighted(0.1, prop::bool::weighted(0.7));
+    let needs = || prop::collection::vec(0..9_u8, 0..4);
+    let priority = || prop::sample::select(Priority::ALL.to_vec());
+    let dependents = prop::sample::select(vec![Dependents::Refuse, Dependents::Detach, Dependents::Delete]);
+    let batch = prop::collection::vec((needs(), any::<bool>()), 1..4);
+    prop_oneof![
+        1 => (batch, prop::option::weighted(0.5, 0..20_u16), priority(), 1..4_u32)
+            .prop_map(|(tickets, wait, priority, attempts)| Act::Make { tickets, wait, priority, attempts }),
+        10 => (ticket(), expected(), edit(), step())
+            .prop_map(|(ticket, expected, edit, step)| Act::Change { ticket, expected, edit, step }),
+        2 => (agent(), 1..4_u32, prop::collection::vec(priority(), 0..3))
+            .prop_map(|(agent, count, priorities)| Act::ClaimNext { agent, count, priorities }),
+        1 => (ticket(), which.clone(), prop::option::of(agent()), prop::option::of(0..60_u8), any::<bool>())
+            .prop_map(|(ticket, attempt, agent, lease, progress)| Act::Beat { ticket, attempt, agent, lease, progress }),
+        5 => (ticket(), which, prop::option::weighted(0.8, prop::bool::weighted(0.8)))
+            .prop_map(|(ticket, attempt, lease)| Act::TimeUp { ticket, attempt, lease }),
+        1 => (ticket(), expected(), any::<bool>(), dependents)
+            .prop_map(|(ticket, expected, force, dependents)| Act::Delete { ticket, expected, force, dependents }),
+        3 => (0..60_u16, prop::bool::weighted(0.3)).prop_map(|(seconds, timers)| Act::Pass { seconds, timers }),
+    ]
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    prop_oneof![
+        9 => Just(Edit::None),
+        1 => (0..3_u8).prop_map(Edit::Title),
+        1 => prop::option::of(0..3_u8).prop_map(Edit::Metadata),
+        1 => prop::sample::select(Priority::ALL.to_vec()).prop_map(Edit::Priority),
+        1 => (1..4_u32).prop_map(Edit::Attempts),
+        3 => prop::option::weighted(0.6, -20..60_i16).prop_map(Edit::Time),
+        3 => prop::collection::vec(0..9_u8, 0..4).prop_map(Edit::Needs),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Move> {
+    let which = prop::sample::select(vec![Which::None, Which::Latest, Which::Latest, Which::Older]);
+    let lease = prop::option::of(0..60_u8);
+    let (agent, result) = (prop::option::weighted(0.3, 0..2_u8), prop::option::of(prop::option::of(0..2_u8)));
+    prop_oneof![
+        1 => Just(Move::None),
+        5 => (0..2_u8, prop::bool::weighted(0.8), prop::option::weighted(0.1, which.clone()), lease).prop_map(
+            |(agent, named, attempt, lease)| {
+                Move::Claim { agent, named, attempt: attempt.unwrap_or(Which::None), lease }
+            }
+        ),
+        3 => (prop::bool::weighted(0.4), agent.clone(), which.clone(), result)
+            .prop_map(|(completed, agent, attempt, result)| Move::Finish { completed, agent, attempt, result }),
+        2 => (which, agent, prop::sample::select(vec![0, 0, 10, 50]), any::<bool>())
+            .prop_map(|(attempt, agent, rest, by_status)| Move::Release { attempt, agent, rest, by_status }),
+        1 => prop::option::of(0..2_u8).prop_map(Move::Result),
+    ]
+}
+
+/// The command of an act now; `None` where there is no ticket yet.
+pub(super) fn order(
+    act: &Act,
+    account: AccountId,
+    at: Timestamp,
+    ids: &[TicketId],
+    known: impl Fn(TicketId) -> Known,
+) -> Option<Order> {
+    let call = TicketCall { account, key: None, vm: None, at, request_id: None };
+    let pick = |number: &u8| ids.get(usize::from(*number) % ids.len().max(1)).copied();
+    let expected = |wanted: &Option<bool>, id| {
+        let version = known(id).version;
+        wanted.map(|fresh| vec![if fresh { version } else { version + 1 }])
+    };
+    Some(match act {
+        Act::Make { tickets, wait, priority, attempts } => {
+            let not_before = wait.map(|seconds| at + i64::from(seconds).seconds());
+            let (priority, max_attempts) = (*priority, *attempts);
+            let made = |needs| NewTicket { priority, max_attempts, not_before, ..new_ticket("a", needs) };
+            let tickets = needs_of(tickets, ids).into_iter().map(|needs| (None, made(needs))).collect();
+            Order::Create(CreateTickets { call, tickets, once: None })
+        }
+        Act::Change { ticket, expected: version, edit, step } => {
+            let id = pick(ticket)?;
+            let edits = edits(edit, at, ids);
+            // Requests change these and the status one after the other.
+            let alone = edits.dependencies.is_some() || edits.not_before.is_some();
+            let transition = if alone { None } else { transition(step, known(id).attempt) };
+            Order::Change(ChangeTicket { call, id, expected: expected(version, id), edits, transition })
+        }
+        Act::ClaimNext { agent, count, priorities } => {
+            let (assignee, priorities) = (name(*agent), priorities.clone());
+            Order::Claim(ClaimTickets { call, assignee, count: *count, lease: None, priorities, once: None })
+        }
+        Act::Beat { ticket, attempt: which, agent, lease, progress } => {
+            let id = pick(ticket)?;
+            let attempt = which.of(known(id).attempt);
+            let beat = Beat { attempt, assignee: agent.map(name), lease: lease.map(length) };
+            let progress = progress.then(|| format!("at {at}"));
+            Order::Beat(BeatTicket { call, id, beat, progress })
+        }
+        Act::TimeUp { ticket, attempt: which, lease } => {
+            let ticket = pick(ticket)?;
+            let Known { attempt, beats, .. } = known(ticket);
+            let why = match lease {
+                Some(latest) => TimeUp::Lease { beats: if *latest { beats } else { beats + 1 } },
+                None => TimeUp::Runtime,
+            };
+            Order::End(EndAttempt { ticket, attempt: which.of(attempt).unwrap_or(attempt), why, at })
+        }
+        Act::Delete { ticket, expected: version, force, dependents } => {
+            let id = pick(ticket)?;
+            let (expected, dependents) = (expected(version, id), *dependents);
+            Order::Delete(DeleteTicket { call, id, expected, force: *force, dependents })
+        }
+        Act::Pass { seconds, timers } => Order::Pass { seconds: *seconds, timers: *timers },
+    })
+}
+
+impl Which {
+    fn of(self, latest: u32) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Latest => Some(latest),
+            Self::Older => Some(latest.saturating_sub(1)),
+            Self::Newer => Some(latest + 1),
+        }
+    }
+}
+
+fn needs_of(tickets: &[(Vec<u8>, bool)], ids: &[TicketId]) -> Vec<Vec<Needed>> {
+    let needs = |(place, (known, next)): (usize, &(Vec<u8>, bool))| {
+        let sibling = (*next && place + 1 < tickets.len()).then_some(Needed::Sibling(place + 1));
+        sibling.into_iter().chain(picked(known, ids).into_iter().map(Needed::Ticket)).collect()
+    };
+    tickets.iter().enumerate().map(needs).collect()
+}
+
+/// Each ticket once, as requests give them to the store.
+fn picked(numbers: &[u8], ids: &[TicketId]) -> Vec<TicketId> {
+    let mut seen = BTreeSet::new();
+    let picked = numbers.iter().filter_map(|number| ids.get(usize::from(*number) % ids.len().max(1)));
+    picked.copied().filter(|id| seen.insert(*id)).collect()
+}
+
+fn edits(edit: &Edit, at: Timestamp, ids: &[TicketId]) -> Edits {
+    let none = Edits::default();
+    match edit {
+        Edit::None => none,
+        Edit::Title(number) => Edits { title: Some(format!("title {number}")), ..none },
+        Edit::Metadata(number) => Edits { metadata: Some(number.map(object)), ..none },
+        Edit::Priority(priority) => Edits { priority: Some(*priority), ..none },
+        Edit::Attempts(most) => Edits { max_attempts: Some(*most), ..none },
+        Edit::Time(seconds) => {
+            Edits { not_before: Some(seconds.map(|seconds| at + i64::from(seconds).seconds())), ..none }
+        }
+        Edit::Needs(needs) => Edits { dependencies: Some(picked(needs, ids)), ..none },
+    }
+}
+
+fn transition(step: &Move, latest: u32) -> Option<Command> {
+    Some(match step {
+        Move::None => return None,
+        Move::Claim { agent, named, attempt, lease } => {
+            let name = name(*agent);
+            let assignee = if *named { Assignee::Named(name) } else { Assignee::OfKey(name) };
+            let (attempt, lease) = (attempt.of(latest), lease.map(length));
+            Command::Claim(Claim { assignee, vm: None, attempt, lease })
+        }
+        Move::Finish { completed, agent, attempt, result } => Command::Finish(Finishing {
+            resolution: if *completed { Resolution::Completed } else { Resolution::Failed },
+            result: result.map_or(Patch::Absent, patch),
+            attempt: attempt.of(latest),
+            assignee: agent.map(name),
+            key_name: KEY_NAME.to_owned(),
+        }),
+        Move::Release { attempt, agent, rest, by_status } => Command::Release(Release {
+            attempt: attempt.of(latest),
+            assignee: agent.map(name),
+            retry_after: Some(Duration::from_secs((*rest).into())),
+            by_status: *by_status,
+        }),
+        Move::Result(number) => Command::GiveResult(patch(*number)),
+    })
+}
+
+fn patch(number: Option<u8>) -> Patch<Object> {
+    number.map_or(Patch::Null, |number| Patch::Value(object(number)))
+}
+
+fn object(number: u8) -> Object {
+    Object::from_iter([("number".to_owned(), number.into())])
+}
+
+fn name(agent: u8) -> String {
+    format!("agent-{agent}")
+}
+
+fn length(seconds: u8) -> Duration {
+    Duration::from_secs(SHORTEST_LEASE_S + u64::from(seconds))
+}

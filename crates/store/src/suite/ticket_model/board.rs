@@ -1,0 +1,383 @@
+//! Tickets as they should be, in memory. The rules stand here a second time, as plainly as can be: nothing is shared with
+//! those that the store asks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use skep_api::{
+    ErrorCode, TicketId,
+    tickets::{Attempt, Blocker, Object, Outcome, Priority, Ticket, TicketStatus},
+};
+use skep_tickets::NewTicket;
+
+use super::acts::Known;
+use crate::{DeleteTicket, Dependents, EventKind};
+
+/// What is answered: nothing, or why not.
+pub(super) type Said = Result<(), ErrorCode>;
+
+/// All tickets of an account.
+#[derive(Debug, Clone)]
+pub(super) struct Board {
+    pub(super) now: Timestamp,
+    pub(super) cards: BTreeMap<TicketId, Card>,
+    /// The sorts of events of each ticket that ever was.
+    pub(super) told: BTreeMap<TicketId, Vec<EventKind>>,
+    /// The attempts at each.
+    pub(super) attempts: BTreeMap<TicketId, Vec<Attempt>>,
+}
+
+/// One ticket.
+#[derive(Debug, Clone)]
+pub(super) struct Card {
+    /// Its record; what is derived is worked out when it is asked for.
+    pub(super) record: Ticket,
+    /// The attempts that ended by themselves since it was made or retried, as its result tells of them.
+    pub(super) counted: Vec<serde_json::Value>,
+    /// Whether somebody saw its time pass, where it has one.
+    pub(super) awake: bool,
+    /// Who held it until the lease ran out, where nobody claimed it since.
+    pub(super) lapsed: Option<String>,
+    pub(super) beats: u64,
+    pub(super) lease: Duration,
+}
+
+impl Board {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { now, cards: BTreeMap::new(), told: BTreeMap::new(), attempts: BTreeMap::new() }
+    }
+
+    /// What a caller may know of a ticket, also of one that is gone.
+    pub(super) fn known(&self, id: TicketId) -> Known {
+        let of = |card: &Card| {
+            let Ticket { attempt, version, .. } = card.record;
+            Known { attempt, beats: card.beats, version }
+        };
+        self.cards.get(&id).map(of).unwrap_or_default()
+    }
+
+    /// The record that is answered.
+    pub(super) fn record(&self, id: TicketId) -> Ticket {
+        let record = self.cards[&id].record.clone();
+        Ticket { ready: self.is_ready(id), blocked_by: self.blockers(id), ..record }
+    }
+
+    pub(super) fn blockers(&self, id: TicketId) -> Vec<Blocker> {
+        let needs = self.cards[&id].record.dependencies.iter().filter_map(|need| self.cards.get(need));
+        let open = needs.filter(|need| need.record.status != TicketStatus::Completed);
+        open.map(|need| Blocker { id: need.record.id, status: need.record.status }).collect()
+    }
+
+    pub(super) fn is_ready(&self, id: TicketId) -> bool {
+        let record = &self.cards[&id].record;
+        let time = record.not_before.is_none_or(|at| at <= self.now);
+        record.status == TicketStatus::Pending && time && self.blockers(id).is_empty()
+    }
+
+    /// Whether it is ready and was said to be.
+    pub(super) fn is_announced(&self, id: TicketId) -> bool {
+        self.is_ready(id) && self.cards[&id].awake
+    }
+
+    /// What a claim of anything finds, most urgent first, then oldest first.
+    pub(super) fn claimable(&self, priorities: &[Priority]) -> Vec<TicketId> {
+        let wanted =
+            |id: &TicketId| priorities.is_empty() || priorities.contains(&self.cards[id].record.priority);
+        let mut ids: Vec<_> =
+            self.cards.keys().copied().filter(|id| self.is_announced(*id)).filter(wanted).collect();
+        let rank =
+            |id: &TicketId| Priority::ALL.iter().position(|one| *one == self.cards[id].record.priority);
+        ids.sort_by_key(|id| (rank(id), *id));
+        ids
+    }
+
+    /// Those that wait for a time that nobody saw pass.
+    pub(super) fn waiting(&self) -> BTreeMap<TicketId, Timestamp> {
+        let waits =
+            |(id, card): (&TicketId, &Card)| Some((*id, card.record.not_before.filter(|_| !card.awake)?));
+        self.cards.iter().filter_map(waits).collect()
+    }
+
+    /// Those that are held: attempt, beat, length of the lease.
+    pub(super) fn held(&self) -> BTreeMap<TicketId, (u32, u64, Duration)> {
+        let held = self.cards.iter().filter(|(_, card)| card.record.status == TicketStatus::InProgress);
+        held.map(|(id, card)| (*id, (card.record.attempt, card.beats, card.lease))).collect()
+    }
+
+    pub(super) fn card(&mut self, id: TicketId) -> &mut Card {
+        self.cards.get_mut(&id).unwrap()
+    }
+
+    pub(super) fn tell(&mut self, id: TicketId, kind: EventKind) {
+        self.told.entry(id).or_default().push(kind);
+    }
+
+    fn announce(&mut self, id: TicketId) {
+        self.card(id).awake = true;
+        self.tell(id, EventKind::TicketReady);
+    }
+
+    pub(super) fn announce_if_ready(&mut self, id: TicketId) {
+        if self.is_ready(id) {
+            self.announce(id);
+        }
+    }
+
+    /// One version more.
+    pub(super) fn changed(&mut self, id: TicketId) {
+        let now = self.now;
+        let record = &mut self.card(id).record;
+        (record.version, record.updated_at) = (record.version + 1, now);
+    }
+
+    pub(super) fn dependents(&self, id: TicketId) -> Vec<TicketId> {
+        let needs = |card: &&Card| card.record.dependencies.contains(&id);
+        self.cards.values().filter(needs).map(|card| card.record.id).collect()
+    }
+
+    /// A batch, whose ids the store gave.
+    pub(super) fn make(&mut self, tickets: Vec<(TicketId, NewTicket, Vec<TicketId>)>) {
+        let now = self.now;
+        let ids: Vec<TicketId> = tickets.iter().map(|(id, ..)| *id).collect();
+        for (id, new, dependencies) in tickets {
+            let record = Ticket {
+                id,
+                title: new.title,
+                description: new.description,
+                priority: new.priority,
+                dependencies,
+                status: TicketStatus::Pending,
+                assignee: None,
+                result: None,
+                ready: false,
+                blocked_by: Vec::new(),
+                attempt: 0,
+                max_attempts: new.max_attempts,
+                lease_expires_at: None,
+                max_runtime_ms: u64::try_from(new.max_runtime.as_millis()).unwrap(),
+                not_before: new.not_before,
+                progress: None,
+                vm: None,
+                metadata: new.metadata,
+                version: 1,
+                created_at: now,
+                updated_at: now,
+                started_at: None,
+                finished_at: None,
+            };
+            let awake = record.not_before.is_none_or(|at| at <= now);
+            let (counted, lapsed, lease) = (Vec::new(), None, Duration::ZERO);
+            self.cards.insert(id, Card { record, counted, awake, lapsed, beats: 0, lease });
+            self.attempts.insert(id, Vec::new());
+        }
+        for id in ids {
+            self.tell(id, EventKind::TicketCreated);
+            self.announce_if_ready(id);
+        }
+    }
+
+    /// The first of these that can be claimed, in order.
+    pub(super) fn claim_next(
+        &mut self,
+        assignee: &str,
+        count: usize,
+        priorities: &[Priority],
+    ) -> Vec<TicketId> {
+        let mut claimed = self.claimable(priorities);
+        claimed.truncate(count);
+        for id in &claimed {
+            self.begin(*id, assignee, None);
+            self.changed(*id);
+        }
+        claimed
+    }
+
+    pub(super) fn begin(&mut self, id: TicketId, name: &str, lease: Option<Duration>) {
+        if !self.cards[&id].awake {
+            self.announce(id);
+        }
+        let (now, lease) = (self.now, lease.unwrap_or(Duration::from_secs(3_600)));
+        let card = self.card(id);
+        (card.beats, card.lease, card.lapsed) = (0, lease, None);
+        let record = &mut card.record;
+        record.status = TicketStatus::InProgress;
+        record.assignee = Some(name.to_owned());
+        record.attempt += 1;
+        (record.started_at, record.lease_expires_at, record.progress) = (Some(now), Some(now + lease), None);
+        let attempt = Attempt {
+            attempt: record.attempt,
+            assignee: name.to_owned(),
+            vm: None,
+            claimed_at: now,
+            ended_at: None,
+            outcome: None,
+            result: None,
+        };
+        self.attempts.entry(id).or_default().push(attempt);
+        self.tell(id, EventKind::TicketClaimed);
+    }
+
+    pub(super) fn renew(&mut self, id: TicketId, lease: Option<Duration>, progress: Option<&String>) {
+        let now = self.now;
+        let card = self.card(id);
+        card.beats += 1;
+        card.lease = lease.unwrap_or(card.lease);
+        card.record.lease_expires_at = Some(now + card.lease);
+        progress.iter().for_each(|progress| card.record.progress = Some((*progress).clone()));
+    }
+
+    /// Completed or failed; by nobody where it was given up before anybody began.
+    pub(super) fn close(
+        &mut self,
+        id: TicketId,
+        completed: bool,
+        by: Option<String>,
+        result: Option<Object>,
+    ) {
+        if by.is_some() {
+            let outcome = if completed { Outcome::Completed } else { Outcome::Failed };
+            self.end_attempt(id, outcome, result.clone());
+        }
+        self.stand(id, if completed { TicketStatus::Completed } else { TicketStatus::Failed }, by, None);
+        let now = self.now;
+        let record = &mut self.card(id).record;
+        (record.result, record.finished_at) = (result, Some(now));
+        self.tell(id, if completed { EventKind::TicketCompleted } else { EventKind::TicketFailed });
+        for dependent in self.dependents(id) {
+            if completed && self.is_announced(dependent) {
+                self.tell(dependent, EventKind::TicketReady);
+            } else if !completed && self.cards[&dependent].record.status == TicketStatus::Pending {
+                self.tell(dependent, EventKind::TicketBlocked);
+            }
+        }
+    }
+
+    pub(super) fn end_attempt(&mut self, id: TicketId, outcome: Outcome, result: Option<Object>) {
+        let now = self.now;
+        let attempt = self.attempts.get_mut(&id).and_then(|all| all.last_mut()).unwrap();
+        (attempt.ended_at, attempt.outcome, attempt.result) = (Some(now), Some(outcome), result);
+    }
+
+    pub(super) fn stand(
+        &mut self,
+        id: TicketId,
+        status: TicketStatus,
+        by: Option<String>,
+        lapsed: Option<String>,
+    ) {
+        let card = self.card(id);
+        card.lapsed = lapsed;
+        let record = &mut card.record;
+        (record.status, record.assignee, record.lease_expires_at) = (status, by, None);
+        (record.result, record.finished_at) = (None, None);
+    }
+
+    /// Nobody may claim it for so long; then it may be ready.
+    pub(super) fn rest(&mut self, id: TicketId, rest: Duration) {
+        let until = self.now + rest;
+        let card = self.card(id);
+        let later = !card.awake && card.record.not_before.is_some_and(|at| at > until);
+        if !rest.is_zero() && !later {
+            (card.record.not_before, card.awake) = (Some(until), false);
+        }
+        self.announce_if_ready(id);
+    }
+
+    /// An attempt ended by itself; tells whether it was the one that goes on.
+    pub(super) fn end(&mut self, id: TicketId, attempt: u32, beats: Option<u64>) -> bool {
+        let Some(card) = self.cards.get(&id) else { return false };
+        let record = &card.record;
+        let open = record.status == TicketStatus::InProgress && record.attempt == attempt;
+        if !open || beats.is_some_and(|beats| beats != card.beats) {
+            return false;
+        }
+        let outcome = if beats.is_some() { Outcome::LeaseExpired } else { Outcome::MaxRuntime };
+        let (holder, most) = (record.assignee.clone(), record.max_attempts);
+        self.end_attempt(id, outcome, None);
+        self.tell(id, EventKind::TicketLeaseExpired);
+        let counted = &mut self.card(id).counted;
+        counted.push(serde_json::json!({"attempt": attempt, "assignee": holder, "outcome": outcome}));
+        let ends = u32::try_from(counted.len()).unwrap();
+        if ends < most {
+            self.stand(id, TicketStatus::Pending, None, holder);
+            self.rest(id, if ends == 1 { Duration::ZERO } else { Duration::from_secs(10 << (ends - 2)) });
+        } else {
+            let message = format!("{ends} attempts ended by themselves; that is all that it may have");
+            let attempts = self.cards[&id].counted.clone();
+            let result =
+                serde_json::json!({"error": "max_attempts", "message": message, "attempts": attempts});
+            let kept = self.attempts[&id].clone();
+            self.close(id, false, holder, result.as_object().cloned());
+            // The attempt keeps how it ended.
+            self.attempts.insert(id, kept);
+        }
+        self.changed(id);
+        true
+    }
+
+    /// Somebody saw the time of a ticket pass.
+    pub(super) fn wake(&mut self, id: TicketId) {
+        self.card(id).awake = true;
+        if self.is_ready(id) {
+            self.tell(id, EventKind::TicketReady);
+        }
+    }
+
+    pub(super) fn delete(&mut self, command: &DeleteTicket) -> Said {
+        self.look(command.id, command.expected.as_deref())?;
+        self.check_free(command.id, command)?;
+        let unfinished = self.unfinished(command.id);
+        if command.dependents == Dependents::Refuse && !unfinished.is_empty() {
+            return Err(ErrorCode::HasDependents);
+        }
+        if command.dependents == Dependents::Delete {
+            let mut all = BTreeSet::new();
+            let mut open = unfinished;
+            while let Some(id) = open.pop() {
+                if all.insert(id) {
+                    open.extend(self.unfinished(id));
+                }
+            }
+            for id in &all {
+                self.check_free(*id, command)?;
+            }
+            all.into_iter().rev().for_each(|id| self.remove(id));
+        }
+        self.remove(command.id);
+        Ok(())
+    }
+
+    fn check_free(&self, id: TicketId, command: &DeleteTicket) -> Said {
+        let held = self.cards[&id].record.status == TicketStatus::InProgress;
+        if held && !command.force { Err(ErrorCode::TicketState) } else { Ok(()) }
+    }
+
+    fn unfinished(&self, id: TicketId) -> Vec<TicketId> {
+        let open = [TicketStatus::Pending, TicketStatus::InProgress];
+        self.dependents(id).into_iter().filter(|id| open.contains(&self.cards[id].record.status)).collect()
+    }
+
+    /// It is gone, and out of the dependencies of those that are not completed.
+    fn remove(&mut self, id: TicketId) {
+        let unfinished = self.dependents(id).into_iter();
+        let unfinished: Vec<_> =
+            unfinished.filter(|one| self.cards[one].record.status != TicketStatus::Completed).collect();
+        for one in unfinished {
+            let was_announced = self.is_announced(one);
+            self.card(one).record.dependencies.retain(|need| *need != id);
+            self.tell(one, EventKind::TicketUpdated);
+            if !was_announced {
+                self.announce_if_ready(one);
+            }
+            self.changed(one);
+        }
+        if self.cards[&id].record.status == TicketStatus::InProgress {
+            self.end_attempt(id, Outcome::Released, None);
+        }
+        self.tell(id, EventKind::TicketDeleted);
+        self.cards.remove(&id);
+    }
+}

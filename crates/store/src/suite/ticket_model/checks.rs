@@ -1,0 +1,161 @@
+//! What holds of a store whatever was done to it, and what a model of it knows besides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use skep_api::{
+    AccountId, TicketId,
+    tickets::{Ticket, TicketStatus},
+};
+
+use super::Play;
+use crate::{
+    Event, EventKind, EventsOf, ListTickets, ReadEvents, ReadTicketHistory, Store, TicketFilter, TicketSort,
+};
+
+/// What a replay does not give: it is derived, or written by beats.
+const NOT_TOLD: [&str; 4] = ["ready", "blocked_by", "lease_expires_at", "progress"];
+
+/// All tickets, in this order.
+pub(super) async fn list(
+    store: &dyn Store,
+    account: AccountId,
+    at: Timestamp,
+    ready: Option<bool>,
+    sort: TicketSort,
+) -> Vec<Ticket> {
+    let filter = TicketFilter { ready, ..TicketFilter::default() };
+    let (mut tickets, mut after) = (Vec::new(), None);
+    loop {
+        let query = ListTickets { account, filter: filter.clone(), sort, limit: 7, after, at };
+        let page = store.list_tickets(query).await.unwrap();
+        tickets.extend(page.tickets);
+        after = page.next;
+        if after.is_none() {
+            return tickets;
+        }
+    }
+}
+
+/// All events of tickets, in order.
+pub(super) async fn events(store: &dyn Store, account: AccountId) -> Vec<Event> {
+    let (of, kinds) = (EventsOf::Account(account), EventKind::ALL.to_vec());
+    let query = ReadEvents { of, kinds, after: 0, limit: 100_000, bytes: usize::MAX };
+    let page = store.read_events(query).await.unwrap();
+    page.events.into_iter().filter(|event| event.ticket.is_some()).collect()
+}
+
+/// The six invariants, of all tickets of an account.
+pub(super) async fn invariants(store: &dyn Store, account: AccountId, at: Timestamp) {
+    let tickets = list(store, account, at, None, TicketSort::Created).await;
+    let by_id: BTreeMap<TicketId, &Ticket> = tickets.iter().map(|one| (one.id, one)).collect();
+    let completed = |id: &TicketId| by_id.get(id).is_none_or(|one| one.status == TicketStatus::Completed);
+    for ticket in &tickets {
+        let pending = ticket.status == TicketStatus::Pending;
+        let time = ticket.not_before.is_none_or(|not_before| not_before <= at);
+        let met = ticket.dependencies.iter().all(completed);
+        assert_eq!(ticket.ready, pending && time && met, "{ticket:?}");
+        waits_not_for_itself(ticket, &by_id);
+    }
+    let events = events(store, account).await;
+    let replayed = replay(&events);
+    let table: BTreeMap<TicketId, Value> = tickets.iter().map(|one| (one.id, told(json!(one)))).collect();
+    assert_eq!(replayed.into_iter().map(|(id, one)| (id, told(one))).collect::<BTreeMap<_, _>>(), table);
+
+    let ever: BTreeSet<TicketId> = events.iter().filter_map(|event| event.ticket).collect();
+    for id in ever {
+        let query = ReadTicketHistory { account, id, limit: 1_000, after: None };
+        let attempts = store.ticket_history(query).await.unwrap().attempts;
+        let claims =
+            events.iter().filter(|one| one.ticket == Some(id) && one.kind == EventKind::TicketClaimed);
+        let numbers: Vec<_> = claims.map(|event| event.body["attempt"].clone()).collect();
+        assert_eq!(attempts.iter().map(|one| json!(one.attempt)).collect::<Vec<_>>(), numbers, "of {id}");
+        assert!(attempts.windows(2).all(|two| two[0].attempt + 1 == two[1].attempt), "{attempts:?}");
+        let open: Vec<_> =
+            attempts.iter().filter(|one| one.ended_at.is_none()).map(|one| one.attempt).collect();
+        let held = by_id.get(&id).filter(|one| one.status == TicketStatus::InProgress);
+        assert_eq!(open, held.map(|one| one.attempt).into_iter().collect::<Vec<_>>(), "of {id}");
+    }
+}
+
+/// Follows what is open from a ticket on; what is completed waits for nothing.
+fn waits_not_for_itself(ticket: &Ticket, by_id: &BTreeMap<TicketId, &Ticket>) {
+    if ticket.status == TicketStatus::Completed {
+        return;
+    }
+    let (mut seen, mut next) = (BTreeSet::new(), ticket.blocked_by.clone());
+    while let Some(one) = next.pop() {
+        assert_ne!(one.id, ticket.id, "it waits for itself");
+        if seen.insert(one.id) {
+            next.extend(&by_id[&one.id].blocked_by);
+        }
+    }
+}
+
+fn told(mut ticket: Value) -> Value {
+    for field in NOT_TOLD {
+        ticket.as_object_mut().unwrap().remove(field);
+    }
+    ticket
+}
+
+/// The tickets that events make. Each says truly what was before it; versions and attempts grow by one; and nothing but
+/// `metadata` changes of what is completed.
+fn replay(events: &[Event]) -> BTreeMap<TicketId, Value> {
+    let mut tickets = BTreeMap::new();
+    for event in events {
+        let id = event.ticket.unwrap();
+        match event.kind {
+            EventKind::TicketCreated => {
+                assert!(tickets.insert(id, event.body["ticket"].clone()).is_none(), "{id} was made twice");
+            }
+            EventKind::TicketDeleted => drop(tickets.remove(&id).unwrap()),
+            _ => tell(tickets.get_mut(&id).unwrap(), event),
+        }
+    }
+    tickets
+}
+
+fn tell(ticket: &mut Value, event: &Event) {
+    let completed = ticket["status"] == "completed";
+    for (field, change) in event.body["changes"].as_object().unwrap() {
+        assert_eq!(ticket[field], change[0], "{field} before {event:?}");
+        assert!(!completed || ["metadata", "version"].contains(&field.as_str()), "{event:?}");
+        if ["version", "attempt"].contains(&field.as_str()) {
+            assert_eq!(change[0].as_u64().unwrap() + 1, change[1].as_u64().unwrap(), "{field}: {event:?}");
+        }
+        if field == "version" {
+            ticket["updated_at"] = json!(format!("{:.3}", event.at));
+        }
+        ticket[field] = change[1].clone();
+    }
+}
+
+impl Play {
+    /// The store says of all tickets what the model says.
+    pub(super) async fn check(&self) {
+        let (store, account, now) = (&*self.store, self.account, self.board.now);
+        let expected: Vec<Ticket> = self.board.cards.keys().map(|id| self.board.record(*id)).collect();
+        assert_eq!(list(store, account, now, None, TicketSort::Created).await, expected);
+        let ready = list(store, account, now, Some(true), TicketSort::Priority).await;
+        let ready: Vec<TicketId> = ready.iter().map(|ticket| ticket.id).collect();
+        assert_eq!(ready, self.board.claimable(&[]));
+        for (id, kinds) in &self.board.told {
+            let query = ReadTicketHistory { account, id: *id, limit: 1_000, after: None };
+            let history = store.ticket_history(query).await.unwrap();
+            let found: Vec<_> = history.events.iter().map(|event| event.kind.as_str()).collect();
+            assert_eq!(found, kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>(), "of {id}");
+            assert_eq!(history.attempts, self.board.attempts[id], "of {id}");
+        }
+        let own = |id: &TicketId| self.board.cards.contains_key(id);
+        let open = store.open_attempts().await.unwrap().into_iter().filter(|one| own(&one.ticket));
+        let held: BTreeMap<_, _> =
+            open.map(|one| (one.ticket, (one.attempt, one.beats, one.lease))).collect();
+        assert_eq!(held, self.board.held());
+        let waiting = store.waiting_tickets().await.unwrap().into_iter().filter(|one| own(&one.ticket));
+        let waiting: BTreeMap<_, _> = waiting.map(|one| (one.ticket, one.not_before)).collect();
+        assert_eq!(waiting, self.board.waiting());
+        invariants(store, account, now).await;
+    }
+}

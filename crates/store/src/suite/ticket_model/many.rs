@@ -1,0 +1,129 @@
+//! Agents that act all at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use skep_api::{
+    AccountId, TicketId,
+    tickets::{Ticket, TicketStatus},
+};
+use skep_tickets::Command;
+use tokio::{sync::Barrier, task::JoinSet};
+
+use super::{
+    acts::{Act, Known, Order, order},
+    beginning, checks,
+};
+use crate::{EventKind, Store, TicketSort, WakeTicket, suite::moment};
+
+const AGENTS: usize = 8;
+
+/// What agents do, and what they were told.
+#[derive(Default)]
+struct Ground {
+    /// Milliseconds since the beginning.
+    clock: AtomicI64,
+    ids: Mutex<Vec<TicketId>>,
+    /// For whom each attempt was said to begin or to go on.
+    holders: Mutex<BTreeMap<(TicketId, u32), String>>,
+    /// The attempts that claims of anything were answered.
+    claimed: Mutex<BTreeSet<(TicketId, u32)>>,
+}
+
+/// The acts are dealt out to agents, who begin at once.
+pub(super) async fn at_once(store: Arc<dyn Store>, account: AccountId, acts: Vec<Act>) {
+    let ground = Arc::new(Ground::default());
+    ground.clock.store(10, Ordering::Relaxed);
+    ground.act(&*store, account, &beginning()).await;
+    let barrier = Arc::new(Barrier::new(AGENTS));
+    let mut agents = JoinSet::new();
+    for agent in 0..AGENTS {
+        let own: Vec<Act> = acts.iter().skip(agent).step_by(AGENTS).cloned().collect();
+        let (ground, store, barrier) = (Arc::clone(&ground), Arc::clone(&store), Arc::clone(&barrier));
+        agents.spawn(async move {
+            barrier.wait().await;
+            for act in &own {
+                ground.act(&*store, account, act).await;
+            }
+        });
+    }
+    agents.join_all().await;
+    let at = moment(ground.clock.load(Ordering::Relaxed));
+    checks::invariants(&*store, account, at).await;
+    // Every attempt that began was answered to somebody, and to nobody else.
+    let claims = checks::events(&*store, account).await.into_iter();
+    let claims = claims.filter(|event| event.kind == EventKind::TicketClaimed);
+    let number = |attempt: &serde_json::Value| u32::try_from(attempt.as_u64().unwrap()).unwrap();
+    let begun: Vec<_> = claims.map(|event| (event.ticket.unwrap(), number(&event.body["attempt"]))).collect();
+    let told: Vec<_> = ground.holders.lock().unwrap().keys().copied().collect();
+    assert_eq!(begun.iter().copied().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>(), told);
+    assert_eq!(begun.len(), told.len(), "an attempt began twice");
+}
+
+impl Ground {
+    /// One act. Refusals are as good as anything: what was answered must be so.
+    async fn act(&self, store: &dyn Store, account: AccountId, act: &Act) {
+        let at = moment(self.clock.load(Ordering::Relaxed));
+        let known: BTreeMap<TicketId, Known> = checks::list(store, account, at, None, TicketSort::Created)
+            .await
+            .into_iter()
+            // Renewals are not in the record: it is the first one, or one too many.
+            .map(|one| (one.id, Known { attempt: one.attempt, beats: 0, version: one.version }))
+            .collect();
+        let known = |id: TicketId| known.get(&id).copied().unwrap_or_default();
+        let ids = self.ids.lock().unwrap().clone();
+        let Some(order) = order(act, account, at, &ids, known) else { return };
+        match order {
+            Order::Create(command) => {
+                if let Ok(made) = store.create_tickets(command).await {
+                    self.ids.lock().unwrap().extend(made.answer.tickets.iter().map(|ticket| ticket.id));
+                }
+            }
+            Order::Change(command) => {
+                let takes = matches!(command.transition, Some(Command::Claim(_) | Command::Finish(_)));
+                if let Ok(ticket) = store.change_ticket(command).await
+                    && takes
+                {
+                    self.hear(&ticket);
+                }
+            }
+            Order::Claim(command) => {
+                for ticket in store.claim_tickets(command).await.unwrap().answer.tickets {
+                    assert_eq!(ticket.status, TicketStatus::InProgress);
+                    assert!(self.claimed.lock().unwrap().insert((ticket.id, ticket.attempt)), "{ticket:?}");
+                    self.hear(&ticket);
+                }
+            }
+            Order::Beat(command) => _ = store.beat_ticket(command).await,
+            Order::End(command) => _ = store.end_attempt(command).await.unwrap(),
+            Order::Delete(command) => _ = store.delete_ticket(command).await,
+            Order::Pass { seconds, .. } => {
+                let passed = i64::from(seconds) * 1_000;
+                let at = moment(self.clock.fetch_add(passed, Ordering::Relaxed) + passed);
+                for waiting in store.waiting_tickets().await.unwrap() {
+                    if waiting.not_before <= at && ids.contains(&waiting.ticket) {
+                        let (ticket, not_before) = (waiting.ticket, waiting.not_before);
+                        store.wake_ticket(WakeTicket { ticket, not_before, at }).await.unwrap();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Somebody holds an attempt, or has finished it.
+    fn hear(&self, ticket: &Ticket) {
+        let Some(assignee) = ticket.assignee.clone() else { return };
+        let mut holders = self.holders.lock().unwrap();
+        let known = holders.entry((ticket.id, ticket.attempt)).or_insert_with(|| assignee.clone());
+        assert_eq!(
+            *known, assignee,
+            "two were told that they hold attempt {} of {}",
+            ticket.attempt, ticket.id
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! Random acts of many agents on a few tickets. One after the other, each is answered as a small model says, and at the end
+//! the store and the model agree. All at once, the order is the store's own; then the invariants hold, and nobody was told
+//! what is not so.
+
+mod acts;
+mod board;
+mod checks;
+mod many;
+mod patch;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::ToSpan;
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use skep_api::{AccountId, ErrorCode, TicketId, tickets::Priority};
+use skep_tickets::Needed;
+use tokio::{runtime::Handle, task::spawn_blocking};
+
+use self::{
+    acts::{Act, Order, act, order},
+    board::Board,
+};
+use super::{account_named, moment};
+use crate::{CreateTickets, Store, WakeTicket};
+
+/// Sequences that are tried, unless `PROPTEST_CASES` says how many.
+const CASES: u32 = 64;
+/// The longest of them.
+const ACTS: usize = 200;
+/// How long a sequence that failed is made shorter, in milliseconds.
+const SHRINK_MS: u32 = 30_000;
+
+pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn Store>) {
+    let played = try_sequences(store, |store, account, acts| async move {
+        let mut play = Play { store, account, board: Board::new(moment(10)), ids: Vec::new() };
+        play.act(&beginning()).await;
+        for act in &acts {
+            play.act(act).await;
+        }
+        play.check().await;
+    });
+    played.await;
+}
+
+pub async fn whatever_agents_do_at_once_the_invariants_hold(store: Arc<dyn Store>) {
+    try_sequences(store, many::at_once).await;
+}
+
+/// Tries sequences of acts, each with an account of its own; shows a short one where one fails.
+async fn try_sequences<F>(
+    store: Arc<dyn Store>,
+    play: impl Fn(Arc<dyn Store>, AccountId, Vec<Act>) -> F + Send + 'static,
+) where
+    F: Future<Output = ()>,
+{
+    let (runtime, number) = (Handle::current(), AtomicU32::new(0));
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { CASES };
+    let config = Config { cases, failure_persistence: None, max_shrink_time: SHRINK_MS, ..Config::default() };
+    // Its shrinking is a loop of its own, which blocks.
+    let trying = spawn_blocking(move || {
+        let found = TestRunner::new(config).run(&prop::collection::vec(act(), 1..ACTS), |acts| {
+            let name = format!("model-{}", number.fetch_add(1, Ordering::Relaxed));
+            runtime.block_on(async {
+                let account = account_named(&*store, &name).await.id;
+                play(Arc::clone(&store), account, acts).await;
+            });
+            Ok(())
+        });
+        found.unwrap_or_else(|failure| panic!("{failure}"));
+    });
+    trying.await.unwrap();
+}
+
+/// A few tickets that wait for each other, for acts to be about.
+fn beginning() -> Act {
+    let tickets = vec![(vec![], true), (vec![], true), (vec![], false)];
+    Act::Make { tickets, wait: None, priority: Priority::Medium, attempts: 2 }
+}
+
+/// The store and the model, side by side.
+struct Play {
+    store: Arc<dyn Store>,
+    account: AccountId,
+    board: Board,
+    /// All tickets that ever were, oldest first.
+    ids: Vec<TicketId>,
+}
+
+impl Play {
+    async fn act(&mut self, act: &Act) {
+        let known = |id| self.board.known(id);
+        let Some(order) = order(act, self.account, self.board.now, &self.ids, known) else { return };
+        match order {
+            Order::Create(command) => self.create(command).await,
+            Order::Change(command) => {
+                let (id, expected, edits) = (command.id, command.expected.clone(), command.edits.clone());
+                let said = self.board.change(id, expected.as_deref(), &edits, command.transition.as_ref());
+                let answer = self.store.change_ticket(command).await.map_err(|error| error.code());
+                assert_eq!(answer, said.map(|()| self.board.record(id)), "{act:?} of {id}");
+            }
+            Order::Claim(command) => {
+                let (name, count) = (command.assignee.clone(), usize::try_from(command.count).unwrap());
+                let claimed = self.board.claim_next(&name, count, &command.priorities);
+                let answer = self.store.claim_tickets(command).await.unwrap().answer;
+                let records: Vec<_> = claimed.iter().map(|id| self.board.record(*id)).collect();
+                assert_eq!(answer.tickets, records, "{act:?}");
+            }
+            Order::Beat(command) => {
+                let said = self.board.beat(command.id, &command.beat, command.progress.as_ref());
+                let id = command.id;
+                let answer = self.store.beat_ticket(command).await.map_err(|error| error.code());
+                let answer = answer.map(|beat| (beat.attempt, Some(beat.lease_expires_at)));
+                let record = |()| self.board.record(id);
+                let said = said.map(record).map(|record| (record.attempt, record.lease_expires_at));
+                assert_eq!(answer, said, "{act:?} of {id}");
+            }
+            Order::End(command) => {
+                let beats = match command.why {
+                    crate::TimeUp::Lease { beats } => Some(beats),
+                    crate::TimeUp::Runtime => None,
+                };
+                let ended = self.board.end(command.ticket, command.attempt, beats);
+                assert_eq!(self.store.end_attempt(command).await.unwrap(), ended, "{act:?}");
+            }
+            Order::Delete(command) => {
+                let said = self.board.delete(&command);
+                let answer = self.store.delete_ticket(command).await.map_err(|error| error.code());
+                assert_eq!(answer.map(|_| ()), said, "{act:?}");
+            }
+            Order::Pass { seconds, timers } => self.pass(seconds, timers).await,
+        }
+    }
+
+    async fn create(&mut self, command: CreateTickets) {
+        let tickets: Vec<_> = command.tickets.iter().map(|(_, new)| new.clone()).collect();
+        let known = |need: &Needed| match need {
+            Needed::Ticket(id) => self.board.cards.contains_key(id),
+            Needed::Sibling(_) => true,
+        };
+        let good = tickets.iter().flat_map(|new| &new.needs).all(known);
+        let answer = match self.store.create_tickets(command).await {
+            Ok(answered) => answered.answer,
+            Err(error) => {
+                assert_eq!((error.code(), good), (ErrorCode::UnknownDependency, false), "{error}");
+                return;
+            }
+        };
+        assert!(good, "{answer:?} depends on what is gone");
+        let ids: Vec<TicketId> = answer.tickets.iter().map(|ticket| ticket.id).collect();
+        let needs = |new: &skep_tickets::NewTicket| {
+            let id = |need: &Needed| match need {
+                Needed::Ticket(id) => *id,
+                Needed::Sibling(place) => ids[*place],
+            };
+            new.needs.iter().map(id).collect::<Vec<_>>()
+        };
+        self.board.make(ids.iter().zip(tickets).map(|(id, new)| (*id, new.clone(), needs(&new))).collect());
+        self.ids.extend(&ids);
+        let records: Vec<_> = ids.iter().map(|id| self.board.record(*id)).collect();
+        assert_eq!(answer.tickets, records);
+    }
+
+    async fn pass(&mut self, seconds: u16, timers: bool) {
+        self.board.now += i64::from(seconds).seconds();
+        let at = self.board.now;
+        for (ticket, not_before) in self.board.waiting() {
+            // The one that it does not have any more, and the one that it has.
+            let other = WakeTicket { ticket, not_before: not_before + Duration::from_secs(1), at };
+            assert!(!self.store.wake_ticket(other).await.unwrap());
+            if timers && not_before <= at {
+                self.board.wake(ticket);
+                assert!(self.store.wake_ticket(WakeTicket { ticket, not_before, at }).await.unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The rules of a PATCH, and of a beat.
+
+use skep_api::{
+    ErrorCode, Patch, TicketId,
+    tickets::{Object, Outcome, TicketStatus},
+};
+use skep_tickets::{Assignee, Beat, Claim, Command, Edits, Finishing, Release, Resolution};
+
+use super::board::{Board, Said};
+use crate::EventKind;
+
+impl Board {
+    /// A PATCH. What is refused leaves nothing.
+    pub(super) fn change(
+        &mut self,
+        id: TicketId,
+        expected: Option<&[u64]>,
+        edits: &Edits,
+        step: Option<&Command>,
+    ) -> Said {
+        let kept = self.clone();
+        let said = self.try_change(id, expected, edits, step);
+        if said.is_err() {
+            *self = kept;
+        }
+        said
+    }
+
+    fn try_change(
+        &mut self,
+        id: TicketId,
+        expected: Option<&[u64]>,
+        edits: &Edits,
+        step: Option<&Command>,
+    ) -> Said {
+        self.look(id, expected)?;
+        let edited = self.edit(id, edits)?;
+        let moved = match step {
+            None => false,
+            Some(Command::Claim(claim)) => self.claim(id, claim)?,
+            Some(Command::Finish(finishing)) => self.finish(id, finishing)?,
+            Some(Command::Release(release)) => self.release(id, release)?,
+            Some(Command::GiveResult(result)) => self.give_result(id, result)?,
+            Some(other) => unreachable!("{other:?} is no PATCH"),
+        };
+        if edited || moved {
+            self.changed(id);
+        }
+        Ok(())
+    }
+
+    pub(super) fn look(&self, id: TicketId, expected: Option<&[u64]>) -> Said {
+        let card = self.cards.get(&id).ok_or(ErrorCode::UnknownTicket)?;
+        match expected {
+            Some(expected) if !expected.contains(&card.record.version) => Err(ErrorCode::VersionStale),
+            _ => Ok(()),
+        }
+    }
+
+    fn edit(&mut self, id: TicketId, edits: &Edits) -> Result<bool, ErrorCode> {
+        let was_announced = self.is_announced(id);
+        let before = self.cards[&id].record.clone();
+        let needs = edits.dependencies.as_ref().is_some_and(|_| before.status != TicketStatus::Pending);
+        let others = Edits { metadata: None, ..edits.clone() };
+        if needs || (before.status == TicketStatus::Completed && !others.is_empty()) {
+            return Err(ErrorCode::TicketState);
+        }
+        if let Some(dependencies) = edits.dependencies.as_ref().filter(|new| **new != before.dependencies) {
+            self.check_needs(id, dependencies)?;
+            self.card(id).record.dependencies.clone_from(dependencies);
+        }
+        let now = self.now;
+        let card = self.card(id);
+        let record = &mut card.record;
+        edits.title.iter().for_each(|title| record.title.clone_from(title));
+        edits.metadata.iter().for_each(|metadata| record.metadata.clone_from(metadata));
+        edits.priority.iter().for_each(|priority| record.priority = *priority);
+        edits.max_attempts.iter().for_each(|most| record.max_attempts = *most);
+        let edited = match edits.not_before {
+            Some(at) if at != record.not_before => {
+                record.not_before = at;
+                card.awake = at.is_none_or(|at| at <= now);
+                true
+            }
+            _ => *record != before,
+        };
+        if edited {
+            self.tell(id, EventKind::TicketUpdated);
+            if !was_announced {
+                self.announce_if_ready(id);
+            }
+        }
+        Ok(edited)
+    }
+
+    /// Refuses what is not there, and what would make it wait for itself.
+    fn check_needs(&self, id: TicketId, dependencies: &[TicketId]) -> Said {
+        if dependencies.iter().any(|need| !self.cards.contains_key(need)) {
+            return Err(ErrorCode::UnknownDependency);
+        }
+        let mut reached = dependencies.to_vec();
+        let mut next = 0;
+        while let Some(one) = reached.get(next).copied() {
+            if one == id {
+                return Err(ErrorCode::Cycle);
+            }
+            let more: Vec<_> = self
+                .blockers(one)
+                .iter()
+                .map(|need| need.id)
+                .filter(|need| !reached.contains(need))
+                .collect();
+            reached.extend(more);
+            next += 1;
+        }
+        Ok(())
+    }
+
+    /// Refuses an attempt that is not the latest one.
+    fn latest(&self, id: TicketId, attempt: Option<u32>) -> Said {
+        match attempt {
+            Some(attempt) if attempt != self.cards[&id].record.attempt => Err(ErrorCode::Superseded),
+            _ => Ok(()),
+        }
+    }
+
+    fn require_ready(&self, id: TicketId) -> Said {
+        if !self.blockers(id).is_empty() {
+            return Err(ErrorCode::Blocked);
+        }
+        if self.is_ready(id) { Ok(()) } else { Err(ErrorCode::NotYet) }
+    }
+
+    /// Refuses whoever is not the holder.
+    fn require_holder(&self, id: TicketId, attempt: Option<u32>, name: Option<&String>) -> Said {
+        self.latest(id, attempt)?;
+        let holder = self.cards[&id].record.assignee.as_ref();
+        if name.is_some() && name != holder { Err(ErrorCode::ClaimLost) } else { Ok(()) }
+    }
+
+    fn claim(&mut self, id: TicketId, claim: &Claim) -> Result<bool, ErrorCode> {
+        match (self.cards[&id].record.status, &claim.assignee) {
+            (TicketStatus::Pending, Assignee::Named(name) | Assignee::OfKey(name)) => {
+                self.latest(id, claim.attempt)?;
+                if claim.attempt.is_some_and(|attempt| attempt > 0) {
+                    return Err(ErrorCode::LeaseLost);
+                }
+                self.require_ready(id)?;
+                self.begin(id, name, claim.lease);
+                Ok(true)
+            }
+            (TicketStatus::InProgress, Assignee::OfKey(_)) => Err(ErrorCode::ClaimLost),
+            (TicketStatus::InProgress, Assignee::Named(name)) => {
+                self.require_holder(id, claim.attempt, Some(name))?;
+                self.renew(id, claim.lease, None);
+                Ok(false)
+            }
+            _ => Err(ErrorCode::TicketState),
+        }
+    }
+
+    pub(super) fn beat(&mut self, id: TicketId, beat: &Beat, progress: Option<&String>) -> Said {
+        self.look(id, None)?;
+        if self.cards[&id].record.status != TicketStatus::InProgress {
+            self.latest(id, beat.attempt)?;
+            let pending = self.cards[&id].record.status == TicketStatus::Pending;
+            return Err(if pending { ErrorCode::LeaseLost } else { ErrorCode::TicketState });
+        }
+        self.require_holder(id, beat.attempt, beat.assignee.as_ref())?;
+        self.renew(id, beat.lease, progress);
+        Ok(())
+    }
+
+    fn finish(&mut self, id: TicketId, finishing: &Finishing) -> Result<bool, ErrorCode> {
+        let Finishing { resolution, result, attempt, assignee, key_name } = finishing;
+        let completed = *resolution == Resolution::Completed;
+        let record = &self.cards[&id].record;
+        match record.status {
+            TicketStatus::InProgress => {
+                self.require_holder(id, *attempt, assignee.as_ref())?;
+                let holder = self.cards[&id].record.assignee.clone();
+                self.close(id, completed, holder, result.value().cloned());
+            }
+            TicketStatus::Pending => {
+                self.latest(id, *attempt)?;
+                match self.cards[&id].lapsed.clone().filter(|_| attempt.is_some()) {
+                    Some(lapsed) if assignee.as_ref().is_some_and(|name| *name != lapsed) => {
+                        return Err(ErrorCode::Superseded);
+                    }
+                    Some(lapsed) => self.close(id, completed, Some(lapsed), result.value().cloned()),
+                    None if completed => {
+                        self.require_ready(id)?;
+                        let name = assignee.as_ref().unwrap_or(key_name);
+                        self.begin(id, name, None);
+                        self.close(id, true, Some(name.clone()), result.value().cloned());
+                    }
+                    None => self.close(id, false, None, result.value().cloned()),
+                }
+            }
+            TicketStatus::Completed | TicketStatus::Failed => {
+                self.latest(id, *attempt)?;
+                if completed != (self.cards[&id].record.status == TicketStatus::Completed) {
+                    return Err(ErrorCode::TicketState);
+                }
+                return self.give_result(id, result);
+            }
+        }
+        Ok(true)
+    }
+
+    fn give_result(&self, id: TicketId, result: &Patch<Object>) -> Result<bool, ErrorCode> {
+        let record = &self.cards[&id].record;
+        let same = match result {
+            Patch::Absent => true,
+            Patch::Null => record.result.is_none(),
+            Patch::Value(result) => record.result.as_ref() == Some(result),
+        };
+        let closed = matches!(record.status, TicketStatus::Completed | TicketStatus::Failed);
+        if closed && same { Ok(false) } else { Err(ErrorCode::TicketState) }
+    }
+
+    fn release(&mut self, id: TicketId, release: &Release) -> Result<bool, ErrorCode> {
+        match self.cards[&id].record.status {
+            TicketStatus::Pending => return Ok(false),
+            TicketStatus::InProgress => {
+                self.require_holder(id, release.attempt, release.assignee.as_ref())?;
+                self.end_attempt(id, Outcome::Released, None);
+                self.tell(id, EventKind::TicketReleased);
+            }
+            TicketStatus::Failed if release.by_status => {
+                self.latest(id, release.attempt)?;
+                self.card(id).counted.clear();
+                self.tell(id, EventKind::TicketReopened);
+            }
+            TicketStatus::Failed | TicketStatus::Completed => return Err(ErrorCode::TicketState),
+        }
+        self.stand(id, TicketStatus::Pending, None, None);
+        self.rest(id, release.retry_after.unwrap_or_default());
+        Ok(true)
+    }
+}
