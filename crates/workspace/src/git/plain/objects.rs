@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use flate2::Decompress;
 
 use super::{Id, blocks::Blocks, inflate::inflate_loose, pack::Pack};
-use crate::{Roots, roots::Last};
+use crate::{Error, Roots, roots::Last};
 
 /// Packs that are looked into. A repository with more awaits its maintenance.
 const MOST_PACKS: usize = 32;
+/// Objects in one folder that are looked at. Git would pack them long before.
+const MOST_LOOSE: usize = 5_000;
+/// As much as is told of an object's name at least.
+const SHORTEST: u32 = 7;
 
 /// What an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,47 @@ impl<'a> Objects<'a> {
     /// The same of one that must be a commit.
     pub(super) fn commit(&mut self, id: &Id) -> Option<Vec<u8>> {
         self.read(id).filter(|(kind, _)| *kind == Kind::Commit).map(|(_, content)| content)
+    }
+
+    /// As much of an object's name as git tells of it: no other one begins so.
+    pub(super) fn short(&mut self, id: &Id) -> Option<String> {
+        if self.packs.is_none() {
+            self.packs = Some(self.find_packs()?);
+        }
+        // One that stands for all of them counts in another way.
+        let all = self.roots.find(&self.folder.join("pack/multi-pack-index"), Last::Keep);
+        let Err(Error::UnknownPath { .. }) = all else { return None };
+        let packs = self.packs.as_deref_mut()?;
+        let count: u64 = packs.iter().map(Pack::count).sum();
+        // Of n objects two begin alike in about half of the digits that n takes (git's `core.abbrev`).
+        let usual = (u64::BITS - count.leading_zeros()).div_ceil(2).max(SHORTEST) as usize;
+        let mut others = Vec::new();
+        for pack in packs {
+            others.extend(pack.neighbours(id)?);
+        }
+        others.extend(self.loose_like(id)?);
+        let name = id.to_string();
+        let common = |other: &Id| {
+            let other = other.to_string();
+            name.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
+        };
+        let longest = others.iter().filter(|other| *other != id).map(common).max();
+        Some(name[..longest.map_or(0, |longest| longest + 1).max(usual)].to_owned())
+    }
+
+    /// Objects in files of their own whose names begin with the same byte.
+    fn loose_like(&self, id: &Id) -> Option<Vec<Id>> {
+        let first = id.to_string()[..2].to_owned();
+        let found = match self.roots.find(&self.folder.join(&first), Last::Follow) {
+            Err(Error::UnknownPath { .. }) => return Some(Vec::new()),
+            found => found.ok()?,
+        };
+        let mut ids = Vec::new();
+        for entry in std::fs::read_dir(found.own_name()).ok()?.take(MOST_LOOSE) {
+            let name = [first.as_bytes(), entry.ok()?.file_name().as_encoded_bytes()].concat();
+            ids.extend(Id::parse(&name));
+        }
+        (ids.len() < MOST_LOOSE).then_some(ids)
     }
 
     fn read_loose(&mut self, id: &Id) -> Option<(Kind, Vec<u8>)> {

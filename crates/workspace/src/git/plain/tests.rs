@@ -1,5 +1,7 @@
 //! What is read here, beside what git says.
 
+mod changes;
+
 use std::{
     collections::BTreeMap,
     fs,
