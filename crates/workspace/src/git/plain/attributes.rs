@@ -132,7 +132,10 @@ mod tests {
             all.map(|line| line.said).collect::<Option<Vec<_>>>()
         };
         let (nothing, text) = (Said::default(), Said { of_lines: true, of_diff: false });
-        assert_eq!(said("# x\n\n* text=auto\n*.a linguist-language=C -merge\r\n", "x.a").unwrap(), [text, nothing]);
+        assert_eq!(
+            said("# x\n\n* text=auto\n*.a linguist-language=C -merge\r\n", "x.a").unwrap(),
+            [text, nothing]
+        );
         assert_eq!(said("*.bin filter=lfs -text\n*.c eol=lf\n", "x.c").unwrap(), [text]);
         assert!(said("*.bin filter=lfs\n", "x.bin").is_none());
         assert!(said("*.c ident\n", "d/x.c").is_none());

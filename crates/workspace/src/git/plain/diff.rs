@@ -1,6 +1,6 @@
 //! What differs between two states of the files.
 
-use std::{borrow::Cow, io::Read, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, io::Read, sync::Arc};
 
 use skep_api::git::{ChangeKind, ChangedPath, Diff, DiffFile, GitDiff, LONGEST_DIFF};
 
@@ -62,7 +62,12 @@ fn answer(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
             let (from, to) = (reader.older(Some(from))?, reader.older(Some(to))?);
             reader.between(from?, to?)?.into_iter().map(of_objects).collect()
         }
-        _ => return None,
+        (false, Some(from), None) => {
+            let tree = reader.older(Some(from))?;
+            let staged = reader.staged(tree, &index)?.into_iter().map(of_objects).collect();
+            joined(staged, in_work_tree(reader, &top, &index, &mut attributes, only)?)
+        }
+        (_, _, Some(_)) => return None,
     };
     differ.retain(|differs| is_below(&differs.pair.path, only));
     let is_new = |differs: &Differs| differs.pair.old.is_none();
@@ -86,6 +91,19 @@ fn plain_path(file: &str) -> Option<&[u8]> {
 
 fn is_below(path: &[u8], only: Option<&[u8]>) -> bool {
     only.is_none_or(|only| path.strip_prefix(only).is_some_and(|rest| matches!(rest, [] | [b'/', ..])))
+}
+
+/// What differs from the one to the last, where it is known what differs from the one to the next.
+fn joined(first: Vec<Differs>, then: Vec<Differs>) -> Vec<Differs> {
+    let mut all: BTreeMap<_, _> =
+        first.into_iter().map(|differs| (differs.pair.path.clone(), differs)).collect();
+    for mut differs in then {
+        if let Some(before) = all.remove(&differs.pair.path) {
+            differs.pair.old = before.pair.old;
+        }
+        all.insert(differs.pair.path.clone(), differs);
+    }
+    all.into_values().filter(|differs| differs.pair.old != differs.pair.new).collect()
 }
 
 /// What the work tree has otherwise than the index.
@@ -182,7 +200,7 @@ impl Reader<'_> {
         let old_content = self.content(old.filter(|_| is_other), None)?;
         let new_content = self.content(new.filter(|_| is_other), differs.content.as_deref())?;
         let nothing = self.objects.short(&Id::none())?;
-        let (old, new) = (self.file(*old, &old_content)?, self.file(*new, &new_content)?);
+        let (old, new) = (self.side(*old, &old_content)?, self.side(*new, &new_content)?);
         let counts = Compared { path, old, new, nothing: &nothing }.write(context, patch)?;
         if patch.len() > LONGEST_DIFF {
             return None;
@@ -204,7 +222,7 @@ impl Reader<'_> {
         }
     }
 
-    fn file<'c>(&mut self, side: Option<Side>, content: &'c [u8]) -> Option<Option<File<'c>>> {
+    fn side<'c>(&mut self, side: Option<Side>, content: &'c [u8]) -> Option<Option<File<'c>>> {
         let Some(side) = side else { return Some(None) };
         Some(Some(File { side, short: self.objects.short(&side.id)?, content }))
     }

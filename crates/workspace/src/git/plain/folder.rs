@@ -7,9 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat2, readlinkat, statat,
-    },
+    fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat2, readlinkat, statat},
     io::Errno,
 };
 

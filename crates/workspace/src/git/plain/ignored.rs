@@ -71,12 +71,15 @@ mod tests {
 
     #[test]
     fn the_last_that_fits_and_the_nearest_folder_win() {
-        let rules = |text: &str, folder, above| Arc::new(Rules::parse(text.as_bytes(), folder, above).unwrap());
+        let rules =
+            |text: &str, folder, above| Arc::new(Rules::parse(text.as_bytes(), folder, above).unwrap());
         let top = rules("*.o\n!keep.o\n# x\n\n/build/  \n", 0, None);
         let below = rules("!a.o\n/b\n", 2, Some(Arc::clone(&top)));
         assert!(top.ignore(b"a.o", false) && !top.ignore(b"keep.o", false));
         assert!(top.ignore(b"build", true) && !top.ignore(b"build", false) && !top.ignore(b"x/build", true));
-        assert!(!below.ignore(b"d/a.o", false) && below.ignore(b"d/b.o", false) && below.ignore(b"d/b", true));
+        assert!(
+            !below.ignore(b"d/a.o", false) && below.ignore(b"d/b.o", false) && below.ignore(b"d/b", true)
+        );
     }
 
     proptest! {

@@ -60,7 +60,7 @@ impl Reader<'_> {
         };
         let mut bytes = Vec::with_capacity(usize::try_from(found.stat().st_size).ok()?.min(1 << 20) + 1);
         found.read().ok()?.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
-        Index::parse(bytes, found.stat().st_mtime as i64)
+        Index::parse(bytes, found.stat().st_mtime)
     }
 }
 
@@ -246,7 +246,8 @@ impl Trees {
     }
 
     pub(super) fn below(&self, name: &[u8]) -> Option<&Self> {
-        self.below.iter().find(|tree| tree.name == name)
+        let place = self.below.binary_search_by(|tree| tree.name.as_slice().cmp(name)).ok()?;
+        self.below.get(place)
     }
 
     fn parse(rest: &mut &[u8], depth: usize) -> Option<Self> {
@@ -263,7 +264,8 @@ impl Trees {
         };
         // Each takes up some of what is there.
         let depth = depth.checked_add(1).filter(|depth| *depth <= DEEPEST + 1)?;
-        let below = (0..count).map(|_| Self::parse(rest, depth)).collect::<Option<_>>()?;
+        let mut below = (0..count).map(|_| Self::parse(rest, depth)).collect::<Option<Vec<_>>>()?;
+        below.sort_by(|one, other| one.name.cmp(&other.name));
         Some(Self { name, whole, below })
     }
 }
@@ -338,7 +340,12 @@ mod tests {
         let name = |name: &str, is_folder, entries| (name.to_owned(), is_folder, entries);
         assert_eq!(
             names(0..6, 0),
-            [name("a", false, 0..1), name("a.b", false, 1..2), name("a", true, 2..4), name("a0", false, 4..6)]
+            [
+                name("a", false, 0..1),
+                name("a.b", false, 1..2),
+                name("a", true, 2..4),
+                name("a0", false, 4..6)
+            ]
         );
         assert_eq!(names(2..4, 2), [name("b", true, 2..3), name("d", false, 3..4)]);
         assert!(index.find(b"a/d").is_some() && index.find(b"a0").is_none() && index.find(b"b").is_none());

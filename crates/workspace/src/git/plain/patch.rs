@@ -46,7 +46,7 @@ pub(super) struct Compared<'a> {
 impl Compared<'_> {
     /// Writes what differs. `None` where git alone knows how it would tell it.
     pub(super) fn write(&self, context: usize, into: &mut Vec<u8>) -> Option<Counts> {
-        let [a, b] = [&b"a/"[..], b"b/"].map(|side| quoted(side, self.path));
+        let [a, b] = [&b"a/"[..], &b"b/"[..]].map(|side| quoted(side, self.path));
         self.write_head(&a, &b, into);
         let id = |file: &Option<File<'_>>| file.as_ref().map(|file| file.side.id);
         if id(&self.old) == id(&self.new) {
@@ -56,16 +56,17 @@ impl Compared<'_> {
         let nowhere = || b"/dev/null".to_vec();
         let a = if self.old.is_some() { a } else { nowhere() };
         let b = if self.new.is_some() { b } else { nowhere() };
-        let [old, new] = [&self.old, &self.new].map(|file| file.as_ref().map_or(&[][..], |file| file.content));
+        let [old, new] =
+            [&self.old, &self.new].map(|file| file.as_ref().map_or(&[][..], |file| file.content));
         if is_binary(old) || is_binary(new) {
-            into.extend([b"Binary files ", &a[..], b" and ", &b, b" differ\n"].concat());
+            into.extend([&b"Binary files "[..], &a, b" and ", &b, b" differ\n"].concat());
             return Some(Counts { binary: true, ..Counts::default() });
         }
         let (old, new) = (lines(old), lines(new));
         let changes = changes(&old, &new)?;
         if !changes.is_empty() {
             let tab = |label: &[u8]| if label.contains(&b' ') { &b"\t"[..] } else { b"" };
-            into.extend([b"--- ", &a[..], tab(&a), b"\n+++ ", &b, tab(&b), b"\n"].concat());
+            into.extend([&b"--- "[..], &a, tab(&a), b"\n+++ ", &b, tab(&b), b"\n"].concat());
         }
         for hunk in hunks(&changes, (old.len(), new.len()), context) {
             hunk.write(&old, &new, into)?;
@@ -76,7 +77,7 @@ impl Compared<'_> {
     }
 
     fn write_head(&self, a: &[u8], b: &[u8], into: &mut Vec<u8>) {
-        into.extend([b"diff --git ", a, b" ", b, b"\n"].concat());
+        into.extend([&b"diff --git "[..], a, b" ", b, b"\n"].concat());
         let modes = match (&self.old, &self.new) {
             (Some(old), Some(new)) if old.side.mode != new.side.mode => {
                 format!("old mode {:06o}\nnew mode {:06o}\n", old.side.mode, new.side.mode)
@@ -105,8 +106,7 @@ fn is_binary(content: &[u8]) -> bool {
 
 /// Changes whose lines around them would touch are told together.
 fn hunks(changes: &[Change], (old, new): (usize, usize), context: usize) -> Vec<Hunk<'_>> {
-    let apart =
-        |one: &Change, next: &Change| next.old.start - one.old.end <= context.saturating_mul(2);
+    let apart = |one: &Change, next: &Change| next.old.start - one.old.end <= context.saturating_mul(2);
     let around = |changes: &[Change]| {
         let (first, last) = (changes.first()?, changes.last()?);
         let before = context.min(first.old.start).min(first.new.start);
@@ -177,7 +177,7 @@ fn quoted(prefix: &[u8], path: &[u8]) -> Vec<u8> {
     if path.iter().all(plain) {
         return [prefix, path].concat();
     }
-    let mut quoted = [b"\"", prefix].concat();
+    let mut quoted = [&b"\""[..], prefix].concat();
     for byte in path {
         let letter = match byte {
             7 => b'a',

@@ -111,9 +111,8 @@ fn class<'a>(text: &'a [u8], regex: &mut String) -> Option<&'a [u8]> {
         match behind {
             [b'-', last, behind @ ..] => {
                 let both = |kind: fn(&u8) -> bool| kind(byte) && kind(last);
-                let alike = both(u8::is_ascii_digit)
-                    || both(u8::is_ascii_lowercase)
-                    || both(u8::is_ascii_uppercase);
+                let alike =
+                    both(u8::is_ascii_digit) || both(u8::is_ascii_lowercase) || both(u8::is_ascii_uppercase);
                 if !alike || byte > last {
                     return None;
                 }

@@ -37,7 +37,6 @@ struct Name {
 }
 
 /// What is the newer state in a folder.
-#[derive(Clone)]
 enum Newer<'i> {
     /// A tree; `None` where there is none.
     Tree(Option<Id>),
@@ -104,9 +103,10 @@ impl Comparison<'_, '_> {
                 (None, None) => return Some(()),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some(one), Some((name, stands))) => {
-                    order((&one.name, one.is_folder), (name, matches!(stands, Stands::Folder(_))))
-                }
+                (Some(one), Some((name, stands))) => order(
+                    (one.name.as_slice(), one.is_folder),
+                    (name.as_slice(), matches!(stands, Stands::Folder(_))),
+                ),
             };
             let older = if which.is_le() { old.next() } else { None };
             let newer = if which.is_ge() { new.next() } else { None };
@@ -215,7 +215,7 @@ fn names(mut rest: &[u8]) -> Option<Vec<Name>> {
         let (id, behind) = rest[end + 1..].split_first_chunk::<20>()?;
         rest = behind;
         let last = names.last().map(|last| (last.name.as_slice(), last.is_folder));
-        let in_order = last.is_none_or(|last| order(last, (&name, is_folder)).is_lt());
+        let in_order = last.is_none_or(|last| order(last, (name.as_slice(), is_folder)).is_lt());
         if name.is_empty() || name.contains(&b'/') || !in_order {
             return None;
         }

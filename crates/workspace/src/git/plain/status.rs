@@ -35,6 +35,14 @@ const MOST_READ: u64 = 1 << 30;
 /// What the mode of a regular file begins with.
 const FILE: u32 = 0o10;
 
+/// What a branch follows, and how far it is from there.
+#[derive(Default)]
+struct Follows {
+    upstream: Option<String>,
+    ahead: Option<u64>,
+    behind: Option<u64>,
+}
+
 /// What is changed.
 pub(in crate::git) async fn status(request: &GitStatus, place: &Place) -> Option<RepositoryStatus> {
     let path = request.path.clone();
@@ -51,7 +59,7 @@ fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
         Head::Branch(name, head) => (Some(name), head),
         Head::Detached(head) => (None, Some(head)),
     };
-    let (upstream, counts) = reader.follows(branch.as_deref(), head)?;
+    let Follows { upstream, ahead, behind } = reader.follows(branch.as_deref(), head)?;
     let tree = match &head {
         Some(head) => Some(reader.tree(head)?),
         None => None,
@@ -63,7 +71,6 @@ fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
     let untracked: Vec<_> = found.unknown.iter().map(|path| file_path(path)).collect();
     let conflicted: Vec<_> = index.conflicted().map(file_path).collect();
     let clean = [staged.len(), modified.len(), untracked.len(), conflicted.len()] == [0; 4];
-    let (ahead, behind) = counts.unzip();
     Some(RepositoryStatus {
         path: String::new(),
         path_encoding: None,
@@ -110,8 +117,14 @@ pub(super) fn kind(old: Option<u32>, new: Option<u32>) -> ChangeKind {
 /// Where files were before that were moved, by where they are: those whose content was at one path and is at one. With
 /// others left on both sides git would look for likeness.
 fn moved(pairs: &[Pair]) -> Option<HashMap<&[u8], &[u8]>> {
-    let gone: Vec<_> = pairs.iter().filter_map(|pair| pair.old.filter(|_| pair.new.is_none()).map(|old| (old, &*pair.path))).collect();
-    let new: Vec<_> = pairs.iter().filter_map(|pair| pair.new.filter(|_| pair.old.is_none()).map(|new| (new, &*pair.path))).collect();
+    let gone: Vec<_> = pairs
+        .iter()
+        .filter_map(|pair| pair.old.filter(|_| pair.new.is_none()).map(|old| (old, &*pair.path)))
+        .collect();
+    let new: Vec<_> = pairs
+        .iter()
+        .filter_map(|pair| pair.new.filter(|_| pair.old.is_none()).map(|new| (new, &*pair.path)))
+        .collect();
     if gone.is_empty() || new.is_empty() {
         return Some(HashMap::new());
     }
@@ -195,23 +208,21 @@ impl Reader<'_> {
     }
 
     /// What a branch follows, and how far it is from there.
-    #[expect(clippy::type_complexity, reason = "a name and two counts, each where there are some")]
-    fn follows(
-        &mut self,
-        branch: Option<&str>,
-        head: Option<Id>,
-    ) -> Option<(Option<String>, Option<(u64, u64)>)> {
+    fn follows(&mut self, branch: Option<&str>, head: Option<Id>) -> Option<Follows> {
         let Some(branch) = branch else {
             // Git tells of the branch that was left then.
             let none = !self.repository.own.iter().any(|own| own.key.starts_with(b"branch."));
-            return none.then_some((None, None));
+            return none.then_some(Follows::default());
         };
-        let Some(whole) = upstream(&self.repository.own, branch)? else { return Some((None, None)) };
+        let Some(whole) = upstream(&self.repository.own, branch)? else {
+            return Some(Follows::default());
+        };
         let counts = match (head, self.reference(&whole)?) {
             (Some(ours), Some(theirs)) => Some(self.ahead_behind(ours, theirs)?),
             _ => None,
         };
-        Some((Some(self.short(&whole)?.to_owned()), counts))
+        let (ahead, behind) = counts.unzip();
+        Some(Follows { upstream: Some(self.short(&whole)?.to_owned()), ahead, behind })
     }
 }
 
@@ -226,9 +237,10 @@ mod tests {
 
     #[test]
     fn only_what_can_be_nothing_else_was_moved() {
-        let told = |pairs: &[Pair]| staged(pairs.to_vec()).map(|all| {
-            all.into_iter().map(|one| (one.path, one.change, one.from)).collect::<Vec<_>>()
-        });
+        let told = |pairs: &[Pair]| {
+            staged(pairs.to_vec())
+                .map(|all| all.into_iter().map(|one| (one.path, one.change, one.from)).collect::<Vec<_>>())
+        };
         let renamed = |from: &str, to: &str| (to.to_owned(), ChangeKind::Renamed, Some(from.to_owned()));
         assert_eq!(told(&[pair("a", Some(1), None), pair("b", None, Some(1))]).unwrap(), [renamed("a", "b")]);
         let more = [pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", None, Some(2))];
@@ -238,7 +250,12 @@ mod tests {
             &[pair("a", Some(1), None), pair("b", None, Some(2))][..],
             &[pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", None, Some(1))],
             &[pair("a", Some(1), None), pair("b", Some(1), None), pair("c", None, Some(1))],
-            &[pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", Some(2), None), pair("d", None, Some(3))],
+            &[
+                pair("a", Some(1), None),
+                pair("b", None, Some(1)),
+                pair("c", Some(2), None),
+                pair("d", None, Some(3)),
+            ],
         ] {
             assert!(told(unsure).is_none(), "{unsure:?}");
         }

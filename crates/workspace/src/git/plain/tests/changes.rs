@@ -33,8 +33,16 @@ const CONTENTS: [&[u8]; 9] = [
     b"no\0text\n",
     b"r\r\n",
 ];
-const RULES: [&str; 8] =
-    ["*.o\n", "build/\n", "*\n!a\n!*/\n", "/d/*\n!/d/x.o\n", "[ab]*\n", "z/**/z\n", "# nothing\n", "d\n!d/x.o\n"];
+const RULES: [&str; 8] = [
+    "*.o\n",
+    "build/\n",
+    "*\n!a\n!*/\n",
+    "/d/*\n!/d/x.o\n",
+    "[ab]*\n",
+    "z/**/z\n",
+    "# nothing\n",
+    "d\n!d/x.o\n",
+];
 
 /// Something that happens to files, or to what git knows of them.
 #[derive(Debug, Clone)]
@@ -205,7 +213,9 @@ fn what_is_changed_is_what_git_says() {
                 let said = ground.say(status).map_err(|error| TestCaseError::fail(error.to_string()))?;
                 prop_assert_eq!(read, said);
             }
-            for diff in [ground.diff(""), GitDiff { staged: true, ..ground.diff("") }] {
+            let staged = GitDiff { staged: true, ..ground.diff("") };
+            let since = GitDiff { from: Some("main".to_owned()), ..ground.diff("") };
+            for diff in [ground.diff(""), staged, since] {
                 if let Some(read) = ground.read(&diff) {
                     diffs.set(diffs.get() + 1);
                     let said = ground.say(diff).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -217,7 +227,7 @@ fn what_is_changed_is_what_git_says() {
     });
     outcome.unwrap();
     let share = |read: &Cell<usize>, asked: usize| 100 * read.get() / asked;
-    let told = (share(&statuses, asked.get()), share(&diffs, 2 * asked.get()));
+    let told = (share(&statuses, asked.get()), share(&diffs, 3 * asked.get()));
     assert!(told.0 > 70 && told.1 > 40, "in percent: {told:?}");
 }
 
@@ -252,9 +262,11 @@ fn ordinary_changes_are_read_without_git() {
     ground.git(&["commit", "-q", "-a", "-m", "Second"]);
     ground.git(&["mv", "README", "READ.ME"]);
     let moved = ground.same_status("");
-    assert_eq!((moved.staged[0].change, moved.staged[0].from.as_deref()), (ChangeKind::Renamed, Some("README")));
-    let between =
-        GitDiff { from: Some("main".to_owned()), to: Some("HEAD".to_owned()), ..ground.diff("") };
+    assert_eq!(
+        (moved.staged[0].change, moved.staged[0].from.as_deref()),
+        (ChangeKind::Renamed, Some("README"))
+    );
+    let between = GitDiff { from: Some("main".to_owned()), to: Some("HEAD".to_owned()), ..ground.diff("") };
     assert_eq!(ground.same_diff(&between).files, []);
     // In the same second as the index, of the same size.
     ground.git(&["commit", "-q", "-m", "Third"]);
@@ -289,7 +301,10 @@ fn every_sort_of_repository_is_read_or_left_to_git() {
     let inside = |words: &[&str]| ground.git(&[&["-C", "clone"], words].concat());
     inside(&["commit", "-q", "--allow-empty", "-m", "Ahead"]);
     let status = ground.same_status("clone");
-    assert_eq!((status.upstream.as_deref(), status.ahead, status.untracked.len()), (Some("origin/main"), Some(1), 1));
+    assert_eq!(
+        (status.upstream.as_deref(), status.ahead, status.untracked.len()),
+        (Some("origin/main"), Some(1), 1)
+    );
     inside(&["worktree", "add", "-q", "../beside", "-b", "beside"]);
     ground.write("beside/file", "other\n");
     assert_eq!(ground.same_status("beside").modified.len(), 1);
@@ -301,7 +316,15 @@ fn every_sort_of_repository_is_read_or_left_to_git() {
     inside(&["pack-refs", "--all"]);
     inside(&["gc", "-q"]);
     ground.agree(&ground.status("clone"));
-    ground.git(&["clone", "-q", "--no-local", "--depth", "1", &format!("file://{}", ground.at("clone").display()), "shallow"]);
+    ground.git(&[
+        "clone",
+        "-q",
+        "--no-local",
+        "--depth",
+        "1",
+        &format!("file://{}", ground.at("clone").display()),
+        "shallow",
+    ]);
     assert_eq!(ground.read(&ground.status("shallow")), None);
 }
 
@@ -455,16 +478,20 @@ fn texts() -> impl Strategy<Value = (String, String)> {
     let line = || prop_oneof![2 => "[a-e]", 3 => "[ \\t]{0,2}[a-z_$]{1,12}( [a-zé]{1,90})?", 1 => "\\}?"];
     let edit = (any::<prop::sample::Index>(), 0..3_usize, prop::collection::vec(line(), 0..4));
     let ends = (any::<bool>(), any::<bool>());
-    (prop::collection::vec(line(), 0..60), prop::collection::vec(edit, 0..5), ends).prop_map(|(old, edits, ends)| {
-        let mut new = old.clone();
-        for (place, gone, more) in edits {
-            let at = place.index(new.len() + 1);
-            let end = (at + gone).min(new.len());
-            new.splice(at..end, more);
-        }
-        let text = |lines: &[String], end: bool| lines.join("\n") + if end && !lines.is_empty() { "\n" } else { "" };
-        (text(&old, ends.0), text(&new, ends.1))
-    })
+    (prop::collection::vec(line(), 0..60), prop::collection::vec(edit, 0..5), ends).prop_map(
+        |(old, edits, ends)| {
+            let mut new = old.clone();
+            for (place, gone, more) in edits {
+                let at = place.index(new.len() + 1);
+                let end = (at + gone).min(new.len());
+                new.splice(at..end, more);
+            }
+            let text = |lines: &[String], end: bool| {
+                lines.join("\n") + if end && !lines.is_empty() { "\n" } else { "" }
+            };
+            (text(&old, ends.0), text(&new, ends.1))
+        },
+    )
 }
 
 /// What is told of two texts is what git tells; and of many it is told.
@@ -500,7 +527,9 @@ fn patches_are_what_git_writes() {
             text.find("\n@@ ").map(|at| text[at..].to_owned())
         };
         prop_assert_eq!(body(&patch), body(&said.stdout));
-        let signs = |sign: &str| body(&patch).unwrap_or_default().lines().filter(|line| line.starts_with(sign)).count();
+        let signs = |sign: &str| {
+            body(&patch).unwrap_or_default().lines().filter(|line| line.starts_with(sign)).count()
+        };
         prop_assert_eq!((counts.additions, counts.deletions), (signs("+") as u64, signs("-") as u64));
         Ok(())
     });
