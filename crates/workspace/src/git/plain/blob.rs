@@ -18,10 +18,13 @@ pub(super) struct Hashed {
 
 /// Reads a file of this size. `None` too for one that grew or shrank meanwhile.
 pub(super) fn hash(mut file: impl Read, size: u64) -> Option<Hashed> {
+    if size > LARGEST {
+        return None;
+    }
     let mut hash = Sha1::new_with_prefix(format!("blob {size}\0"));
     let (mut read, mut has_returns) = (0, false);
     let mut buffer = vec![0; usize::try_from(size.min(64 << 10)).ok()? + 1];
-    while size <= LARGEST {
+    loop {
         match file.read(&mut buffer) {
             Ok(0) => {
                 let id = Id::of(hash.finalize().into());
@@ -39,7 +42,6 @@ pub(super) fn hash(mut file: impl Read, size: u64) -> Option<Hashed> {
             return None;
         }
     }
-    None
 }
 
 #[cfg(test)]

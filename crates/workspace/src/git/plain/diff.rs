@@ -195,9 +195,9 @@ impl Reader<'_> {
         if change == ChangeKind::Typechange || attributes.of(path)?.of_diff {
             return None;
         }
-        // Of a file whose mode alone is another one nothing is read.
+        // Where the mode alone is another one, the old content says too whether it is binary.
         let is_other = old.map(|old| old.id) != new.map(|new| new.id);
-        let old_content = self.content(old.filter(|_| is_other), None)?;
+        let old_content = self.content(*old, None)?;
         let new_content = self.content(new.filter(|_| is_other), differs.content.as_deref())?;
         let nothing = self.objects.short(&Id::none())?;
         let (old, new) = (self.side(*old, &old_content)?, self.side(*new, &new_content)?);

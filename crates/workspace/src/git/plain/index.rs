@@ -135,10 +135,6 @@ impl Index {
                 None => self.first(at..entries.end, |entry| entry.path != path),
             };
             let name = &rest[..slash.unwrap_or(rest.len())];
-            // Names that no tree may hold; some would lead elsewhere.
-            if matches!(name, b"" | b"." | b"..") || name.eq_ignore_ascii_case(b".git") {
-                return None;
-            }
             children.push(Child { name, is_folder: slash.is_some(), entries: at..end });
             at = end;
         }
@@ -185,8 +181,11 @@ impl<'a> Entry<'a> {
         let length = usize::from(flags & 0xfff);
         let plain = flags & 0xc000 == 0 && (length == path.len() || length == 0xfff && path.len() >= length);
         let known = matches!(entry.mode(), 0o100_644 | 0o100_755 | 0o120_000);
-        let depth = path.iter().filter(|byte| **byte == b'/').count();
-        (plain && known && !path.is_empty() && depth < DEEPEST).then_some(entry)
+        // Names that no tree may hold; some would lead elsewhere.
+        let odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.eq_ignore_ascii_case(b".git");
+        let names = path.split(|byte| *byte == b'/');
+        let named = names.clone().count() <= DEEPEST && !names.into_iter().any(odd);
+        (plain && known && named).then_some(entry)
     }
 
     fn is_before(&self, next: &Self) -> bool {
@@ -365,10 +364,8 @@ mod tests {
         ] {
             assert!(parse(wrong).is_none(), "{wrong:?}");
         }
-        for name in ["..", ".", "a/../b", "a//b", ".git/config", "a/.GIT/x"] {
-            let index = parse(&[(name, 0)]).unwrap();
-            let whole = |folder| index.children(0..1, folder);
-            assert!(whole(0).is_none() || whole(2).is_none(), "{name}");
+        for name in ["..", ".", "/a", "a/", "a/../b", "a//b", ".git/config", "a/.GIT/x", &"d/".repeat(65)] {
+            assert!(parse(&[(name, 0)]).is_none(), "{name}");
         }
         for extension in ["link", "sdir", "FSMN", "XXXX"] {
             let behind = [extension.as_bytes(), &[0; 4]].concat();

@@ -48,19 +48,21 @@ impl Compared<'_> {
     pub(super) fn write(&self, context: usize, into: &mut Vec<u8>) -> Option<Counts> {
         let [a, b] = [&b"a/"[..], &b"b/"[..]].map(|side| quoted(side, self.path));
         self.write_head(&a, &b, into);
+        let [old, new] =
+            [&self.old, &self.new].map(|file| file.as_ref().map_or(&[][..], |file| file.content));
+        let binary = is_binary(old) || is_binary(new);
+        let counts = Counts { binary, ..Counts::default() };
         let id = |file: &Option<File<'_>>| file.as_ref().map(|file| file.side.id);
         if id(&self.old) == id(&self.new) {
-            return Some(Counts::default());
+            return Some(counts);
         }
         self.write_ids(into);
         let nowhere = || b"/dev/null".to_vec();
         let a = if self.old.is_some() { a } else { nowhere() };
         let b = if self.new.is_some() { b } else { nowhere() };
-        let [old, new] =
-            [&self.old, &self.new].map(|file| file.as_ref().map_or(&[][..], |file| file.content));
-        if is_binary(old) || is_binary(new) {
+        if binary {
             into.extend([&b"Binary files "[..], &a, b" and ", &b, b" differ\n"].concat());
-            return Some(Counts { binary: true, ..Counts::default() });
+            return Some(counts);
         }
         let (old, new) = (lines(old), lines(new));
         let changes = changes(&old, &new)?;

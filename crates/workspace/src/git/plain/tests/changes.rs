@@ -281,6 +281,17 @@ fn ordinary_changes_are_read_without_git() {
 }
 
 #[test]
+fn a_binary_file_is_one_where_its_mode_alone_changed_too() {
+    let ground = Ground::new();
+    ground.write("file", "a\0b");
+    ground.git(&["add", "."]);
+    fs::set_permissions(ground.at("file"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(ground.same_diff(&ground.diff("")).files[0].binary);
+    ground.write("file", "a\0c");
+    assert!(ground.same_diff(&ground.diff("")).diff.ends_with("Binary files a/file and b/file differ\n"));
+}
+
+#[test]
 fn every_sort_of_repository_is_read_or_left_to_git() {
     let ground = Ground::new();
     for number in 0..3 {
@@ -374,17 +385,26 @@ fn what_changes_the_meaning_of_files_is_left_to_git() {
     }
     ground.git(&["add", "new"]);
     ground.same_status("");
-    // Attributes matter once a content is compared.
+}
+
+/// Attributes matter once a content is compared.
+#[test]
+fn what_changes_a_content_is_left_to_git() {
+    let ground = Ground::new();
+    ground.write("file", "text\n");
+    ground.write("d/other", "text\n");
+    ground.git(&["add", "."]);
+    ground.commit("First");
     ground.write("d/.gitattributes", "other ident\n* text=auto\n");
     ground.write("d/other", "more\n");
     assert_eq!(ground.read(&ground.diff("")), None);
     ground.write("d/other", "text\n");
     ground.write("file", "next\n");
     assert_eq!(ground.same_diff(&ground.diff("")).files.len(), 1);
-    ground.write("file", "te\r\n");
+    ground.write("file", "tex\r\n");
     ground.write(".gitattributes", "file text\n");
     assert_eq!(ground.read(&ground.diff("")), None);
-    assert_eq!(ground.read(&ground.diff("")), None);
+    assert_eq!(ground.read(&ground.status("")), None);
     ground.write(".gitattributes", "file diff=rust\n");
     assert_eq!(ground.read(&ground.diff("")), None);
 }
