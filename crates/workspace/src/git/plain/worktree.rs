@@ -24,8 +24,9 @@ const LONGEST_RULES: u64 = 256 << 10;
 /// What a walk may find, and how long all unknown paths may be, in bytes.
 const MOST: usize = 100_000;
 const MOST_BYTES: usize = 8 << 20;
-/// From so many files on, two threads look.
-const LARGE: usize = 1_000;
+/// Files for which a thread of their own is worth its start, and the most threads. They wait for disks more than they work.
+const FILES_A_THREAD: usize = 2_000;
+const MOST_THREADS: usize = 4;
 /// `.gitignore`
 const RULES: &[u8] = b".gitignore";
 
@@ -67,11 +68,13 @@ struct Walk<'a> {
     changed: Condvar,
 }
 
-/// What is still to do, and how many threads are at work. It is over when both are none, or something failed.
+/// What is still to do, and how many threads are at work, or wait for it. It is over when nothing is to do and nobody at
+/// work, or something failed.
 #[derive(Default)]
 struct Work {
     ahead: Vec<Ahead>,
     busy: usize,
+    waiting: usize,
     failed: bool,
 }
 
@@ -91,18 +94,17 @@ pub(super) fn walk(
     let first = Ahead { above: Arc::clone(top), path: Vec::new(), entries: 0..index.len(), rules, depth: 0 };
     let work = Mutex::new(Work { ahead: vec![first], ..Work::default() });
     let walk = Walk { index, leash: leash.clone(), work, changed: Condvar::new() };
-    let mut found = if index.len() < LARGE {
-        walk.along()?
-    } else {
-        let (mut found, other) = std::thread::scope(|scope| {
-            let other = scope.spawn(|| walk.along());
-            let own = walk.along();
-            Some((own?, other.join().ok()??))
-        })?;
-        found.known.extend(other.known);
-        found.unknown.extend(other.unknown);
-        found
-    };
+    let more = (index.len() / FILES_A_THREAD).min(MOST_THREADS - 1);
+    let mut found = std::thread::scope(|scope| {
+        let others: Vec<_> = (0..more).map(|_| scope.spawn(|| walk.along())).collect();
+        let mut found = walk.along()?;
+        for other in others {
+            let other = other.join().ok()??;
+            found.known.extend(other.known);
+            found.unknown.extend(other.unknown);
+        }
+        Some(found)
+    })?;
     found.known.sort_unstable_by_key(|(place, _)| *place);
     found.unknown.sort_unstable();
     Some(found)
@@ -136,7 +138,9 @@ impl<'a> Walk<'a> {
             if work.busy == 0 {
                 return Some(None);
             }
+            work.waiting += 1;
             work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+            work.waiting -= 1;
         }
     }
 
@@ -217,8 +221,9 @@ impl Drop for Turn<'_, '_> {
             Some(below) => work.ahead.extend(below),
             None => work.failed = true,
         }
-        drop(work);
-        self.walk.changed.notify_all();
+        if work.waiting > 0 {
+            self.walk.changed.notify_all();
+        }
     }
 }
 

@@ -521,7 +521,9 @@ fn patches_are_what_git_writes() {
     let folder = tempfile::tempdir().unwrap();
     let config = ProptestConfig { cases: 400, max_shrink_iters: 2_000, ..ProptestConfig::default() };
     let outcome = TestRunner::new(config).run(&(texts(), 1..5_usize), |((old, new), context)| {
-        prop_assume!(old != new);
+        if old == new {
+            return Ok(());
+        }
         asked.set(asked.get() + 1);
         let file = |content, byte| patch::File {
             side: staged::Side { mode: 0o100_644, id: Id::of([byte; 20]) },
