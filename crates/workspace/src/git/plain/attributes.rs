@@ -8,6 +8,8 @@ use super::{folder::Folder, index::Index, pattern::Pattern};
 const LONGEST: u64 = 64 << 10;
 /// The longest line; git passes over longer ones.
 const LONGEST_LINE: usize = 2_000;
+/// The most lines of one file.
+const MOST_LINES: usize = 200;
 /// `.gitattributes`
 const NAME: &[u8] = b".gitattributes";
 
@@ -101,6 +103,9 @@ fn lines(text: &[u8]) -> Option<Vec<Line>> {
             of_diff: all.iter().any(|said| said.of_diff),
         });
         lines.push(Line { pattern: Pattern::parse(pattern)?, said });
+        if lines.len() > MOST_LINES {
+            return None;
+        }
     }
     Some(lines)
 }

@@ -6,6 +6,8 @@ use super::pattern::Pattern;
 
 /// The most patterns of one file.
 const MOST: usize = 2_000;
+/// The most patterns that are compiled, of a folder and those above it.
+const MOST_COMPILED: usize = 400;
 
 /// The patterns that hold in a folder: its own before those of the folders above.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ pub(super) struct Rules {
     patterns: Vec<(Pattern, bool)>,
     /// How long the path of their folder is, its last slash included.
     folder: usize,
+    /// How many patterns are compiled, those of the folders above included.
+    compiled: usize,
     above: Option<Arc<Rules>>,
 }
 
@@ -25,6 +29,7 @@ impl Rules {
         }
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let mut patterns = Vec::new();
+        let mut compiled = above.as_ref().map_or(0, |above| above.compiled);
         for line in text.split(|byte| *byte == b'\n') {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             // Blanks at the end count only behind a backslash.
@@ -37,12 +42,14 @@ impl Rules {
                 continue;
             }
             let (line, kept) = line.strip_prefix(b"!").map_or((line, false), |line| (line, true));
-            patterns.push((Pattern::parse(line)?, kept));
-            if patterns.len() > MOST {
+            let pattern = Pattern::parse(line)?;
+            compiled += usize::from(pattern.is_compiled());
+            patterns.push((pattern, kept));
+            if patterns.len() > MOST || compiled > MOST_COMPILED {
                 return None;
             }
         }
-        Some(Self { patterns, folder, above })
+        Some(Self { patterns, folder, compiled, above })
     }
 
     /// Whether what stands at a path is ignored, where the folders on its way are not.

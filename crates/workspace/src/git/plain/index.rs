@@ -4,7 +4,7 @@ use std::{cmp::Ordering, io::Read, ops::Range};
 
 use rustix::fs::{FileType, Stat};
 
-use super::{Id, Reader};
+use super::{Id, Reader, trees::Trees};
 use crate::{Error, roots::Last};
 
 /// The largest index that is read, in bytes: some 300,000 files.
@@ -40,15 +40,6 @@ pub(super) struct Child<'a> {
     pub(super) name: &'a [u8],
     pub(super) is_folder: bool,
     pub(super) entries: Range<usize>,
-}
-
-/// The trees that folders were when they were last written, or read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trees {
-    name: Vec<u8>,
-    /// How many entries it covers, and the tree; `None` once anything below it changed.
-    whole: Option<(usize, Id)>,
-    below: Vec<Trees>,
 }
 
 impl Reader<'_> {
@@ -238,37 +229,6 @@ impl<'a> Entry<'a> {
     }
 }
 
-impl Trees {
-    /// The tree of a folder and how many entries it covers, where nothing changed below it.
-    pub(super) fn whole(&self) -> Option<(usize, Id)> {
-        self.whole
-    }
-
-    pub(super) fn below(&self, name: &[u8]) -> Option<&Self> {
-        let place = self.below.binary_search_by(|tree| tree.name.as_slice().cmp(name)).ok()?;
-        self.below.get(place)
-    }
-
-    fn parse(rest: &mut &[u8], depth: usize) -> Option<Self> {
-        let name = until(rest, 0)?.to_vec();
-        let covered = std::str::from_utf8(until(rest, b' ')?).ok()?.parse::<i64>().ok()?;
-        let count = std::str::from_utf8(until(rest, b'\n')?).ok()?.parse::<usize>().ok()?;
-        let whole = match usize::try_from(covered) {
-            Err(_) => None,
-            Ok(covered) => {
-                let (id, behind) = rest.split_first_chunk::<20>()?;
-                *rest = behind;
-                Some((covered, Id::of(*id)))
-            }
-        };
-        // Each takes up some of what is there.
-        let depth = depth.checked_add(1).filter(|depth| *depth <= DEEPEST + 1)?;
-        let mut below = (0..count).map(|_| Self::parse(rest, depth)).collect::<Option<Vec<_>>>()?;
-        below.sort_by(|one, other| one.name.cmp(&other.name));
-        Some(Self { name, whole, below })
-    }
-}
-
 /// What stands behind the entries: the trees are of use, others only help git to be quick. One with a small letter would
 /// have to be understood.
 fn extensions(mut rest: &[u8]) -> Option<Option<Trees>> {
@@ -288,13 +248,6 @@ fn extensions(mut rest: &[u8]) -> Option<Option<Trees>> {
         rest = behind;
     }
     Some(trees)
-}
-
-fn until<'a>(rest: &mut &'a [u8], end: u8) -> Option<&'a [u8]> {
-    let place = rest.iter().position(|byte| *byte == end)?;
-    let (part, behind) = rest.split_at(place);
-    *rest = &behind[1..];
-    Some(part)
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {

@@ -33,6 +33,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trees;
 mod usual;
 mod walk;
 mod worktree;

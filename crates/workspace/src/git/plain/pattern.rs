@@ -3,7 +3,7 @@
 use regex::bytes::{Regex, RegexBuilder};
 
 /// What a compiled pattern may take, in bytes. One that takes more is git's.
-const LARGEST: usize = 256 << 10;
+const LARGEST: usize = 64 << 10;
 
 /// Which paths are meant.
 #[derive(Debug)]
@@ -35,6 +35,11 @@ impl Pattern {
             _ => Form::Regex(compiled(text)?),
         };
         Some(Self { form, folders, name_alone })
+    }
+
+    /// Whether it is compiled, which takes memory.
+    pub(super) fn is_compiled(&self) -> bool {
+        matches!(self.form, Form::Regex(_))
     }
 
     /// Whether it means what stands at this path, below the folder that the pattern was found in.

@@ -4,14 +4,15 @@ use std::{cmp::Ordering, ops::Range};
 
 use super::{
     Id, Reader,
-    index::{DEEPEST, Index, Trees, order},
+    index::{DEEPEST, Index, order},
     objects::Kind,
+    trees::Trees,
 };
 
 /// The most that may differ.
 const MOST: usize = 20_000;
 /// The most names of trees that are looked at.
-const MOST_NAMES: usize = 1_000_000;
+const MOST_NAMES: usize = 300_000;
 
 /// A file's mode and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! What is read here, beside what git says.
 
 mod changes;
+mod hostile;
+mod patches;
 
 use std::{
     collections::BTreeMap,

@@ -20,8 +20,8 @@ use super::{
 use crate::leash::Leash;
 
 /// The longest file of patterns that is read, in bytes.
-const LONGEST_RULES: u64 = 256 << 10;
-/// What a walk may find, and how long all unknown paths may be, in bytes.
+const LONGEST_RULES: u64 = 64 << 10;
+/// What a walk may find, or have ahead of it, and how long all unknown paths may be, in bytes.
 const MOST: usize = 100_000;
 const MOST_BYTES: usize = 8 << 20;
 /// Files for which a thread of their own is worth its start, and the most threads. They wait for disks more than they work.
@@ -218,8 +218,8 @@ impl Drop for Turn<'_, '_> {
         let mut work = self.walk.work();
         work.busy -= 1;
         match self.below.take() {
-            Some(below) => work.ahead.extend(below),
-            None => work.failed = true,
+            Some(below) if work.ahead.len() + below.len() <= MOST => work.ahead.extend(below),
+            _ => work.failed = true,
         }
         if work.waiting > 0 {
             self.walk.changed.notify_all();

@@ -8,7 +8,7 @@ use skep_api::git::{ChangeKind, Diff, GitDiff, GitStatus, RepositoryStatus};
 use super::*;
 
 /// Names that files have here, some of them odd.
-const NAMES: [&str; 12] = [
+pub(super) const NAMES: [&str; 12] = [
     "a",
     "b.txt",
     "b/c",
@@ -158,11 +158,11 @@ fn conflict(ground: &Ground, name: &str) {
 }
 
 impl Ground {
-    fn status(&self, name: &str) -> GitStatus {
+    pub(super) fn status(&self, name: &str) -> GitStatus {
         GitStatus { path: self.path(name) }
     }
 
-    fn diff(&self, name: &str) -> GitDiff {
+    pub(super) fn diff(&self, name: &str) -> GitDiff {
         GitDiff { path: Some(self.path(name)), staged: false, from: None, to: None, file: None, context: 3 }
     }
 
@@ -180,16 +180,16 @@ impl Ground {
     }
 
     #[track_caller]
-    fn same_status(&self, name: &str) -> RepositoryStatus {
+    pub(super) fn same_status(&self, name: &str) -> RepositoryStatus {
         self.agree(&self.status(name)).expect("it was left to git")
     }
 
     #[track_caller]
-    fn same_diff(&self, diff: &GitDiff) -> Diff {
+    pub(super) fn same_diff(&self, diff: &GitDiff) -> Diff {
         self.agree(diff).expect("it was left to git")
     }
 
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub(super) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.at(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
@@ -407,154 +407,4 @@ fn what_changes_a_content_is_left_to_git() {
     assert_eq!(ground.read(&ground.status("")), None);
     ground.write(".gitattributes", "file diff=rust\n");
     assert_eq!(ground.read(&ground.diff("")), None);
-}
-
-/// Whatever stands in the index, it is read or not, and nothing else happens.
-#[test]
-fn an_index_that_is_broken_or_cut_short_is_survived() {
-    let ground = Ground::new();
-    for name in NAMES {
-        ground.write(name, "text\n");
-        if ground.tried(0, &["add", "-A"]).status.success() {
-            let _ = ground.tried(0, &["commit", "-q", "-m", "Change"]);
-        }
-        if matches!(name, "b.txt") {
-            ground.write("b/.gitignore", "x\n");
-        }
-    }
-    ground.same_status("");
-    let path = ground.at(".git/index");
-    let index = fs::read(&path).unwrap();
-    let mut refused = 0;
-    for at in (0..index.len()).step_by(3) {
-        for broken in [index[..at].to_vec(), [&index[..at], &[index[at] ^ 0x51], &index[at + 1..]].concat()] {
-            fs::write(&path, broken).unwrap();
-            refused += usize::from(ground.read(&ground.status("")).is_none());
-            ground.read(&ground.diff(""));
-        }
-    }
-    assert!(refused > index.len() / 3, "{refused}");
-    fs::write(&path, &index).unwrap();
-    ground.same_status("");
-    fs::remove_file(&path).unwrap();
-    mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
-    assert_eq!(ground.read(&ground.status("")), None);
-    fs::remove_file(&path).unwrap();
-    let outside = ground.folder.path().join("outside");
-    fs::write(&outside, &index).unwrap();
-    symlink(&outside, &path).unwrap();
-    assert_eq!(ground.read(&ground.status("")), None);
-}
-
-/// Names in an index that lead elsewhere, and folders that were exchanged for links.
-#[test]
-fn nothing_outside_is_looked_at() {
-    let ground = Ground::new();
-    ground.write("d/file", "text\n");
-    ground.git(&["add", "."]);
-    ground.commit("First");
-    let outside = ground.folder.path().join("outside");
-    fs::create_dir(&outside).unwrap();
-    fs::rename(ground.at("d/file"), outside.join("file")).unwrap();
-    fs::remove_dir(ground.at("d")).unwrap();
-    symlink(&outside, ground.at("d")).unwrap();
-    let status = ground.same_status("");
-    assert_eq!((status.modified[0].change, status.untracked.len()), (ChangeKind::Deleted, 1));
-    let path = ground.at(".git/index");
-    let index = fs::read(&path).unwrap();
-    let at = index.windows(6).position(|window| window == b"d/file").unwrap();
-    for name in [b"../fil", b".git/f", b"d/../f", b"/dfile", b"./file"] {
-        fs::write(&path, [&index[..at], name, &index[at + 6..]].concat()).unwrap();
-        assert_eq!(ground.read(&ground.status("")), None, "{name:?}");
-    }
-}
-
-#[test]
-fn trees_without_end_and_deep_folders_are_left_to_git() {
-    let ground = Ground::new();
-    ground.write("d/d/d", "text\n");
-    ground.git(&["add", "."]);
-    ground.commit("First");
-    ground.same_status("");
-    // A tree that holds itself twice, under the name of the true one.
-    let tree = ground.git(&["rev-parse", "HEAD^{tree}"]);
-    let id = data_encoding::HEXLOWER.decode(tree.as_bytes()).unwrap();
-    let names = [b"40000 a\0".as_slice(), &id, b"40000 d\0", &id].concat();
-    let content = [format!("tree {}\0", names.len()).as_bytes(), &names].concat();
-    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
-    std::io::Write::write_all(&mut packed, &content).unwrap();
-    let file = ground.at(".git/objects").join(&tree[..2]).join(&tree[2..]);
-    fs::remove_file(&file).unwrap();
-    fs::write(file, packed.finish().unwrap()).unwrap();
-    ground.git(&["update-index", "--force-remove", "d/d/d"]);
-    assert_eq!(ground.read(&ground.status("")), None);
-    let ground = Ground::new();
-    fs::create_dir_all(ground.at(&"d/".repeat(300))).unwrap();
-    assert_eq!(ground.read(&ground.status("")), None);
-}
-
-/// Texts and what became of them: some lines stand more than once.
-fn texts() -> impl Strategy<Value = (String, String)> {
-    let line = || prop_oneof![2 => "[a-e]", 3 => "[ \\t]{0,2}[a-z_$]{1,12}( [a-zé]{1,90})?", 1 => "\\}?"];
-    let edit = (any::<prop::sample::Index>(), 0..3_usize, prop::collection::vec(line(), 0..4));
-    let ends = (any::<bool>(), any::<bool>());
-    (prop::collection::vec(line(), 0..60), prop::collection::vec(edit, 0..5), ends).prop_map(
-        |(old, edits, ends)| {
-            let mut new = old.clone();
-            for (place, gone, more) in edits {
-                let at = place.index(new.len() + 1);
-                let end = (at + gone).min(new.len());
-                new.splice(at..end, more);
-            }
-            let text = |lines: &[String], end: bool| {
-                lines.join("\n") + if end && !lines.is_empty() { "\n" } else { "" }
-            };
-            (text(&old, ends.0), text(&new, ends.1))
-        },
-    )
-}
-
-/// What is told of two texts is what git tells; and of many it is told.
-#[test]
-fn patches_are_what_git_writes() {
-    let (asked, told) = (Cell::new(0), Cell::new(0));
-    let folder = tempfile::tempdir().unwrap();
-    let config = ProptestConfig { cases: 400, max_shrink_iters: 2_000, ..ProptestConfig::default() };
-    let outcome = TestRunner::new(config).run(&(texts(), 1..5_usize), |((old, new), context)| {
-        if old == new {
-            return Ok(());
-        }
-        asked.set(asked.get() + 1);
-        let file = |content, byte| patch::File {
-            side: staged::Side { mode: 0o100_644, id: Id::of([byte; 20]) },
-            short: "1".to_owned(),
-            content,
-        };
-        let compared = patch::Compared {
-            path: b"new",
-            old: Some(file(old.as_bytes(), 1)),
-            new: Some(file(new.as_bytes(), 2)),
-            nothing: "0",
-        };
-        let mut patch = Vec::new();
-        let Some(counts) = compared.write(context, &mut patch) else { return Ok(()) };
-        told.set(told.get() + 1);
-        fs::write(folder.path().join("old"), &old).unwrap();
-        fs::write(folder.path().join("new"), &new).unwrap();
-        let mut git = Command::new("git");
-        git.args(["diff", "--no-index", "--no-color", &format!("-U{context}"), "old", "new"]);
-        let said = git.current_dir(&folder).env_clear().env("PATH", "/usr/bin:/bin").output().unwrap();
-        let body = |text: &[u8]| {
-            let text = String::from_utf8_lossy(text).into_owned();
-            text.find("\n@@ ").map(|at| text[at..].to_owned())
-        };
-        prop_assert_eq!(body(&patch), body(&said.stdout));
-        let signs = |sign: &str| {
-            body(&patch).unwrap_or_default().lines().filter(|line| line.starts_with(sign)).count()
-        };
-        prop_assert_eq!((counts.additions, counts.deletions), (signs("+") as u64, signs("-") as u64));
-        Ok(())
-    });
-    outcome.unwrap();
-    assert!(3 * told.get() > asked.get(), "{} of {}", told.get(), asked.get());
 }
