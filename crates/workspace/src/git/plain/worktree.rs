@@ -96,7 +96,9 @@ pub(super) fn walk(
     let walk = Walk { index, leash: leash.clone(), work, changed: Condvar::new() };
     let more = (index.len() / FILES_A_THREAD).min(MOST_THREADS - 1);
     let mut found = std::thread::scope(|scope| {
-        let others: Vec<_> = (0..more).map(|_| scope.spawn(|| walk.along())).collect();
+        // Where there is no thread more, fewer do it.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, || walk.along()).ok();
+        let others: Vec<_> = (0..more).filter_map(start).collect();
         let mut found = walk.along()?;
         for other in others {
             let other = other.join().ok()??;
