@@ -5,6 +5,7 @@ use skep_api::git::{Diff, GitDiff, LONGEST_DIFF};
 use super::{
     Refused,
     changes::read,
+    plain,
     program::{Git, Said},
     repository::Repository,
 };
@@ -14,7 +15,14 @@ use crate::{Error, Place, Run};
 const LONGEST_LIST: usize = 8 << 20;
 
 impl Run for GitDiff {
+    async fn run_without_programs(&self, place: &Place) -> Option<Diff> {
+        plain::diff(self, place).await
+    }
+
     async fn run(self, place: &Place) -> Result<Diff, Error> {
+        if let Some(diff) = plain::diff(&self, place).await {
+            return Ok(diff);
+        }
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let states = states(&self, &repository).await?;
         // Both at once: most of the time goes into looking at the files.

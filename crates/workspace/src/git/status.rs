@@ -8,6 +8,7 @@ use skep_api::{
 use super::{
     Refused,
     changes::{changed, file_path, kind, number},
+    plain,
     repository::{Repository, is_hash},
 };
 use crate::{Error, Place, Run};
@@ -16,7 +17,14 @@ use crate::{Error, Place, Run};
 const LONGEST: usize = 32 << 20;
 
 impl Run for GitStatus {
+    async fn run_without_programs(&self, place: &Place) -> Option<RepositoryStatus> {
+        plain::status(self, place).await
+    }
+
     async fn run(self, place: &Place) -> Result<RepositoryStatus, Error> {
+        if let Some(status) = plain::status(&self, place).await {
+            return Ok(status);
+        }
         let repository = Repository::find(place, Some(&self.path)).await?;
         repository.work_tree()?;
         let git = repository.reading().at_most(LONGEST).args([

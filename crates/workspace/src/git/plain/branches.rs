@@ -48,7 +48,7 @@ fn branch(reader: &mut Reader<'_>, name: &str, id: Id, remote: bool) -> Option<B
 }
 
 /// The whole name of what a branch follows. The outer is `None` where that takes more than what a clone is configured to.
-fn upstream(own: &[Own], branch: &str) -> Option<Option<String>> {
+pub(super) fn upstream(own: &[Own], branch: &str) -> Option<Option<String>> {
     let values = |key: String| -> Option<Vec<&str>> {
         let all = own.iter().filter(|own| own.key == key.as_bytes());
         all.map(|own| std::str::from_utf8(own.value.as_deref()?).ok()).collect()

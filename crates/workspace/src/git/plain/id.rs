@@ -17,6 +17,16 @@ impl Id {
         Self(bytes)
     }
 
+    /// Of no object: what is not there yet.
+    pub(super) const fn none() -> Self {
+        Self([0; 20])
+    }
+
+    /// Whether it is that of a file without content.
+    pub(super) fn is_empty_blob(&self) -> bool {
+        data_encoding::HEXLOWER.encode(&self.0) == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    }
+
     pub(super) fn bytes(&self) -> &[u8; 20] {
         &self.0
     }

@@ -1,7 +1,8 @@
-//! What is read of a repository without a program: its history and its branches.
+//! What is read of a repository without a program: its history, its branches, and what is changed.
 //!
 //! ```text
-//! as plain as git writes it? ── references ──► objects ──► commits ──► the answer
+//! as plain as git writes it? ── references ──► objects ──► commits, trees ──┐
+//!        │                      index ──► work tree, less what is ignored ──┴──► the answer
 //!        └── no: left to git, errors too
 //! ```
 //! This runs in the server's own process. So each file is opened by the kernel below the roots ([`crate::Roots`]), and is a
@@ -9,18 +10,33 @@
 //! have bounds. Whatever is not as git itself writes it, or means more than it says, is git's to read: a reader
 //! returns `None`, and nobody has to know all that git knows.
 
+mod attributes;
+mod blob;
 mod blocks;
 mod branches;
 mod commit;
+mod diff;
+mod folder;
 mod id;
+mod ignored;
+mod index;
 mod inflate;
+mod lines;
 mod log;
 mod objects;
 mod pack;
+mod patch;
+mod pattern;
 mod refs;
+mod staged;
+mod status;
 #[cfg(test)]
 mod tests;
+mod text;
+mod trees;
+mod usual;
 mod walk;
+mod worktree;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,9 +51,11 @@ use super::{repository::Repository, settings::value};
 use crate::{Error, Place, Roots, leash::Leash, roots::Last};
 
 pub(super) use branches::branches;
+pub(super) use diff::diff;
 use id::Id;
 pub(super) use log::log;
 use objects::Objects;
+pub(super) use status::status;
 use walk::Links;
 
 /// How long a reading may take. What takes longer is left to git, which has more time.

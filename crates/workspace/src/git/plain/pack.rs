@@ -44,6 +44,25 @@ impl Pack {
 
     /// Where an object stands in it. The outer is `None` for what is no index.
     pub(super) fn find(&mut self, id: &Id) -> Option<Option<u64>> {
+        let (place, is_there) = self.place(id)?;
+        if is_there { self.offset(place).map(Some) } else { Some(None) }
+    }
+
+    /// How many objects it has.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The objects whose names stand before and behind this one's.
+    pub(super) fn neighbours(&mut self, id: &Id) -> Option<Vec<Id>> {
+        let (place, is_there) = self.place(id)?;
+        let next = if is_there { place + 1 } else { place };
+        let places = [place.checked_sub(1), Some(next).filter(|next| *next < self.count)];
+        places.into_iter().flatten().map(|place| self.index.array(NAMES + 20 * place).map(Id::of)).collect()
+    }
+
+    /// Among the names, where one stands or would stand.
+    fn place(&mut self, id: &Id) -> Option<(u64, bool)> {
         let first = u64::from(id.bytes()[0]);
         let mut low = if first == 0 { 0 } else { number(&mut self.index, 8 + 4 * (first - 1))? };
         let mut high = number(&mut self.index, 8 + 4 * first)?.min(self.count);
@@ -53,10 +72,10 @@ impl Pack {
             match name.cmp(id.bytes()) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Greater => high = middle,
-                std::cmp::Ordering::Equal => return self.offset(middle).map(Some),
+                std::cmp::Ordering::Equal => return Some((middle, true)),
             }
         }
-        Some(None)
+        Some((low, false))
     }
 
     fn offset(&mut self, place: u64) -> Option<u64> {

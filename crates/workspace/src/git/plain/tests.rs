@@ -1,5 +1,9 @@
 //! What is read here, beside what git says.
 
+mod changes;
+mod hostile;
+mod patches;
+
 use std::{
     collections::BTreeMap,
     fs,

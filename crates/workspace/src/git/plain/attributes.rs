@@ -1,0 +1,153 @@
+//! What is said of a file's content (gitattributes(5)), as far as it must be known to take the content as it stands.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{folder::Folder, index::Index, pattern::Pattern};
+
+/// The longest file of attributes that is read, in bytes.
+const LONGEST: u64 = 64 << 10;
+/// The longest line; git passes over longer ones.
+const LONGEST_LINE: usize = 2_000;
+/// The most lines of one file.
+const MOST_LINES: usize = 200;
+/// `.gitattributes`
+const NAME: &[u8] = b".gitattributes";
+
+/// What is said of a content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Said {
+    /// Something of the ends of its lines: in what has no `\r` they stay as they are.
+    pub(super) of_lines: bool,
+    /// Something of how it is compared.
+    pub(super) of_diff: bool,
+}
+
+/// All that is said in a repository, read as it is asked for.
+pub(super) struct Attributes<'a> {
+    top: &'a Folder,
+    index: &'a Index,
+    /// What `info/attributes` says.
+    own: Vec<Line>,
+    /// What each folder's own file says.
+    folders: HashMap<Vec<u8>, Arc<Vec<Line>>>,
+}
+
+/// For which files, and what: `None` for what takes git to know.
+#[derive(Debug)]
+struct Line {
+    pattern: Pattern,
+    said: Option<Said>,
+}
+
+impl<'a> Attributes<'a> {
+    pub(super) fn new(top: &'a Folder, index: &'a Index, own: &[u8]) -> Option<Self> {
+        Some(Self { top, index, own: lines(own)?, folders: HashMap::new() })
+    }
+
+    /// What is said of a file. `None` where it may be that its content is changed on its way.
+    pub(super) fn of(&mut self, path: &[u8]) -> Option<Said> {
+        let mut said = Said::default();
+        let mut add = |lines: &[Line], folder: usize| {
+            for line in lines.iter().filter(|line| line.pattern.means(&path[folder..], false)) {
+                let more = line.said?;
+                said.of_lines |= more.of_lines;
+                said.of_diff |= more.of_diff;
+            }
+            Some(())
+        };
+        add(&self.own, 0)?;
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1);
+        for folder in std::iter::once(0).chain(ends) {
+            let lines = match self.folders.get(&path[..folder]) {
+                Some(known) => Arc::clone(known),
+                None => {
+                    let lines = Arc::new(self.folder(&path[..folder])?);
+                    self.folders.insert(path[..folder].to_vec(), Arc::clone(&lines));
+                    lines
+                }
+            };
+            add(&lines, folder)?;
+        }
+        Some(said)
+    }
+
+    fn folder(&self, folder: &[u8]) -> Option<Vec<Line>> {
+        let path = [folder, NAME].concat();
+        match self.top.small(&path, LONGEST)? {
+            Some(text) => lines(&text),
+            // Git takes the one of the index then.
+            None => self.index.find(&path).is_none().then(Vec::new),
+        }
+    }
+}
+
+fn lines(text: &[u8]) -> Option<Vec<Line>> {
+    let blank = |byte: &u8| b" \t\r".contains(byte);
+    if text.contains(&0) || text.starts_with(b"\xef\xbb\xbf") {
+        return None;
+    }
+    let mut lines = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let mut words = line.split(blank).filter(|word| !word.is_empty());
+        let Some(pattern) = words.next().filter(|word| !word.starts_with(b"#")) else { continue };
+        // Quoted, the name of a group of attributes, or none that git takes.
+        if pattern.starts_with(b"\"")
+            || pattern.starts_with(b"[attr]")
+            || pattern.starts_with(b"!")
+            || line.len() > LONGEST_LINE
+        {
+            return None;
+        }
+        let said = words.map(meaning).collect::<Option<Vec<_>>>().map(|all| Said {
+            of_lines: all.iter().any(|said| said.of_lines),
+            of_diff: all.iter().any(|said| said.of_diff),
+        });
+        lines.push(Line { pattern: Pattern::parse(pattern)?, said });
+        if lines.len() > MOST_LINES {
+            return None;
+        }
+    }
+    Some(lines)
+}
+
+/// What one attribute says; `None` for those that change a content, and for unknown ones.
+fn meaning(word: &[u8]) -> Option<Said> {
+    let name = word.split(|byte| *byte == b'=').next()?;
+    let name = name.strip_prefix(b"-").or_else(|| name.strip_prefix(b"!")).unwrap_or(name);
+    let said = Said::default();
+    match name {
+        b"text" | b"eol" | b"crlf" => Some(Said { of_lines: true, ..said }),
+        b"diff" => Some(Said { of_diff: true, ..said }),
+        b"binary" => Some(Said { of_lines: true, of_diff: true }),
+        b"merge" | b"whitespace" | b"export-ignore" | b"export-subst" | b"delta" => Some(said),
+        name if name.starts_with(b"linguist-") => Some(said),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_a_content_is_left_to_git_where_it_is_said_of_it() {
+        let said = |text: &str, path: &str| {
+            let lines = lines(text.as_bytes())?;
+            let all = lines.iter().filter(|line| line.pattern.means(path.as_bytes(), false));
+            all.map(|line| line.said).collect::<Option<Vec<_>>>()
+        };
+        let (nothing, text) = (Said::default(), Said { of_lines: true, of_diff: false });
+        assert_eq!(
+            said("# x\n\n* text=auto\n*.a linguist-language=C -merge\r\n", "x.a").unwrap(),
+            [text, nothing]
+        );
+        assert_eq!(said("*.bin filter=lfs -text\n*.c eol=lf\n", "x.c").unwrap(), [text]);
+        assert!(said("*.bin filter=lfs\n", "x.bin").is_none());
+        assert!(said("*.c ident\n", "d/x.c").is_none());
+        assert!(said("/d/*.c working-tree-encoding=UTF-16\n", "d/x.c").is_none());
+        for odd in ["[attr]x filter=y", "\"a b\" text", "!a text", "[a text"] {
+            assert!(lines(odd.as_bytes()).is_none(), "{odd}");
+        }
+        assert!(said("*.c diff=cpp", "x.c").unwrap()[0].of_diff);
+    }
+}

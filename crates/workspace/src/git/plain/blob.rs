@@ -1,0 +1,60 @@
+//! What an object of a content would be called.
+
+use std::io::Read;
+
+use sha1::{Digest, Sha1};
+
+use super::Id;
+
+/// The largest file that is read to know whether it changed, in bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// A content that was read to its end.
+pub(super) struct Hashed {
+    pub(super) id: Id,
+    /// Whether ends of lines may mean something else in it than what stands there.
+    pub(super) has_returns: bool,
+}
+
+/// Reads a file of this size. `None` too for one that grew or shrank meanwhile.
+pub(super) fn hash(mut file: impl Read, size: u64) -> Option<Hashed> {
+    if size > LARGEST {
+        return None;
+    }
+    let mut hash = Sha1::new_with_prefix(format!("blob {size}\0"));
+    let (mut read, mut has_returns) = (0, false);
+    let mut buffer = vec![0; usize::try_from(size.min(64 << 10)).ok()? + 1];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => {
+                let id = Id::of(hash.finalize().into());
+                return (read == size).then_some(Hashed { id, has_returns });
+            }
+            Ok(count) => {
+                read += count as u64;
+                has_returns |= buffer[..count].contains(&b'\r');
+                hash.update(&buffer[..count]);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+        if read > size {
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_have_the_names_that_git_gives_them() {
+        let id = |content: &[u8]| hash(content, content.len() as u64).unwrap().id.to_string();
+        assert_eq!(id(b""), "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
+        assert_eq!(id(b"hello\n"), "ce013625030ba8dba906f756967f9e9ca394464a");
+        assert!(hash(&b"hello"[..], 4).is_none() && hash(&b"hello"[..], 6).is_none());
+        assert!(hash(&b"a\r\n"[..], 3).unwrap().has_returns);
+        assert!(Id::of(hash(&b""[..], 0).unwrap().id.bytes().to_owned()).is_empty_blob());
+    }
+}

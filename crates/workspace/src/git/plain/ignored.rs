@@ -1,0 +1,132 @@
+//! Which files are ignored (gitignore(5)).
+
+use std::sync::Arc;
+
+use super::pattern::Pattern;
+
+/// The most patterns of one file.
+const MOST: usize = 2_000;
+/// The most patterns that are compiled, of a folder and those above it.
+const MOST_COMPILED: usize = 400;
+
+/// The patterns that hold in a folder: its own before those of the folders above.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// Each, and whether it says that a file is not ignored.
+    patterns: Vec<(Pattern, bool)>,
+    /// How long the path of their folder is, its last slash included.
+    folder: usize,
+    /// How many patterns are compiled, those of the folders above included.
+    compiled: usize,
+    above: Option<Arc<Rules>>,
+}
+
+impl Rules {
+    /// What a file of patterns says of the folder that it stands in. `None` where that takes git to know.
+    pub(super) fn parse(text: &[u8], folder: usize, above: Option<Arc<Self>>) -> Option<Self> {
+        if text.contains(&0) {
+            return None;
+        }
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let mut patterns = Vec::new();
+        let mut compiled = above.as_ref().map_or(0, |above| above.compiled);
+        for line in text.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            // Blanks at the end count only behind a backslash.
+            if line.ends_with(b"\\") || line.windows(2).any(|pair| pair == b"\\ ") {
+                return None;
+            }
+            let end = line.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
+            let line = &line[..end];
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let (line, kept) = line.strip_prefix(b"!").map_or((line, false), |line| (line, true));
+            let pattern = Pattern::parse(line)?;
+            compiled += usize::from(pattern.is_compiled());
+            patterns.push((pattern, kept));
+            if patterns.len() > MOST || compiled > MOST_COMPILED {
+                return None;
+            }
+        }
+        Some(Self { patterns, folder, compiled, above })
+    }
+
+    /// Whether what stands at a path is ignored, where the folders on its way are not.
+    pub(super) fn ignore(&self, path: &[u8], is_folder: bool) -> bool {
+        let mut here = Some(self);
+        while let Some(rules) = here {
+            let below = path.get(rules.folder..).unwrap_or_default();
+            // The last one that fits says it.
+            let fits = |(pattern, _): &&(Pattern, bool)| pattern.means(below, is_folder);
+            if let Some((_, kept)) = rules.patterns.iter().rev().find(fits) {
+                return !kept;
+            }
+            here = rules.above.as_deref();
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_last_that_fits_and_the_nearest_folder_win() {
+        let rules =
+            |text: &str, folder, above| Arc::new(Rules::parse(text.as_bytes(), folder, above).unwrap());
+        let top = rules("*.o\n!keep.o\n# x\n\n/build/  \n", 0, None);
+        let below = rules("!a.o\n/b\n", 2, Some(Arc::clone(&top)));
+        assert!(top.ignore(b"a.o", false) && !top.ignore(b"keep.o", false));
+        assert!(top.ignore(b"build", true) && !top.ignore(b"build", false) && !top.ignore(b"x/build", true));
+        assert!(
+            !below.ignore(b"d/a.o", false) && below.ignore(b"d/b.o", false) && below.ignore(b"d/b", true)
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+        /// What is understood here means what git says.
+        #[test]
+        fn patterns_mean_what_git_says(
+            lines in prop::collection::vec("(!|/)?([ab.*?]|\\*\\*|\\*\\*/|/\\*\\*|/|\\[a-b\\]|\\[!a\\]|\\[\\^b\\]|\\\\[*a!]|!|#){1,5} {0,2}", 1..5),
+        ) {
+            let text = lines.join("\n");
+            let rules = Rules::parse(text.as_bytes(), 0, None);
+            prop_assume!(rules.is_some());
+            let rules = rules.unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let git = |words: &[&str]| {
+                let mut git = Command::new("git");
+                git.args(words).current_dir(&folder).env_clear().env("PATH", "/usr/bin:/bin");
+                git.env("HOME", "/nonexistent").env("GIT_CONFIG_NOSYSTEM", "1").output().unwrap()
+            };
+            git(&["init", "-q"]);
+            fs::write(folder.path().join(".gitignore"), &text).unwrap();
+            // Only names in the top: whether a folder above is ignored is not asked here.
+            let names = ["a", "b", "ab", "ba", "a.b", ".a", "aa", "*", "!", "#", "abab"];
+            for name in names {
+                fs::write(folder.path().join(name), "").unwrap();
+                fs::create_dir(folder.path().join(format!("{name}d"))).unwrap();
+                fs::write(folder.path().join(format!("{name}d/a")), "").unwrap();
+            }
+            for name in names {
+                let file = git(&["check-ignore", "-q", "--no-index", "--", name]).status.success();
+                prop_assert_eq!(rules.ignore(name.as_bytes(), false), file, "{:?} {}", text, name);
+                let inner = format!("{name}d");
+                let whole = git(&["check-ignore", "-q", "--no-index", "--", &inner]).status.success();
+                prop_assert_eq!(rules.ignore(inner.as_bytes(), true), whole, "{:?} {}/", text, inner);
+                let below = format!("{inner}/a");
+                let either = whole || rules.ignore(below.as_bytes(), false);
+                let said = git(&["check-ignore", "-q", "--no-index", "--", &below]).status.success();
+                prop_assert_eq!(either, said, "{:?} {}", text, below);
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A pattern for paths, as gitignore(5) and gitattributes(5) have them.
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// What a compiled pattern may take, in bytes. One that takes more is git's.
+const LARGEST: usize = 64 << 10;
+
+/// Which paths are meant.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    form: Form,
+    /// Only folders.
+    folders: bool,
+    /// The name alone counts, wherever it stands.
+    name_alone: bool,
+}
+
+#[derive(Debug)]
+enum Form {
+    Exactly(Vec<u8>),
+    EndsWith(Vec<u8>),
+    Regex(Regex),
+}
+
+impl Pattern {
+    /// `None` for one whose meaning takes git to know.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let (text, folders) = text.strip_suffix(b"/").map_or((text, false), |text| (text, true));
+        let name_alone = !text.contains(&b'/');
+        let text = text.strip_prefix(b"/").unwrap_or(text);
+        let special = |byte: &u8| b"*?[\\".contains(byte);
+        let form = match text.strip_prefix(b"*") {
+            _ if !text.iter().any(special) => Form::Exactly(text.into()),
+            Some(end) if name_alone && !end.iter().any(special) => Form::EndsWith(end.into()),
+            _ => Form::Regex(compiled(text)?),
+        };
+        Some(Self { form, folders, name_alone })
+    }
+
+    /// Whether it is compiled, which takes memory.
+    pub(super) fn is_compiled(&self) -> bool {
+        matches!(self.form, Form::Regex(_))
+    }
+
+    /// Whether it means what stands at this path, below the folder that the pattern was found in.
+    pub(super) fn means(&self, path: &[u8], is_folder: bool) -> bool {
+        if self.folders && !is_folder {
+            return false;
+        }
+        let name = path.iter().rposition(|byte| *byte == b'/').map_or(path, |slash| &path[slash + 1..]);
+        let text = if self.name_alone { name } else { path };
+        match &self.form {
+            Form::Exactly(pattern) => text == pattern,
+            Form::EndsWith(end) => text.ends_with(end),
+            Form::Regex(regex) => regex.is_match(text),
+        }
+    }
+}
+
+/// Stars stay within a name; two of them, alone between slashes, stand for any number of folders.
+fn compiled(text: &[u8]) -> Option<Regex> {
+    let mut regex = String::from("^");
+    let mut rest = text;
+    let mut begins = true;
+    while let Some((byte, behind)) = rest.split_first() {
+        let whole = rest;
+        rest = behind;
+        match byte {
+            b'*' if whole.starts_with(b"**") => {
+                if !begins {
+                    return None;
+                }
+                match &whole[2..] {
+                    [] => {
+                        regex.push_str(".+");
+                        rest = &[];
+                    }
+                    [b'/', behind @ ..] => {
+                        regex.push_str("(?:.*/)?");
+                        rest = behind;
+                        continue;
+                    }
+                    _ => return None,
+                }
+            }
+            b'*' => regex.push_str("[^/]*"),
+            b'?' => regex.push_str("[^/]"),
+            b'[' => rest = class(behind, &mut regex)?,
+            b'\\' => {
+                let (byte, behind) = behind.split_first().filter(|(byte, _)| byte.is_ascii_punctuation())?;
+                literal(*byte, &mut regex);
+                rest = behind;
+            }
+            byte => literal(*byte, &mut regex),
+        }
+        begins = *byte == b'/';
+    }
+    regex.push('$');
+    let mut builder = RegexBuilder::new(&regex);
+    builder.unicode(false).dot_matches_new_line(true).size_limit(LARGEST).dfa_size_limit(LARGEST);
+    builder.build().ok()
+}
+
+/// A class of plain characters and ranges of letters or digits, and what is behind it.
+fn class<'a>(text: &'a [u8], regex: &mut String) -> Option<&'a [u8]> {
+    let end = text.iter().position(|byte| *byte == b']')?;
+    let (inside, rest) = (&text[..end], &text[end + 1..]);
+    let (inside, not) = match inside {
+        [b'!' | b'^', inside @ ..] => (inside, true),
+        inside => (inside, false),
+    };
+    regex.push_str(if not { "[^/" } else { "[" });
+    let mut ahead = inside;
+    while let Some((byte, behind)) = ahead.split_first() {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._ ~+,=@#%".contains(byte);
+        match behind {
+            [b'-', last, behind @ ..] => {
+                let both = |kind: fn(&u8) -> bool| kind(byte) && kind(last);
+                let alike =
+                    both(u8::is_ascii_digit) || both(u8::is_ascii_lowercase) || both(u8::is_ascii_uppercase);
+                if !alike || byte > last {
+                    return None;
+                }
+                regex.extend([char::from(*byte), '-', char::from(*last)]);
+                ahead = behind;
+            }
+            _ if plain(byte) => {
+                literal(*byte, regex);
+                ahead = behind;
+            }
+            _ => return None,
+        }
+    }
+    regex.push(']');
+    (!inside.is_empty()).then_some(rest)
+}
+
+/// The byte itself.
+fn literal(byte: u8, regex: &mut String) {
+    use std::fmt::Write;
+
+    if byte.is_ascii_alphanumeric() {
+        regex.push(char::from(byte));
+    } else {
+        let _ = write!(regex, "\\x{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_classes_and_folders_mean_what_git_says() {
+        for (pattern, path, is_folder, means) in [
+            ("a", "x/a", false, true),
+            ("/a", "x/a", false, false),
+            ("a/", "a", false, false),
+            ("a/", "x/a", true, true),
+            ("*.o", "x/.o", false, true),
+            ("x/*.o", "x/a.o", false, true),
+            ("x/*.o", "x/y/a.o", false, false),
+            ("**/a", "a", false, true),
+            ("x/**/a", "x/a", false, true),
+            ("x/**/a", "x/y/z/a", false, true),
+            ("x/**", "x", true, false),
+            ("x/**", "x/y/z", false, true),
+            ("[a-c]?", "bé", false, false),
+            ("[!a]b", "xb", false, true),
+            ("x[!a]b", "x/b", false, false),
+            ("\\*", "*", false, true),
+            ("a*b", "a\nb", false, true),
+        ] {
+            let parsed = Pattern::parse(pattern.as_bytes()).unwrap();
+            assert_eq!(parsed.means(path.as_bytes(), is_folder), means, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn what_takes_git_to_know_is_left_to_it() {
+        for odd in ["a**/b", "***", "**a", "[[:alpha:]]", "[a\\]]", "[]a]", "[a", "a\\", "[z-a]", "[a-]"] {
+            assert!(Pattern::parse(odd.as_bytes()).is_none(), "{odd}");
+        }
+        let many = "*a".repeat(10_000);
+        assert!(Pattern::parse(many.as_bytes()).is_none_or(|pattern| !pattern.means(b"b", false)));
+    }
+}

@@ -1,0 +1,263 @@
+//! What is changed in a work tree.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use skep_api::{
+    git::{ChangeKind, ChangedPath, GitStatus, RepositoryStatus},
+    path::told,
+};
+
+use super::{
+    Id, Reader,
+    attributes::Attributes,
+    blob::hash,
+    branches::upstream,
+    folder::{Content, Folder},
+    ignored::Rules,
+    index::{Entry, Index},
+    read,
+    refs::Head,
+    staged::Pair,
+    text::small,
+    worktree::{Found, Now, walk},
+};
+use crate::{
+    Place,
+    git::changes::{changed, file_path},
+    roots::Last,
+};
+
+/// How much is read to know whether files changed, in bytes. More takes long, and is left to git.
+const MOST_READ: u64 = 1 << 30;
+/// What the mode of a regular file begins with.
+const FILE: u32 = 0o10;
+
+/// What a branch follows, and how far it is from there.
+#[derive(Default)]
+struct Follows {
+    upstream: Option<String>,
+    ahead: Option<u64>,
+    behind: Option<u64>,
+}
+
+/// What is changed.
+pub(in crate::git) async fn status(request: &GitStatus, place: &Place) -> Option<RepositoryStatus> {
+    let path = request.path.clone();
+    let mut status = read(place, Some(&path), state).await?;
+    (status.path, status.path_encoding) = told(path.as_path().as_os_str());
+    Some(status)
+}
+
+fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
+    reader.compares_as_usual()?;
+    let top = reader.top()?;
+    let index = reader.index()?;
+    let (branch, head) = match reader.head()? {
+        Head::Branch(name, head) => (Some(name), head),
+        Head::Detached(head) => (None, Some(head)),
+    };
+    let Follows { upstream, ahead, behind } = reader.follows(branch.as_deref(), head)?;
+    let tree = match &head {
+        Some(head) => Some(reader.tree(head)?),
+        None => None,
+    };
+    let staged = staged(reader.staged(tree, &index)?)?;
+    let rules = reader.rules()?;
+    let found = walk(&top, &index, Some(rules), &reader.leash)?;
+    let modified = modified(reader, &top, &index, &found)?;
+    let untracked: Vec<_> = found.unknown.iter().map(|path| file_path(path)).collect();
+    let conflicted: Vec<_> = index.conflicted().map(file_path).collect();
+    let clean = [staged.len(), modified.len(), untracked.len(), conflicted.len()] == [0; 4];
+    Some(RepositoryStatus {
+        path: String::new(),
+        path_encoding: None,
+        detached: branch.is_none(),
+        branch,
+        head: head.map(|head| head.to_string()),
+        upstream,
+        ahead,
+        behind,
+        staged,
+        modified,
+        untracked,
+        conflicted,
+        clean,
+    })
+}
+
+/// What differs from the last commit, with what was moved told as such. `None` where git would have to guess.
+fn staged(pairs: Vec<Pair>) -> Option<Vec<ChangedPath>> {
+    let moved = moved(&pairs)?;
+    let left: HashSet<_> = moved.values().copied().collect();
+    let told = |pair: &Pair| {
+        let path = pair.path.as_slice();
+        match moved.get(path) {
+            Some(from) if pair.old.is_none() => Some(changed(path, ChangeKind::Renamed, Some(from))),
+            _ if pair.new.is_none() && left.contains(path) => None,
+            _ => Some(changed(path, kind(pair.old.map(|old| old.mode), pair.new.map(|new| new.mode)), None)),
+        }
+    };
+    Some(pairs.iter().filter_map(told).collect())
+}
+
+/// What became of a file of this mode that has that one now.
+pub(super) fn kind(old: Option<u32>, new: Option<u32>) -> ChangeKind {
+    // What is no mode says whether it is a file or a link.
+    match (old, new) {
+        (None, _) => ChangeKind::Added,
+        (_, None) => ChangeKind::Deleted,
+        (Some(old), Some(new)) if old >> 12 == new >> 12 => ChangeKind::Modified,
+        _ => ChangeKind::Typechange,
+    }
+}
+
+/// Where files were before that were moved, by where they are: those whose content was at one path and is at one. With
+/// others left on both sides git would look for likeness.
+fn moved(pairs: &[Pair]) -> Option<HashMap<&[u8], &[u8]>> {
+    let gone: Vec<_> = pairs
+        .iter()
+        .filter_map(|pair| pair.old.filter(|_| pair.new.is_none()).map(|old| (old, &*pair.path)))
+        .collect();
+    let new: Vec<_> = pairs
+        .iter()
+        .filter_map(|pair| pair.new.filter(|_| pair.old.is_none()).map(|new| (new, &*pair.path)))
+        .collect();
+    if gone.is_empty() || new.is_empty() {
+        return Some(HashMap::new());
+    }
+    let before: HashMap<Id, _> = gone.iter().map(|(side, path)| (side.id, (side.mode, *path))).collect();
+    let after: HashSet<Id> = new.iter().map(|(side, _)| side.id).collect();
+    if before.len() < gone.len() || after.len() < new.len() {
+        return None;
+    }
+    let mut moved = HashMap::new();
+    for (side, path) in &new {
+        if let Some((mode, from)) = before.get(&side.id) {
+            let files = side.mode >> 12 == FILE && mode >> 12 == FILE;
+            moved.insert(*path, *from).is_none().then_some(()).filter(|()| files)?;
+        }
+    }
+    (moved.len() == gone.len() || moved.len() == new.len()).then_some(moved)
+}
+
+/// What is changed and not staged.
+fn modified(reader: &Reader<'_>, top: &Folder, index: &Index, found: &Found) -> Option<Vec<ChangedPath>> {
+    let mut attributes = reader.attributes(top, index)?;
+    let (mut modified, mut read) = (Vec::new(), 0);
+    for (place, now) in &found.known {
+        let entry = index.entry(*place);
+        let change = match now {
+            Now::Gone => ChangeKind::Deleted,
+            Now::Changed(mode) => kind(Some(entry.mode()), Some(*mode)),
+            Now::Unsure => {
+                reader.go_on()?;
+                let (id, size) = content_id(top, &entry, &mut attributes)?;
+                read += size;
+                if read > MOST_READ {
+                    return None;
+                }
+                if id == entry.id() {
+                    continue;
+                }
+                ChangeKind::Modified
+            }
+        };
+        modified.push(changed(entry.path, change, None));
+    }
+    Some(modified)
+}
+
+/// What the content of a file is called now, and its size. Its mode is that of the entry.
+fn content_id(top: &Folder, entry: &Entry<'_>, attributes: &mut Attributes<'_>) -> Option<(Id, u64)> {
+    if entry.mode() == 0o120_000 {
+        let link = top.link(entry.path)?;
+        let size = link.len() as u64;
+        return Some((hash(link.as_slice(), size)?.id, size));
+    }
+    let said = attributes.of(entry.path)?;
+    let Content::File(file) = top.file(entry.path)? else { return None };
+    let size = file.metadata().ok()?.len();
+    let hashed = hash(file, size)?;
+    (!(hashed.has_returns && said.of_lines)).then_some((hashed.id, size))
+}
+
+impl Reader<'_> {
+    /// The folder of the files.
+    pub(super) fn top(&self) -> Option<Arc<Folder>> {
+        let path = self.repository.top.as_ref()?;
+        // One that is named otherwise would be a folder of files like any other.
+        let git_dir = &self.repository.git_dir;
+        if git_dir.starts_with(path) && *git_dir != path.join(".git") {
+            return None;
+        }
+        let found = self.roots.find(path, Last::Keep).ok().filter(|found| found.is_directory())?;
+        Some(Arc::new(Folder::of(found.read().ok()?)))
+    }
+
+    /// What is ignored in all of the work tree.
+    fn rules(&self) -> Option<Arc<Rules>> {
+        let text = small(self.roots, &self.repository.common_dir.join("info/exclude"))?;
+        Some(Arc::new(Rules::parse(&text, 0, None)?))
+    }
+
+    pub(super) fn attributes<'t>(&self, top: &'t Folder, index: &'t Index) -> Option<Attributes<'t>> {
+        Attributes::new(top, index, &small(self.roots, &self.repository.common_dir.join("info/attributes"))?)
+    }
+
+    /// What a branch follows, and how far it is from there.
+    fn follows(&mut self, branch: Option<&str>, head: Option<Id>) -> Option<Follows> {
+        let Some(branch) = branch else {
+            // Git tells of the branch that was left then.
+            let none = !self.repository.own.iter().any(|own| own.key.starts_with(b"branch."));
+            return none.then_some(Follows::default());
+        };
+        let Some(whole) = upstream(&self.repository.own, branch)? else {
+            return Some(Follows::default());
+        };
+        let counts = match (head, self.reference(&whole)?) {
+            (Some(ours), Some(theirs)) => Some(self.ahead_behind(ours, theirs)?),
+            _ => None,
+        };
+        let (ahead, behind) = counts.unzip();
+        Some(Follows { upstream: Some(self.short(&whole)?.to_owned()), ahead, behind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::staged::Side, *};
+
+    fn pair(path: &str, old: Option<u8>, new: Option<u8>) -> Pair {
+        let side = |byte: u8| Side { mode: 0o100_644, id: Id::of([byte; 20]) };
+        Pair { path: path.into(), old: old.map(side), new: new.map(side) }
+    }
+
+    #[test]
+    fn only_what_can_be_nothing_else_was_moved() {
+        let told = |pairs: &[Pair]| {
+            staged(pairs.to_vec())
+                .map(|all| all.into_iter().map(|one| (one.path, one.change, one.from)).collect::<Vec<_>>())
+        };
+        let renamed = |from: &str, to: &str| (to.to_owned(), ChangeKind::Renamed, Some(from.to_owned()));
+        assert_eq!(told(&[pair("a", Some(1), None), pair("b", None, Some(1))]).unwrap(), [renamed("a", "b")]);
+        let more = [pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", None, Some(2))];
+        assert_eq!(told(&more).unwrap()[1].1, ChangeKind::Added);
+        assert_eq!(told(&[pair("a", Some(1), None), pair("b", Some(2), Some(1))]).unwrap().len(), 2);
+        for unsure in [
+            &[pair("a", Some(1), None), pair("b", None, Some(2))][..],
+            &[pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", None, Some(1))],
+            &[pair("a", Some(1), None), pair("b", Some(1), None), pair("c", None, Some(1))],
+            &[
+                pair("a", Some(1), None),
+                pair("b", None, Some(1)),
+                pair("c", Some(2), None),
+                pair("d", None, Some(3)),
+            ],
+        ] {
+            assert!(told(unsure).is_none(), "{unsure:?}");
+        }
+    }
+}

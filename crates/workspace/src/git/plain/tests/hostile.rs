@@ -1,0 +1,143 @@
+//! Repositories that would harm whoever reads what is changed in them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{RenameFlags, renameat_with};
+use skep_api::git::{ChangeKind, GitDiff};
+
+use super::{changes::NAMES, *};
+
+/// Whatever stands in the index, it is read or not, and nothing else happens.
+#[test]
+fn an_index_that_is_broken_or_cut_short_is_survived() {
+    let ground = Ground::new();
+    for name in NAMES {
+        ground.write(name, "text\n");
+        if ground.tried(0, &["add", "-A"]).status.success() {
+            let _ = ground.tried(0, &["commit", "-q", "-m", "Change"]);
+        }
+        if matches!(name, "b.txt") {
+            ground.write("b/.gitignore", "x\n");
+        }
+    }
+    ground.same_status("");
+    let path = ground.at(".git/index");
+    let index = fs::read(&path).unwrap();
+    let mut refused = 0;
+    for at in (0..index.len()).step_by(3) {
+        for broken in [index[..at].to_vec(), [&index[..at], &[index[at] ^ 0x51], &index[at + 1..]].concat()] {
+            fs::write(&path, broken).unwrap();
+            refused += usize::from(ground.read(&ground.status("")).is_none());
+            ground.read(&ground.diff(""));
+        }
+    }
+    assert!(refused > index.len() / 3, "{refused}");
+    fs::write(&path, &index).unwrap();
+    ground.same_status("");
+    fs::remove_file(&path).unwrap();
+    mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+    assert_eq!(ground.read(&ground.status("")), None);
+    fs::remove_file(&path).unwrap();
+    let outside = ground.folder.path().join("outside");
+    fs::write(&outside, &index).unwrap();
+    symlink(&outside, &path).unwrap();
+    assert_eq!(ground.read(&ground.status("")), None);
+}
+
+#[test]
+fn a_large_work_tree_is_walked_by_several_threads() {
+    let ground = Ground::new();
+    for number in 0..9_000 {
+        ground.write(&format!("d{}/e{}/f{number}", number % 90, number % 7), "text\n");
+    }
+    ground.git(&["add", "."]);
+    ground.commit("First");
+    assert!(ground.same_status("").clean);
+    for number in (0..9_000).step_by(100) {
+        ground.write(&format!("d{}/e{}/f{number}", number % 90, number % 7), format!("text {number}\n"));
+        ground.write(&format!("d{}/new{number}", number % 90), "");
+    }
+    fs::remove_dir_all(ground.at("d1/e1")).unwrap();
+    let status = ground.same_status("");
+    assert_eq!((status.modified.len() > 100, status.untracked.len()), (true, 90));
+    let diff = GitDiff { file: Some("d0".to_owned()), ..ground.diff("") };
+    assert!(!ground.same_diff(&diff).files.is_empty());
+    // What fails in one thread ends the others.
+    fs::create_dir_all(ground.at("d5/nested/.git")).unwrap();
+    assert_eq!(ground.read(&ground.status("")), None);
+}
+
+/// A folder and a link change places while a work tree is walked.
+#[test]
+fn what_is_exchanged_for_a_link_leads_nowhere() {
+    let ground = Ground::new();
+    let outside = ground.folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("canary"), "").unwrap();
+    ground.write("d/inside", "");
+    symlink(&outside, ground.at("l")).unwrap();
+    let done = AtomicBool::new(false);
+    let mut seen = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (folder, link) = (ground.at("d"), ground.at("l"));
+            while !done.load(Ordering::Relaxed) {
+                renameat_with(CWD, &folder, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        for _ in 0..500 {
+            let Some(status) = ground.read(&ground.status("")) else { continue };
+            assert!(!status.untracked.iter().any(|file| file.path.contains("canary")), "{status:?}");
+            seen += usize::from(status.untracked.iter().any(|file| file.path.contains("inside")));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(seen > 20, "{seen}");
+}
+
+/// Names in an index that lead elsewhere, and folders that were exchanged for links.
+#[test]
+fn nothing_outside_is_looked_at() {
+    let ground = Ground::new();
+    ground.write("d/file", "text\n");
+    ground.git(&["add", "."]);
+    ground.commit("First");
+    let outside = ground.folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::rename(ground.at("d/file"), outside.join("file")).unwrap();
+    fs::remove_dir(ground.at("d")).unwrap();
+    symlink(&outside, ground.at("d")).unwrap();
+    let status = ground.same_status("");
+    assert_eq!((status.modified[0].change, status.untracked.len()), (ChangeKind::Deleted, 1));
+    let path = ground.at(".git/index");
+    let index = fs::read(&path).unwrap();
+    let at = index.windows(6).position(|window| window == b"d/file").unwrap();
+    for name in [b"../fil", b".git/f", b"d/../f", b"/dfile", b"./file"] {
+        fs::write(&path, [&index[..at], name, &index[at + 6..]].concat()).unwrap();
+        assert_eq!(ground.read(&ground.status("")), None, "{name:?}");
+    }
+}
+
+#[test]
+fn trees_without_end_and_deep_folders_are_left_to_git() {
+    let ground = Ground::new();
+    ground.write("d/d/d", "text\n");
+    ground.git(&["add", "."]);
+    ground.commit("First");
+    ground.same_status("");
+    // A tree that holds itself twice, under the name of the true one.
+    let tree = ground.git(&["rev-parse", "HEAD^{tree}"]);
+    let id = data_encoding::HEXLOWER.decode(tree.as_bytes()).unwrap();
+    let names = [b"40000 a\0".as_slice(), &id, b"40000 d\0", &id].concat();
+    let content = [format!("tree {}\0", names.len()).as_bytes(), &names].concat();
+    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, &content).unwrap();
+    let file = ground.at(".git/objects").join(&tree[..2]).join(&tree[2..]);
+    fs::remove_file(&file).unwrap();
+    fs::write(file, packed.finish().unwrap()).unwrap();
+    ground.git(&["update-index", "--force-remove", "d/d/d"]);
+    assert_eq!(ground.read(&ground.status("")), None);
+    let ground = Ground::new();
+    fs::create_dir_all(ground.at(&"d/".repeat(300))).unwrap();
+    assert_eq!(ground.read(&ground.status("")), None);
+}

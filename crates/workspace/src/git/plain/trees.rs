@@ -1,0 +1,51 @@
+//! The trees that an index remembers (gitformat-index(5), of the extension `TREE`).
+
+use super::{Id, index::DEEPEST};
+
+/// The trees that folders were when they were last written, or read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trees {
+    name: Vec<u8>,
+    /// How many entries it covers, and the tree; `None` once anything below it changed.
+    whole: Option<(usize, Id)>,
+    below: Vec<Trees>,
+}
+
+impl Trees {
+    /// The tree of a folder and how many entries it covers, where nothing changed below it.
+    pub(super) fn whole(&self) -> Option<(usize, Id)> {
+        self.whole
+    }
+
+    pub(super) fn below(&self, name: &[u8]) -> Option<&Self> {
+        let place = self.below.binary_search_by(|tree| tree.name.as_slice().cmp(name)).ok()?;
+        self.below.get(place)
+    }
+
+    /// What the extension `TREE` says, folder by folder.
+    pub(super) fn parse(rest: &mut &[u8], depth: usize) -> Option<Self> {
+        let name = until(rest, 0)?.to_vec();
+        let covered = std::str::from_utf8(until(rest, b' ')?).ok()?.parse::<i64>().ok()?;
+        let count = std::str::from_utf8(until(rest, b'\n')?).ok()?.parse::<usize>().ok()?;
+        let whole = match usize::try_from(covered) {
+            Err(_) => None,
+            Ok(covered) => {
+                let (id, behind) = rest.split_first_chunk::<20>()?;
+                *rest = behind;
+                Some((covered, Id::of(*id)))
+            }
+        };
+        // Each takes up some of what is there.
+        let depth = depth.checked_add(1).filter(|depth| *depth <= DEEPEST + 1)?;
+        let mut below = (0..count).map(|_| Self::parse(rest, depth)).collect::<Option<Vec<_>>>()?;
+        below.sort_by(|one, other| one.name.cmp(&other.name));
+        Some(Self { name, whole, below })
+    }
+}
+
+fn until<'a>(rest: &mut &'a [u8], end: u8) -> Option<&'a [u8]> {
+    let place = rest.iter().position(|byte| *byte == end)?;
+    let (part, behind) = rest.split_at(place);
+    *rest = &behind[1..];
+    Some(part)
+}
