@@ -1,5 +1,6 @@
 //! A disk that is full under the store: said, survived, and over when there is room again.
 
+mod files;
 mod tickets;
 
 use std::{
@@ -19,19 +20,26 @@ use crate::harness::{Answer, Skep};
 
 /// Room for the store, and little else.
 const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
+/// The same for files, whose user is not root.
+const SIZE_FOR_ALL: &std::ffi::CStr = c"size=4m,mode=777";
 
 /// A server whose store lies on a small disk of its own, which goes with it.
 async fn on_a_small_disk() -> (Skep, PathBuf) {
+    with_a_small_disk("server", SIZE).await
+}
+
+/// A server of whose data this folder lies on a small disk of its own.
+async fn with_a_small_disk(below: &str, options: &'static std::ffi::CStr) -> (Skep, PathBuf) {
     let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
-    let folder = data_dir.path().join("server");
-    fs::create_dir(&folder).unwrap();
+    let folder = data_dir.path().join(below);
+    fs::create_dir_all(&folder).unwrap();
     let place = folder.clone();
     let skep = Skep::start_as(data_dir, move |command| {
         let prepare = move || {
             // SAFETY: this process has one thread and becomes another program at once; only its mounts are its own.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-            Ok(mount("skep-test", &place, "tmpfs", MountFlags::empty(), SIZE)?)
+            Ok(mount("skep-test", &place, "tmpfs", MountFlags::empty(), options)?)
         };
         // SAFETY: between fork and exec nothing is done but system calls; paths short enough take no memory.
         unsafe { command.pre_exec(prepare) };

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use skep_api::{
     ErrorCode, TicketId,
-    tickets::{Attempt, Blocker, Object, Outcome, Priority, Ticket, TicketStatus},
+    tickets::{Attempt, AttemptOutcome, Blocker, Object, Priority, Ticket, TicketStatus},
 };
 use skep_tickets::NewTicket;
 
@@ -238,7 +238,7 @@ impl Board {
         result: Option<Object>,
     ) {
         if by.is_some() {
-            let outcome = if completed { Outcome::Completed } else { Outcome::Failed };
+            let outcome = if completed { AttemptOutcome::Completed } else { AttemptOutcome::Failed };
             self.end_attempt(id, outcome, result.clone());
         }
         self.stand(id, if completed { TicketStatus::Completed } else { TicketStatus::Failed }, by, None);
@@ -255,7 +255,7 @@ impl Board {
         }
     }
 
-    pub(super) fn end_attempt(&mut self, id: TicketId, outcome: Outcome, result: Option<Object>) {
+    pub(super) fn end_attempt(&mut self, id: TicketId, outcome: AttemptOutcome, result: Option<Object>) {
         let now = self.now;
         let attempt = self.attempts.get_mut(&id).and_then(|all| all.last_mut()).unwrap();
         (attempt.ended_at, attempt.outcome, attempt.result) = (Some(now), Some(outcome), result);
@@ -294,7 +294,7 @@ impl Board {
         if !open || beats.is_some_and(|beats| beats != card.beats) {
             return false;
         }
-        let outcome = if beats.is_some() { Outcome::LeaseExpired } else { Outcome::MaxRuntime };
+        let outcome = if beats.is_some() { AttemptOutcome::LeaseExpired } else { AttemptOutcome::MaxRuntime };
         let (holder, most) = (record.assignee.clone(), record.max_attempts);
         self.end_attempt(id, outcome, None);
         self.tell(id, EventKind::TicketLeaseExpired);
@@ -375,7 +375,7 @@ impl Board {
             self.changed(one);
         }
         if self.cards[&id].record.status == TicketStatus::InProgress {
-            self.end_attempt(id, Outcome::Released, None);
+            self.end_attempt(id, AttemptOutcome::Released, None);
         }
         self.tell(id, EventKind::TicketDeleted);
         self.cards.remove(&id);

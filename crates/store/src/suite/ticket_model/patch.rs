@@ -2,7 +2,7 @@
 
 use skep_api::{
     ErrorCode, Patch, TicketId,
-    tickets::{Object, Outcome, TicketStatus},
+    tickets::{AttemptOutcome, Object, TicketStatus},
 };
 use skep_tickets::{Assignee, Beat, Claim, Command, Edits, Finishing, Release, Resolution};
 
@@ -224,7 +224,7 @@ impl Board {
             TicketStatus::Pending => return Ok(false),
             TicketStatus::InProgress => {
                 self.require_holder(id, release.attempt, release.assignee.as_ref())?;
-                self.end_attempt(id, Outcome::Released, None);
+                self.end_attempt(id, AttemptOutcome::Released, None);
                 self.tell(id, EventKind::TicketReleased);
             }
             TicketStatus::Failed if release.by_status => {
