@@ -194,7 +194,8 @@ async fn what_nobody_was_told_of_ends_with_a_boot_that_is_cut_short() {
     let mut skep = Skep::start().await;
     let kept = ids(&skep.boot(1).await);
     for victim in VICTIMS {
-        let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 5})).send();
+        // More than any machine makes between two looks.
+        let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 12})).send();
         let boot = tokio::spawn(boot);
         eventually("a VM that is half made", async || {
             let [(_, records), ..] = remains_of_vms(skep.data_dir.path());

@@ -22,7 +22,8 @@ async fn a_file_for_which_there_is_no_room_leaves_the_old_one_whole() {
     write("before".to_owned()).await.ok(201);
     write("x".repeat(TOO_MUCH)).await.refused(503, "disk_full");
     let put = skep.request(Method::PUT, &format!("/api/files/raw?path={path}"));
-    send(put.body(vec![b'x'; TOO_MUCH])).await.refused(503, "disk_full");
+    // What is refused in the middle of its body ends its connection.
+    send(put.header("connection", "close").body(vec![b'x'; TOO_MUCH])).await.refused(503, "disk_full");
     let order = json!({"path": path, "content": "x".repeat(TOO_MUCH), "append": true});
     skep.post("/api/files/write", &order).await.refused(503, "disk_full");
     let read = skep.get(&format!("/api/files/read?path={path}")).await.ok(200);

@@ -2,13 +2,14 @@
 
 use std::{
     ffi::OsStr,
+    fs::File,
     io::{self, Write},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Stat, readlinkat, statat},
+    fs::{AtFlags, FallocateFlags, FileType, Stat, fallocate, readlinkat, statat},
     io::Errno,
 };
 use skep_api::files::{FileWritten, WriteCondition, WriteFile};
@@ -128,11 +129,25 @@ fn replace(slot: &Slot, old: Option<&Stat>, request: &WriteFile, content: &[u8])
     Ok(rustix::fs::fstat(&file)?)
 }
 
+/// Room behind a file's end: a part of what is added would be worse than nothing of it. Where a file system cannot promise room,
+/// the write itself finds out.
+fn reserve(file: &File, bytes: usize) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let end = file.metadata()?.len();
+    match fallocate(file, FallocateFlags::KEEP_SIZE, end, bytes as u64) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
 fn append(roots: &Roots, path: &Path, content: &[u8]) -> Result<Stat, Error> {
     let found = roots.find(path, Last::Follow)?;
     require_file(&found, path)?;
     let refused = |error: io::Error| Error::of_path(path, &error);
     let mut file = found.append().map_err(refused)?;
+    reserve(&file, content.len()).map_err(refused)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(refused)?;
     stat_now(&file, path)
 }
