@@ -120,8 +120,14 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
     let account = query.account.to_string();
     let assignee = query.filter.assignee.as_ref();
     let sql = sql_of(by_change, assignee.is_some());
+    // By the latest change, all that is pending stands together. Where both what is ready and what is not are wanted, one
+    // stretch has them: to pick either would pass over all of the other.
+    let whole = by_change && query.filter.ready.is_none();
     let mut statements: Vec<(CachedStatement<'_>, Stretch)> = Vec::new();
     for stretch in stretches(&query.filter) {
+        if whole && stretch.stage == READY {
+            continue;
+        }
         if query.sort == TicketSort::Priority
             && begins.as_ref().is_some_and(|(rank, ..)| stretch.priority < *rank)
         {
@@ -133,12 +139,9 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
     for (statement, stretch) in &mut statements {
         let (at, id) = bound(query.sort, begins.as_ref(), stretch.priority);
         let status = stretch.status.as_str();
-        let mut params: Vec<(&str, &dyn ToSql)> = vec![
-            (":account", &account),
-            (":stage", &stretch.stage),
-            (":priority", &stretch.priority),
-            (":id", &id),
-        ];
+        let stage = (!whole).then_some(stretch.stage);
+        let mut params: Vec<(&str, &dyn ToSql)> =
+            vec![(":account", &account), (":stage", &stage), (":priority", &stretch.priority), (":id", &id)];
         if by_change {
             params.extend([(":at", &at as &dyn ToSql), (":status", &status)]);
         }
@@ -179,13 +182,13 @@ fn sql_of(by_change: bool, assignee: bool) -> &'static str {
         (true, false) => {
             "SELECT id, updated_at FROM tickets INDEXED BY tickets_by_change
              WHERE account = :account AND status = :status AND priority = :priority AND (updated_at, id) < (:at, :id)
-                 AND stage = :stage
+                 AND (:stage IS NULL OR stage = :stage)
              ORDER BY updated_at DESC, id DESC"
         }
         (true, true) => {
             "SELECT id, updated_at FROM tickets INDEXED BY tickets_of_assignee_by_change
              WHERE account = :account AND assignee = :assignee AND status = :status AND priority = :priority
-                 AND (updated_at, id) < (:at, :id) AND stage = :stage
+                 AND (updated_at, id) < (:at, :id) AND (:stage IS NULL OR stage = :stage)
              ORDER BY updated_at DESC, id DESC"
         }
     }
