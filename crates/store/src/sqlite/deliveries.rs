@@ -56,9 +56,8 @@ pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> R
             })
         },
     )?;
-    let mut last = None;
     for webhook in &behind {
-        let cursor = deliver_next(connection, webhook, command, newest, &mut last)?;
+        let cursor = deliver_next(connection, webhook, command, newest)?;
         let sql = "UPDATE webhooks SET cursor = ?2 WHERE id = ?1";
         change(connection, sql, params![webhook.id.to_string(), sequence(cursor)])?;
     }
@@ -74,7 +73,6 @@ fn deliver_next(
     webhook: &Behind,
     command: &EnqueueDeliveries,
     newest: u64,
-    last: &mut Option<DeliveryId>,
 ) -> Result<u64, Fault> {
     let limit = command.events.max(1);
     let next = all(
@@ -86,15 +84,15 @@ fn deliver_next(
         },
     )?;
     let mut room = command.pending.saturating_sub(webhook.pending);
-    let mut cursor = webhook.cursor;
+    let (mut cursor, mut last) = (webhook.cursor, newest_of(connection, webhook.id)?);
     for (at, epoch, word) in &next {
         if wants(&webhook.types, word) {
             if room == 0 {
                 return Ok(cursor);
             }
             room -= 1;
-            let id = DeliveryId::generate_after(*last);
-            *last = Some(id);
+            let id = DeliveryId::generate_after(last);
+            last = Some(id);
             let event = skep_api::events::EventId { epoch: epoch.clone(), sequence: *at }.to_string();
             let new = New { id, webhook: webhook.id, sequence: *at, event, kind: word, data: None };
             insert(connection, &new, command.at)?;
@@ -103,6 +101,12 @@ fn deliver_next(
     }
     let all_seen = next.len() < usize::try_from(limit).unwrap_or(usize::MAX);
     Ok(if all_seen { newest.max(cursor) } else { cursor })
+}
+
+/// The last delivery of a webhook: the next ones come after it in order, also those of one millisecond.
+fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<DeliveryId>, Fault> {
+    let sql = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1";
+    one(connection, sql, [webhook.to_string()], |row| row.word("id"))
 }
 
 fn wants(types: &[String], word: &str) -> bool {
