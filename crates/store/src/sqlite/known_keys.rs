@@ -1,9 +1,10 @@
-//! Keys that were presented lately, for as long as nothing at all was committed since they were read.
+//! Keys that were presented lately, for as long as no key and no account was changed since they were read.
 //!
 //! Most requests come with a key that the one before had too. Our own writer tells of each commit before it answers.
 //! Whether another process committed anything, SQLite tells
 //! (<https://www.sqlite.org/pragma.html#pragma_data_version>): asked again after a time that is shorter than that
-//! process takes to end and another to begin. So a revoked key is refused at the next request all the same.
+//! process takes to end and another to begin. Whether a commit changed a key or an account, the database counts. So a
+//! revoked key is refused at the next request all the same.
 
 use std::{
     collections::HashMap,
@@ -26,14 +27,9 @@ const MOST: usize = 4_096;
 /// How long another process's commit may go unnoticed.
 pub(super) const GLANCE: Duration = Duration::from_millis(1);
 
-/// A state of the database. Equal ones have the same content.
+/// A state of the keys and accounts. Equal ones have the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Version {
-    /// Our own commits until then.
-    commits: u64,
-    /// What SQLite calls it.
-    number: i64,
-}
+pub(super) struct Version(i64);
 
 /// Counts the writer's commits, and tells of them.
 #[derive(Debug, Clone)]
@@ -69,7 +65,7 @@ pub(super) enum Known {
     Key(Box<PresentedKey>),
     /// Nothing. What is read now may be [kept](KnownKeys::keep) under this version.
     Nothing(Version),
-    /// Nothing, and the database does not say its version just now.
+    /// Nothing, and the database does not say just now in what state it is.
     Unclear,
 }
 
@@ -82,9 +78,12 @@ pub(super) struct KnownKeys {
 
 #[derive(Debug)]
 struct Kept {
-    /// Asks for the version, and reads nothing else.
+    /// Asks for the versions, and reads nothing else.
     connection: Connection,
     version: Version,
+    /// Our own commits until that was asked, the version that the whole database had then, and when it was.
+    commits: u64,
+    number: i64,
     asked: Instant,
     keys: HashMap<KeyHash, PresentedKey>,
 }
@@ -94,8 +93,14 @@ impl KnownKeys {
     pub(super) fn new(file: &DatabaseFile, commits: Commits) -> Result<Self, Fault> {
         let connection = file.reader()?;
         connection.busy_timeout(Duration::ZERO)?;
-        let version = Version { commits: commits.count(), number: number(&connection)? };
-        let kept = Kept { connection, version, asked: Instant::now(), keys: HashMap::new() };
+        let kept = Kept {
+            commits: commits.count(),
+            asked: Instant::now(),
+            number: number(&connection)?,
+            version: version(&connection)?,
+            connection,
+            keys: HashMap::new(),
+        };
         Ok(Self { commits, kept: Mutex::new(kept) })
     }
 
@@ -104,13 +109,8 @@ impl KnownKeys {
         // Before SQLite is asked: a commit in between then only makes us ask once more.
         let commits = self.commits.count();
         let mut kept = lock(&self.kept);
-        if kept.version.commits != commits || kept.asked.elapsed() > GLANCE {
-            let asked = Instant::now();
-            let Ok(number) = number(&kept.connection) else { return Known::Unclear };
-            if number != kept.version.number {
-                kept.keys.clear();
-            }
-            (kept.version, kept.asked) = (Version { commits, number }, asked);
+        if (kept.commits != commits || kept.asked.elapsed() > GLANCE) && kept.ask(commits).is_err() {
+            return Known::Unclear;
         }
         match kept.keys.get(hash) {
             Some(key) => Known::Key(Box::new(key.clone())),
@@ -118,10 +118,10 @@ impl KnownKeys {
         }
     }
 
-    /// Keeps what was read after the database had this version, unless it has another one by now.
+    /// Keeps what was read after the keys had this version, unless they have another one by now.
     pub(super) fn keep(&self, hash: KeyHash, key: PresentedKey, read_after: Version) {
         let mut kept = lock(&self.kept);
-        if kept.version.number != read_after.number {
+        if kept.version != read_after {
             return;
         }
         if kept.keys.len() >= MOST {
@@ -131,9 +131,32 @@ impl KnownKeys {
     }
 }
 
+impl Kept {
+    /// Forgets all keys where one may have changed. Nothing counts as asked where the answer fails.
+    fn ask(&mut self, commits: u64) -> Result<(), Fault> {
+        let asked = Instant::now();
+        let number = number(&self.connection)?;
+        if number != self.number {
+            // After the number: what is committed in between then only makes us ask once more.
+            let version = version(&self.connection)?;
+            if version != self.version {
+                self.keys.clear();
+            }
+            self.version = version;
+        }
+        (self.commits, self.number, self.asked) = (commits, number, asked);
+        Ok(())
+    }
+}
+
 fn number(connection: &Connection) -> Result<i64, Fault> {
     let mut statement = connection.prepare_cached("PRAGMA data_version")?;
     Ok(statement.query_row([], |row| row.get(0))?)
+}
+
+fn version(connection: &Connection) -> Result<Version, Fault> {
+    let mut statement = connection.prepare_cached("SELECT count FROM key_changes")?;
+    Ok(Version(statement.query_row([], |row| row.get(0))?))
 }
 
 fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {

@@ -16,6 +16,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0007_epoch_began_vms_for_tickets.sql")),
     M::up(include_str!("migrations/0008_commands_of_boots.sql")),
     M::up(include_str!("migrations/0009_webhooks.sql")),
+    M::up(include_str!("migrations/0010_key_changes.sql")),
 ];
 
 /// The newest version that this program knows.

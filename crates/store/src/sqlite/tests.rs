@@ -258,6 +258,42 @@ async fn what_was_read_before_a_commit_is_not_kept_after_it() {
 }
 
 #[tokio::test]
+async fn what_is_known_of_keys_is_forgotten_for_keys_and_accounts_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = impatient(&folder);
+    let store = SqliteStore::open(settings.clone()).await.unwrap();
+    let account = default_account(&store).await.id;
+    let (new, other) = (new_key(account, "new", 7), new_key(account, "other", 8));
+    store.create_key(new.clone()).await.unwrap();
+    let other = store.create_key(other).await.unwrap().key.id;
+    let file = DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap();
+    let known = KnownKeys::new(&file, Commits::observed_by(Arc::new(()), watch::channel(0).0)).unwrap();
+    let record = store.key_by_hash(new.hash).await.unwrap().unwrap();
+    let look_up = async || {
+        tokio::time::sleep(2 * known_keys::GLANCE).await;
+        let found = known.look_up(&new.hash);
+        if let Known::Nothing(version) = found {
+            known.keep(new.hash, record.clone(), version);
+        }
+        matches!(found, Known::Key(_))
+    };
+    assert!(!look_up().await && look_up().await);
+
+    crate::suite::tickets::made(&store, account, Vec::new()).await;
+    store.record_boots(boot(vec![booted(account, 3)])).await.unwrap();
+    assert!(look_up().await, "neither tickets nor VMs change a key");
+
+    let at = Timestamp::from_second(9).unwrap();
+    store.note_key_uses(vec![KeyUse { id: other, at }]).await.unwrap();
+    assert!(!look_up().await && look_up().await, "a key was used");
+    store.revoke_key(revocation(account, other, 5)).await.unwrap();
+    assert!(!look_up().await && look_up().await, "a key was revoked");
+    let roots = SetAccountRoots { account, roots: vec!["/srv/other".to_owned()] };
+    store.set_account_roots(roots).await.unwrap();
+    assert!(!look_up().await && look_up().await, "an account was changed");
+}
+
+#[tokio::test]
 async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
     use crate::suite::{ticket_model, tickets};
 
