@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::fault::Fault;
 use crate::Cause;
@@ -85,6 +85,9 @@ impl DatabaseFile {
         connection.pragma_update(None, "foreign_keys", true)?;
         // SQLite would make files of its own in /tmp, which a confined server cannot, and refuse large commands.
         connection.pragma_update(None, "temp_store", "memory")?;
+        // Else SQLite looks at what is bound to `LIMIT`, and so compiles each such statement anew whenever it runs
+        // (<https://www.sqlite.org/queryplanner-ng.html#qpstab>).
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)
     }

@@ -15,6 +15,7 @@ use super::{
         events::{self, NewEvent},
         fault::Fault,
     },
+    dependencies,
     row::{Row, milliseconds, rank},
 };
 use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, WaitingTicket};
@@ -304,14 +305,16 @@ fn spread(
     step: &Step,
     news: &mut Vec<TicketNews>,
 ) -> Result<(), Fault> {
+    let finished = matches!(step.kind, StepKind::Completed | StepKind::Failed);
+    if !finished || !dependencies::has_dependents(connection, step.ticket.id)? {
+        return Ok(());
+    }
     let id = step.ticket.id.to_string();
     let (kind, becomes) = match step.kind {
         StepKind::Completed => {
             let sql = "UPDATE tickets SET unmet = unmet - 1
                        WHERE id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
-            if change(connection, sql, [&id])? == 0 {
-                return Ok(());
-            }
+            change(connection, sql, [&id])?;
             // Each of them waited for this ticket until now.
             (EventKind::TicketReady, "t.stage = 1")
         }

@@ -9,7 +9,7 @@ use skep_tickets::{Blockers, Refusal, find_cycle, limits};
 
 use super::{
     super::{
-        columns::{Columns, all, change, one},
+        columns::{all, change, one},
         fault::Fault,
     },
     row,
@@ -20,6 +20,12 @@ use crate::Error;
 pub(super) fn of(connection: &Connection, id: TicketId) -> Result<Vec<TicketId>, Fault> {
     let sql = "SELECT prerequisite FROM ticket_dependencies WHERE dependent = ?1 ORDER BY position";
     all(connection, sql, [id.to_string()], |row| row.word("prerequisite"))
+}
+
+/// Whether any ticket depends on this one.
+pub(super) fn has_dependents(connection: &Connection, id: TicketId) -> Result<bool, Fault> {
+    let sql = "SELECT 1 FROM ticket_dependencies WHERE prerequisite = ?1 LIMIT 1";
+    Ok(one(connection, sql, [id.to_string()], |_| Ok(()))?.is_some())
 }
 
 /// Those of them that are not completed.
