@@ -145,7 +145,7 @@ impl SqliteStore {
     /// Carries out a command that revokes keys, and tells whoever listens of them.
     async fn revoke<T: Send + 'static>(
         &self,
-        command: impl FnOnce(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
     ) -> Result<T> {
         let listeners = self.revocations.clone();
         let tell = move |(_, revoked): &(T, Vec<KeyId>)| spread(&listeners, revoked);
@@ -155,7 +155,7 @@ impl SqliteStore {
     /// Carries out a command on tickets, and tells whoever listens what came of it.
     async fn tell<T: Send + 'static>(
         &self,
-        command: impl FnOnce(&Connection) -> std::result::Result<Told<T>, Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<Told<T>, Fault> + Send + 'static,
     ) -> Result<T> {
         let listeners = self.ticket_news.clone();
         let tell = move |(_, news): &Told<T>| spread(&listeners, news);
@@ -165,7 +165,7 @@ impl SqliteStore {
     /// The same for a VM's end, which ends keys and attempts too.
     async fn end<T: Send + 'static>(
         &self,
-        command: impl FnOnce(&Connection) -> std::result::Result<(T, vms::Endings), Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<(T, vms::Endings), Fault> + Send + 'static,
     ) -> Result<T> {
         let (revocations, listeners) = (self.revocations.clone(), self.ticket_news.clone());
         let tell = move |(_, endings): &(T, vms::Endings)| {

@@ -1,13 +1,15 @@
 //! The one thread that writes.
 //!
 //! ```text
-//! run(command) --> queue --> thread: BEGIN; for each waiting command: SAVEPOINT, run, RELEASE or ROLLBACK TO; COMMIT
-//!       ^                                                                                                      |
-//!       +-------------------------- each its own answer, once the commit is on the disk ------------------------+
+//! run(command) --> queue --> thread: BEGIN; run each command that waits; COMMIT
+//!       ^                                                             |
+//!       +------ each its own answer, once the commit is on the disk ---+
 //! ```
 //! While one commit waits for the disk, the next commands gather: one commit serves them all.
 
 use std::{
+    cell::Cell,
+    ffi::c_int,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
@@ -24,6 +26,14 @@ use crate::{Cause, Commit, CommitObserver, Error};
 const QUEUE: usize = 1024;
 /// Commands of one commit: more would only make the first ones wait.
 const BATCH: usize = 128;
+
+/// Pages in the log with which they are copied to the database.
+const LOG_PAGES: c_int = 1_000;
+
+thread_local! {
+    /// Pages in the log after this thread's last commit.
+    static LOGGED: Cell<c_int> = const { Cell::new(0) };
+}
 
 /// The way to the writing thread. Dropping it carries out what waits, then ends the thread.
 pub(super) struct Writer {
@@ -47,11 +57,12 @@ impl Writer {
         Ok(Self { queue: Some(queue), thread: Some(thread), file })
     }
 
-    /// Carries out a command and answers once it is durable.
+    /// Carries out a command and answers once it is durable. It may be run twice: what the first run wrote is taken back
+    /// where another command of the same commit failed.
     pub(super) async fn run<T, F>(&self, command: F) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+        F: Fn(&Connection) -> Result<T, Fault> + Send + 'static,
     {
         self.run_then(command, |_| ()).await
     }
@@ -60,12 +71,12 @@ impl Writer {
     pub(super) async fn run_then<T, F, N>(&self, command: F, news: N) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+        F: Fn(&Connection) -> Result<T, Fault> + Send + 'static,
         N: FnOnce(&T) + Send + 'static,
     {
         let gone = || Fault::Away(Cause::text("the store's writer has ended")).into_error(self.file.path());
         let (reply, answer) = oneshot::channel();
-        let job = Command { command: Some(command), outcome: None, news, reply };
+        let job = Command { command, outcome: None, news, reply };
         let queue = self.queue.as_ref().ok_or_else(gone)?;
         queue.send(Box::new(job)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
@@ -91,7 +102,7 @@ trait Job: Send {
 }
 
 struct Command<T, F, N> {
-    command: Option<F>,
+    command: F,
     outcome: Option<Result<T, Error>>,
     news: N,
     reply: oneshot::Sender<Result<T, Error>>,
@@ -100,13 +111,12 @@ struct Command<T, F, N> {
 impl<T, F, N> Job for Command<T, F, N>
 where
     T: Send,
-    F: FnOnce(&Connection) -> Result<T, Fault> + Send,
+    F: Fn(&Connection) -> Result<T, Fault> + Send,
     N: FnOnce(&T) + Send,
 {
     fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error> {
-        let Some(command) = self.command.take() else { return Ok(()) };
         // A command that panics is rolled back like any that fails; the others of its batch must not pay for it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| command(connection)))
+        let outcome = catch_unwind(AssertUnwindSafe(|| (self.command)(connection)))
             .unwrap_or_else(|_| Err(Fault::Broken(Cause::text("a command panicked"))))
             .map_err(|fault| fault.into_error(file.path()));
         let told = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
@@ -136,6 +146,11 @@ fn write(
     mut commands: mpsc::Receiver<Box<dyn Job>>,
     observer: &dyn CommitObserver,
 ) {
+    // In place of SQLite's own, which would copy before the commit is answered.
+    connection.wal_hook(Some(|_, pages| {
+        LOGGED.set(pages);
+        Ok(())
+    }));
     while let Some(first) = commands.blocking_recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH {
@@ -152,19 +167,58 @@ fn write(
         for job in batch {
             job.answer(committed.clone());
         }
+        if LOGGED.get() >= LOG_PAGES {
+            copy_log(&connection);
+        }
     }
 }
 
-/// One transaction for all, a savepoint for each.
+/// Copies what the log holds to the database, as far as nobody reads there. Where it cannot, the log has it all still, and
+/// the next commit tries again.
+fn copy_log(connection: &Connection) {
+    let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+}
+
+/// One transaction for all. A command that fails after it wrote something takes all of them back; they are run again then,
+/// each in a savepoint of its own. Savepoints for all from the start would cost a copy of each page that a command changes.
 fn commit_together(
     connection: &mut Connection,
     file: &DatabaseFile,
     batch: &mut [Box<dyn Job>],
 ) -> Result<(), Error> {
+    match commit(connection, file, batch, Apart::No)? {
+        Committed::Yes => Ok(()),
+        Committed::Spoilt => commit(connection, file, batch, Apart::Yes).map(|_| ()),
+    }
+}
+
+/// Whether what one command wrote can be taken back without what the others wrote.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Apart {
+    Yes,
+    No,
+}
+
+/// Whether the batch was committed.
+enum Committed {
+    Yes,
+    /// A command failed, and what it wrote could not be told from the others' any more.
+    Spoilt,
+}
+
+fn commit(
+    connection: &mut Connection,
+    file: &DatabaseFile,
+    batch: &mut [Box<dyn Job>],
+    apart: Apart,
+) -> Result<Committed, Error> {
     let told = |error: rusqlite::Error| Fault::from(error).into_error(file.path());
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
     for job in batch {
-        transaction.execute_batch("SAVEPOINT command").map_err(told)?;
+        if apart == Apart::Yes {
+            savepoint(&transaction, "SAVEPOINT command").map_err(told)?;
+        }
+        let changes = transaction.total_changes();
         let outcome = job.run(&transaction, file);
         // A full or failing disk can end the whole transaction, with what the others did in it.
         if transaction.is_autocommit() {
@@ -172,11 +226,23 @@ fn commit_together(
                 Fault::Away(Cause::text("the transaction was rolled back")).into_error(file.path())
             }));
         }
-        let end = if outcome.is_ok() { "RELEASE command" } else { "ROLLBACK TO command; RELEASE command" };
-        transaction.execute_batch(end).map_err(told)?;
+        if apart == Apart::Yes {
+            if outcome.is_err() {
+                savepoint(&transaction, "ROLLBACK TO command").map_err(told)?;
+            }
+            savepoint(&transaction, "RELEASE command").map_err(told)?;
+        } else if outcome.is_err() && transaction.total_changes() != changes {
+            return Ok(Committed::Spoilt);
+        }
     }
     file.check_in_place().map_err(|fault| fault.into_error(file.path()))?;
-    transaction.commit().map_err(told)
+    transaction.commit().map_err(told)?;
+    Ok(Committed::Yes)
+}
+
+fn savepoint(transaction: &Connection, sql: &'static str) -> rusqlite::Result<()> {
+    transaction.prepare_cached(sql)?.execute([])?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -219,11 +285,9 @@ mod tests {
         }
     }
 
-    fn job(
-        command: impl FnOnce(&Connection) -> Result<usize, Fault> + Send + 'static,
-    ) -> (Box<dyn Job>, Answer) {
+    fn job(command: impl Fn(&Connection) -> Result<usize, Fault> + Send + 'static) -> (Box<dyn Job>, Answer) {
         let (reply, answer) = oneshot::channel();
-        (Box::new(Command { command: Some(command), outcome: None, news: |_: &usize| (), reply }), answer)
+        (Box::new(Command { command, outcome: None, news: |_: &usize| (), reply }), answer)
     }
 
     fn insert(connection: &Connection, word: &str) -> Result<usize, Fault> {
