@@ -1,6 +1,6 @@
 //! Accounts in SQLite.
 
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{AccountId, KeyId, keys::Limits};
 
@@ -162,7 +162,7 @@ pub(super) fn by_name(connection: &Connection, name: &str) -> Result<Account, Fa
     found.ok_or_else(|| Error::UnknownAccount { account: name.to_owned() }.into())
 }
 
-fn decode(row: &Row<'_>) -> Result<Account, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Account, Fault> {
     Ok(Account {
         id: row.word("id")?,
         name: row.plain("name")?,

@@ -1,6 +1,6 @@
 //! The audit in SQLite.
 
-use rusqlite::{Connection, Row, named_params};
+use rusqlite::{Connection, named_params};
 use skep_api::{
     AuditId, ErrorCode,
     audit::{AuditEntry, AuditKey, Outcome},
@@ -96,7 +96,7 @@ fn of(
     )
 }
 
-fn decode(row: &Row<'_>) -> Result<(AuditId, AuditEntry), Fault> {
+fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), Fault> {
     let key = match row.maybe_word("key")? {
         Some(id) => Some(AuditKey { id, prefix: row.plain("prefix")? }),
         None => None,

@@ -1,9 +1,9 @@
 //! How values stand in columns, and how rows are read.
 
-use std::{error::Error as StdError, fmt::Display, str::FromStr};
+use std::{cell::Cell, error::Error as StdError, fmt::Display, str::FromStr};
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Params, Row, types::FromSql};
+use rusqlite::{Connection, Params, Row, Statement, types::FromSql};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::fault::Fault;
@@ -14,7 +14,7 @@ pub(super) fn one<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
-    decode: impl FnMut(&Row<'_>) -> Result<T, Fault>,
+    decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
     let mut rows = all(connection, sql, params, decode)?;
     let row = rows.pop();
@@ -26,9 +26,9 @@ pub(super) fn all<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
-    decode: impl FnMut(&Row<'_>) -> Result<T, Fault>,
+    mut decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
-    connection.prepare_cached(sql)?.query_and_then(params, decode)?.collect()
+    connection.prepare_cached(sql)?.query_and_then(params, |row| decode(&Columns::of(row)))?.collect()
 }
 
 /// Changes rows, and tells how many.
@@ -51,53 +51,80 @@ pub(super) fn signed(value: u64) -> Result<i64, Fault> {
     i64::try_from(value).map_err(|error| broken("number", error))
 }
 
-/// Reads columns as what they mean.
-pub(super) trait Columns {
+/// The columns of a row, read as what they mean. Whoever reads them in their order finds each at once.
+pub(super) struct Columns<'row> {
+    row: &'row Row<'row>,
+    /// Behind the one that was read last.
+    next: Cell<usize>,
+}
+
+impl<'row> Columns<'row> {
+    /// The columns of this row.
+    pub(super) fn of(row: &'row Row<'row>) -> Self {
+        Self { row, next: Cell::new(0) }
+    }
+
     /// A value as SQLite has it.
-    fn plain<T: FromSql>(&self, column: &str) -> Result<T, Fault>;
+    pub(super) fn plain<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
+        Ok(self.row.get(self.place(column)?)?)
+    }
+
+    /// How long a text is, which is not read for that.
+    pub(super) fn bytes(&self, column: &str) -> Result<usize, Fault> {
+        let text = self.row.get_ref(self.place(column)?)?.as_bytes();
+        Ok(text.map_err(|error| broken(column, error))?.len())
+    }
+
+    fn place(&self, column: &str) -> Result<usize, Fault> {
+        let statement: &Statement<'_> = self.row.as_ref();
+        let (count, next) = (statement.column_count(), self.next.get());
+        let found = (next..count)
+            .chain(0..next.min(count))
+            .find(|place| statement.column_name(*place).is_ok_and(|name| name == column));
+        let place = found.ok_or_else(|| broken(column, "there is none"))?;
+        self.next.set(place + 1);
+        Ok(place)
+    }
 
     /// A time.
-    fn time(&self, column: &str) -> Result<Timestamp, Fault> {
+    pub(super) fn time(&self, column: &str) -> Result<Timestamp, Fault> {
         to_time(column, self.plain(column)?)
     }
 
     /// A time, or none.
-    fn maybe_time(&self, column: &str) -> Result<Option<Timestamp>, Fault> {
+    pub(super) fn maybe_time(&self, column: &str) -> Result<Option<Timestamp>, Fault> {
         self.plain::<Option<i64>>(column)?.map(|value| to_time(column, value)).transpose()
     }
 
     /// An id or a word.
-    fn word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, Fault> {
         self.plain::<String>(column)?.parse().map_err(|error| broken(column, error))
     }
 
     /// An id or a word, or none.
-    fn maybe_word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<Option<T>, Fault> {
+    pub(super) fn maybe_word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<Option<T>, Fault> {
         let text = self.plain::<Option<String>>(column)?;
         text.map(|text| text.parse().map_err(|error| broken(column, error))).transpose()
     }
 
     /// A list or an object.
-    fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Fault> {
         let text = self.plain::<String>(column)?;
         serde_json::from_str(&text).map_err(|error| broken(column, error))
     }
 
     /// A number without a sign.
-    fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, Fault> {
         self.plain::<i64>(column)?.try_into().map_err(|error| broken(column, error))
     }
 
     /// A number without a sign, or none.
-    fn maybe_number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<Option<T>, Fault> {
+    pub(super) fn maybe_number<T: TryFrom<i64, Error: StdError>>(
+        &self,
+        column: &str,
+    ) -> Result<Option<T>, Fault> {
         let value = self.plain::<Option<i64>>(column)?;
         value.map(|value| value.try_into().map_err(|error| broken(column, error))).transpose()
-    }
-}
-
-impl Columns for Row<'_> {
-    fn plain<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
-        Ok(self.get(column)?)
     }
 }
 

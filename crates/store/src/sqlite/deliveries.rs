@@ -1,7 +1,7 @@
 //! Deliveries of webhooks in SQLite.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, named_params, params};
 use serde_json::{Map, Value};
 use skep_api::{
     AccountId, DeliveryId, WebhookId,
@@ -302,7 +302,7 @@ fn sequence(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn decode(row: &Row<'_>) -> Result<Delivery, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Delivery, Fault> {
     Ok(Delivery {
         id: row.word("id")?,
         event: row.plain("event")?,

@@ -1,7 +1,7 @@
 //! Events in SQLite.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Params, Row, named_params, params};
+use rusqlite::{Connection, Params, named_params, params};
 use serde_json::{Map, Value};
 use skep_api::AccountId;
 
@@ -88,15 +88,15 @@ fn looked_at(
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     while let Some(row) = rows.next()? {
+        let row = Columns::of(row);
         looked_at += 1;
         if query.kinds.contains(&kind(&row.plain::<String>("type")?)?) {
-            let body = row.get_ref("body")?.as_bytes().map_err(|error| broken("body", error))?;
-            bytes += body.len();
+            bytes += row.bytes("body")?;
             if bytes > query.bytes && !page.events.is_empty() {
                 page.more = true;
                 return Ok(page);
             }
-            page.events.push(decode(row)?);
+            page.events.push(decode(&row)?);
         }
         page.upto = row.number("sequence")?;
     }
@@ -126,7 +126,7 @@ pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
     span.ok_or_else(|| broken("epoch", "there is none"))
 }
 
-pub(super) fn decode(row: &Row<'_>) -> Result<Event, Fault> {
+pub(super) fn decode(row: &Columns<'_>) -> Result<Event, Fault> {
     Ok(Event {
         sequence: row.number("sequence")?,
         epoch: row.plain("epoch")?,

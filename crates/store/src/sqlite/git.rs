@@ -5,7 +5,7 @@ use skep_api::AccountId;
 
 use super::{
     accounts,
-    columns::{Columns, all, change, millis},
+    columns::{all, change, millis},
     fault::Fault,
 };
 use crate::{GitCredential, SetGitCredential};

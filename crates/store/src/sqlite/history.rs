@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::{
-    columns::{Columns, broken, change, millis, one},
+    columns::{broken, change, millis, one},
     deliveries,
     fault::Fault,
     tickets,

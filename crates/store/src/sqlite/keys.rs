@@ -1,7 +1,7 @@
 //! Keys in SQLite.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, named_params, params};
 use serde_json::json;
 use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, scopes_of};
 use skep_api::{AccountId, Environment, KeyId, Role, VmId, keys::Key};
@@ -275,7 +275,7 @@ pub(super) fn note_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), 
     Ok(())
 }
 
-fn decode(row: &Row<'_>) -> Result<KeyRecord, Fault> {
+fn decode(row: &Columns<'_>) -> Result<KeyRecord, Fault> {
     let key = Key {
         id: row.word("id")?,
         account: row.word("account")?,

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use skep_accounts::SessionHash;
 
 use super::{
-    columns::{Columns, change, millis, one},
+    columns::{change, millis, one},
     fault::Fault,
     keys,
 };

@@ -1,6 +1,6 @@
 //! VMs in SQLite.
 
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, named_params, params};
 use serde_json::{Value, json};
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
 
@@ -174,7 +174,7 @@ pub(super) fn require_alive(connection: &Connection, account: AccountId, vm: VmI
     found.ok_or_else(|| Error::UnknownVm { vm }.into())
 }
 
-fn decode(row: &Row<'_>) -> Result<VmRecord, Fault> {
+fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
     let vm = VmBooted {
         id: row.word("id")?,
         account: row.word("account")?,

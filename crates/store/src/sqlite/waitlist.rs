@@ -1,6 +1,6 @@
 //! The waitlist in SQLite.
 
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, named_params, params};
 use skep_api::{WaitlistId, waitlist::WaitlistEntry};
 
 use super::{
@@ -73,7 +73,7 @@ fn comparable(email: &str) -> String {
     email.to_lowercase()
 }
 
-fn decode(row: &Row<'_>) -> Result<WaitlistEntry, Fault> {
+fn decode(row: &Columns<'_>) -> Result<WaitlistEntry, Fault> {
     Ok(WaitlistEntry {
         id: row.word("id")?,
         email: row.plain("email")?,

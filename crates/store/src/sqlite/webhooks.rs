@@ -1,7 +1,7 @@
 //! Webhooks in SQLite. Their deliveries: see `deliveries`.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, named_params, params};
 use skep_api::{AccountId, WebhookId, webhooks::DisabledReason};
 
 use super::{
@@ -171,7 +171,7 @@ fn unknown(id: WebhookId) -> Error {
     Error::UnknownWebhook { id: id.to_string() }
 }
 
-fn decode(row: &Row<'_>) -> Result<Webhook, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Webhook, Fault> {
     let previous = match (row.plain("previous_secret")?, row.maybe_time("previous_until")?) {
         (Some(secret), Some(until)) => Some(PreviousSecret { secret, until }),
         _ => None,

@@ -9,7 +9,7 @@ use skep_tickets::{
 
 use super::{
     super::{
-        columns::{self, Columns, change as write, millis, one, signed},
+        columns::{self, change as write, millis, one, signed},
         fault::Fault,
     },
     Told,

@@ -2,10 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::super::{
-    columns::{Columns, one},
-    fault::Fault,
-};
+use super::super::{columns::one, fault::Fault};
 
 /// A ticket whose counter of open dependencies is not their number, in words.
 pub(in super::super) fn counters(connection: &Connection) -> Result<Option<String>, Fault> {

@@ -8,10 +8,7 @@ use skep_api::{
 use skep_tickets::{Assignee, Claim, Command, Decision, decide};
 
 use super::{
-    super::{
-        columns::{Columns, all},
-        fault::Fault,
-    },
+    super::{columns::all, fault::Fault},
     Told,
     apply::{Change, apply},
     once,

@@ -9,7 +9,7 @@ use skep_tickets::{Command, Decision, EndCause, EndedAttempt, Lease, Release, St
 
 use super::{
     super::{
-        columns::{Columns, all, change, millis},
+        columns::{all, change, millis},
         fault::Fault,
         vms,
     },

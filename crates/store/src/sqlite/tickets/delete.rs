@@ -12,7 +12,7 @@ use skep_tickets::{State, limits, readied};
 
 use super::{
     super::{
-        columns::{Columns, all, change, millis},
+        columns::{all, change, millis},
         fault::Fault,
     },
     Told,

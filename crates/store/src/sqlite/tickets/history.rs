@@ -1,7 +1,7 @@
 //! What happened to a ticket, also to one that is gone.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, params};
 use serde_json::Value;
 use skep_api::tickets::{Attempt, TicketEvent};
 
@@ -74,7 +74,7 @@ fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<
     Ok(attempts)
 }
 
-fn decode(row: &Row<'_>) -> Result<Attempt, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Attempt, Fault> {
     Ok(Attempt {
         attempt: row.number("attempt")?,
         assignee: row.plain("assignee")?,

@@ -207,8 +207,9 @@ impl Stream<'_> {
         self.head = match self.rows.next()? {
             None => None,
             Some(row) => {
-                let at = if self.by_change { row.plain::<i64>("updated_at")? } else { 0 };
-                Some((self.rank, at, row.plain("id")?))
+                let columns = Columns::of(row);
+                let at = if self.by_change { columns.plain::<i64>("updated_at")? } else { 0 };
+                Some((self.rank, at, columns.plain("id")?))
             }
         };
         Ok(())

@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use skep_api::AccountId;
 
 use super::super::{
-    columns::{Columns, broken, change, json, millis, one},
+    columns::{broken, change, json, millis, one},
     fault::Fault,
 };
 use crate::{Answered, Error, Once, TicketCall};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row as SqlRow, params};
+use rusqlite::{Connection, params};
 use skep_api::{
     AccountId, TicketId,
     tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
@@ -167,43 +167,44 @@ fn of_rank(rank: i64) -> Result<Priority, Fault> {
 }
 
 /// An object in a column that may be empty.
-pub(super) fn object(row: &SqlRow<'_>, column: &str) -> Result<Option<Object>, Fault> {
+pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, Fault> {
     let text = row.plain::<Option<String>>(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| broken(column, error))).transpose()
 }
 
-fn decode(connection: &Connection, row: &SqlRow<'_>) -> Result<Row, Fault> {
-    let id = row.word::<TicketId>("id")?;
+fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
+    let (id, account, title) = (row.word::<TicketId>("id")?, row.word("account")?, row.plain("title")?);
+    let priority = of_rank(row.plain("priority")?)?;
+    let state = state(connection, id, row)?;
+    let (attempt, counted, max_attempts) =
+        (row.number("attempt")?, row.number("counted")?, row.number("max_attempts")?);
+    let max_runtime = Duration::from_millis(row.number("max_runtime_ms")?);
+    let (beats, progress) = (row.number("beats")?, row.plain("progress")?);
     let wait = match (row.maybe_time("not_before")?, row.plain::<bool>("waiting")?) {
         (None, _) => Wait::None,
         (Some(at), true) => Wait::Until(at),
         (Some(at), false) => Wait::Passed(at),
     };
-    let ticket = Ticket {
-        id,
-        attempt: row.number("attempt")?,
-        counted: row.number("counted")?,
-        max_attempts: row.number("max_attempts")?,
-        wait,
-        blockers: Blockers { total: row.number("unmet")?, named: Vec::new() },
-        started_at: row.maybe_time("started_at")?,
-        state: state(connection, id, row)?,
-    };
+    let blockers = Blockers { total: row.number("unmet")?, named: Vec::new() };
+    let version = row.number("version")?;
+    let (created_at, updated_at) = (row.time("created_at")?, row.time("updated_at")?);
+    let started_at = row.maybe_time("started_at")?;
+    let ticket = Ticket { id, attempt, counted, max_attempts, wait, blockers, started_at, state };
     Ok(Row {
         ticket,
-        account: row.word("account")?,
-        title: row.plain("title")?,
-        priority: of_rank(row.plain("priority")?)?,
-        max_runtime: Duration::from_millis(row.number("max_runtime_ms")?),
-        beats: row.number("beats")?,
-        progress: row.plain("progress")?,
-        version: row.number("version")?,
-        created_at: row.time("created_at")?,
-        updated_at: row.time("updated_at")?,
+        account,
+        title,
+        priority,
+        max_runtime,
+        beats,
+        progress,
+        version,
+        created_at,
+        updated_at,
     })
 }
 
-fn state(connection: &Connection, id: TicketId, row: &SqlRow<'_>) -> Result<State, Fault> {
+fn state(connection: &Connection, id: TicketId, row: &Columns<'_>) -> Result<State, Fault> {
     let missing = |column: &str| broken(column, format!("`{id}` has none"));
     let status = row.word::<TicketStatus>("status")?;
     match status {
@@ -215,18 +216,23 @@ fn state(connection: &Connection, id: TicketId, row: &SqlRow<'_>) -> Result<Stat
             Ok(State::Pending { lapsed })
         }
         TicketStatus::InProgress => {
+            let (assignee, vm) = (row.plain::<Option<String>>("assignee")?, row.maybe_word("vm")?);
             let lease = Lease {
                 length: Duration::from_millis(row.number("lease_ms")?),
                 expires_at: row.time("lease_expires_at")?,
             };
-            let assignee = row.plain::<Option<String>>("assignee")?.ok_or_else(|| missing("assignee"))?;
-            Ok(State::InProgress(Holder { assignee, vm: row.maybe_word("vm")?, lease }))
+            Ok(State::InProgress(Holder {
+                assignee: assignee.ok_or_else(|| missing("assignee"))?,
+                vm,
+                lease,
+            }))
         }
         TicketStatus::Completed | TicketStatus::Failed => {
             let sql = "SELECT result FROM ticket_texts WHERE ticket = ?1";
             let result = one(connection, sql, [id.to_string()], |row| object(row, "result"))?.flatten();
+            let (assignee, vm) = (row.plain("assignee")?, row.maybe_word("vm")?);
             let at = row.maybe_time("finished_at")?.ok_or_else(|| missing("finished_at"))?;
-            let finish = Finish { assignee: row.plain("assignee")?, vm: row.maybe_word("vm")?, result, at };
+            let finish = Finish { assignee, vm, result, at };
             Ok(if status == TicketStatus::Completed {
                 State::Completed(finish)
             } else {
