@@ -15,6 +15,7 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch,
 };
 use ignore::{DirEntry, WalkState};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use skep_api::{
     files::{GrepFiles, LinesFound, MatchedLine},
     path::told,
@@ -79,7 +80,7 @@ impl Search<'_> {
                 if is_file && glob.is_none_or(|glob| glob.matches(below)) {
                     let path = || self.request.path.as_path().join(below);
                     // What cannot be read, or is gone since, has no lines for who searches.
-                    let _ = self.file(&mut searcher, open(entry.path()), path);
+                    let _ = self.file(&mut searcher, open(start, below), path);
                 }
                 if self.is_full() { WalkState::Quit } else { WalkState::Continue }
             }
@@ -131,12 +132,15 @@ impl Search<'_> {
     }
 }
 
-/// Opens what is a file, also where something else has its name by now.
-fn open(path: &Path) -> io::Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+/// Opens what is a file, also where something else has its name by now, or a link stands on the way.
+fn open(folder: &Found, below: &Path) -> io::Result<std::fs::File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let way = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let file = openat2(folder, below, flags, Mode::empty(), way)?;
+    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::RegularFile => Ok(file.into()),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
 }
 
 /// The lines of one file, which are given its path at the end.
