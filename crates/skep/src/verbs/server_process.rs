@@ -1,6 +1,7 @@
 //! `skep server-process`: the process that parses what callers send, started by the keeper without any privilege.
 
 use std::{
+    env,
     fs::DirBuilder,
     net::TcpListener,
     os::{
@@ -78,7 +79,9 @@ fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
     write.extend([settings.server_dir(), settings.workspaces()]);
     write.extend(roots_of_accounts(settings));
-    let reach = Reach { write, read: vec![settings.image_dir()] };
+    let mut read = trusted();
+    read.push(settings.image_dir());
+    let reach = Reach { write, read };
     match confine(&reach, rules())? {
         Confinement::Full => tracing::debug!("confined by Landlock"),
         Confinement::Partial => {
@@ -101,13 +104,16 @@ fn roots_of_accounts(settings: &Settings) -> Vec<PathBuf> {
     roots.into_iter().map(PathBuf::from).filter(|root| root.is_dir()).collect()
 }
 
+/// Where the certificates are that webhooks trust, if not those of the system: the TLS library reads the same variables.
+fn trusted() -> Vec<PathBuf> {
+    let file = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let folders = env::var_os("SSL_CERT_DIR").unwrap_or_default();
+    env::split_paths(&folders).chain(file).filter(|path| path.is_absolute()).collect()
+}
+
 /// Tests run with the rules that older kernels have.
 fn rules() -> Rules {
-    if std::env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") {
-        Rules::Abi2
-    } else {
-        Rules::Newest
-    }
+    if env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") { Rules::Abi2 } else { Rules::Newest }
 }
 
 async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>) -> anyhow::Result<()> {
