@@ -1,5 +1,7 @@
 //! What holds the server and the VMMs, seen from outside, and what a key that is bound to a VM may do.
 
+mod roots;
+
 use std::{
     fs,
     os::unix::fs::MetadataExt,

@@ -22,12 +22,12 @@ use skep_server::{
     confine::{Confinement, Reach, Rules, confine},
     swarm_at_hand,
 };
-use skep_store::{Store, sqlite::account_roots};
+use skep_store::Store;
 use skep_swarm::{Parts, Swarm};
 use tokio::sync::watch;
 
 use crate::{
-    engine, helper_process, logging, output,
+    account_roots, engine, helper_process, logging, output,
     service::{self, AdminKey, Listeners, Others},
     settings::Settings,
     tls::{Holder, Tls},
@@ -78,7 +78,7 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
 fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
     write.extend([settings.server_dir(), settings.workspaces()]);
-    write.extend(roots_of_accounts(settings));
+    write.extend(account_roots::present(&settings.store()));
     let mut read = trusted();
     read.push(settings.image_dir());
     let reach = Reach { write, read };
@@ -92,16 +92,6 @@ fn confine_to(settings: &Settings) -> anyhow::Result<()> {
         Confinement::None => tracing::warn!("this kernel has no Landlock: only the uid guards"),
     }
     Ok(())
-}
-
-/// The roots that accounts were given and that are there now. What they get later is out of reach until the next start.
-fn roots_of_accounts(settings: &Settings) -> Vec<PathBuf> {
-    let roots = account_roots(&settings.store()).unwrap_or_else(|error| {
-        // Whoever opens the store next says so too, and fails.
-        tracing::debug!(%error, "the accounts' roots were not read");
-        Vec::new()
-    });
-    roots.into_iter().map(PathBuf::from).filter(|root| root.is_dir()).collect()
 }
 
 /// Where the certificates are that webhooks trust, if not those of the system: the TLS library reads the same variables.
