@@ -1,5 +1,7 @@
 //! What holds the server and the VMMs, seen from outside, and what a key that is bound to a VM may do.
 
+mod roots;
+
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -99,7 +101,9 @@ async fn the_server_knows_nothing_of_the_environment_but_what_it_needs() {
         command
             .env("SKEP_API_KEY", "a secret")
             .env("AWS_SECRET_ACCESS_KEY", "another")
-            .env("LANG", "C.UTF-8");
+            .env("LANG", "C.UTF-8")
+            .env_remove("SSL_CERT_FILE")
+            .env_remove("SSL_CERT_DIR");
     })
     .await;
     let environment = fs::read_to_string(format!("/proc/{}/environ", skep.server_pid().unwrap())).unwrap();

@@ -1,5 +1,7 @@
 //! Webhooks of a whole server: by command, and by one that is killed while it sends.
 
+mod https;
+
 use std::{
     collections::BTreeMap,
     process::{Command, Output, Stdio},
@@ -11,7 +13,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 
@@ -37,30 +39,41 @@ async fn endpoint() -> (String, Seen) {
     (url, seen)
 }
 
-/// Reads one request. One that breaks off, as the sender is killed, is none.
+/// Takes one request.
 async fn take(mut stream: TcpStream, seen: Seen) -> Option<()> {
-    let mut read = Vec::new();
-    let (head, length) = loop {
-        if let Some(end) = read.windows(4).position(|part| part == b"\r\n\r\n") {
-            let head = String::from_utf8(read[..end].to_vec()).unwrap();
-            let length: usize = header(&head, "content-length").parse().unwrap();
-            if read.len() >= end + 4 + length {
-                break (head, end + 4);
-            }
-        }
-        if stream.read_buf(&mut read).await.ok()? == 0 {
-            return None;
-        }
-    };
-    let message: Value = serde_json::from_slice(&read[length..]).unwrap();
+    let (head, body) = request(&mut stream).await?;
+    let message: Value = serde_json::from_slice(&body).unwrap();
     {
         let mut seen = seen.lock().unwrap();
         let known = seen.entry(header(&head, "webhook-id")).or_insert((0, message.clone()));
         assert_eq!(known.1, message, "an id is of one message");
         known.0 += 1;
     }
+    accept(&mut stream).await
+}
+
+/// Reads one request, its head and its body. One that breaks off, as the sender is killed, is none.
+async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec<u8>)> {
+    let mut read = Vec::new();
+    loop {
+        if let Some(end) = read.windows(4).position(|part| part == b"\r\n\r\n") {
+            let head = String::from_utf8(read[..end].to_vec()).unwrap();
+            let length: usize = header(&head, "content-length").parse().unwrap();
+            if read.len() >= end + 4 + length {
+                return Some((head, read.split_off(end + 4)));
+            }
+        }
+        if stream.read_buf(&mut read).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// Answers 200, whole before the stream is dropped.
+async fn accept(stream: &mut (impl AsyncWrite + Unpin)) -> Option<()> {
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-    stream.write_all(answer.as_bytes()).await.ok()
+    stream.write_all(answer.as_bytes()).await.ok()?;
+    stream.flush().await.ok()
 }
 
 fn header(head: &str, name: &str) -> String {

@@ -28,7 +28,7 @@ const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 pub struct Reach {
     /// Read and written: the server's part of the data directory, and the roots.
     pub write: Vec<PathBuf>,
-    /// Only read: templates, TLS files.
+    /// Only read, folders and single files: templates, certificates.
     pub read: Vec<PathBuf>,
 }
 
@@ -96,7 +96,9 @@ pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
         ruleset = allow(ruleset, path, AccessFs::from_all(abi) & !AccessFs::Execute, Missing::Fails)?;
     }
     for path in &reach.read {
-        ruleset = allow(ruleset, path, read, Missing::Passes)?;
+        // A file is not listed: the kernel would not take the rule.
+        let access = if path.is_file() { AccessFs::ReadFile.into() } else { read };
+        ruleset = allow(ruleset, path, access, Missing::Passes)?;
     }
     ruleset = allow(ruleset, Path::new("/usr"), AccessFs::from_read(abi), Missing::Fails)?;
     for path in ["/etc", "/proc"] {

@@ -133,6 +133,34 @@ fn a_confined_store_takes_commands_of_any_size() {
 }
 
 #[test]
+fn a_single_file_is_read_and_nothing_beside_it() {
+    if landlock_abi() == 0 {
+        eprintln!("this kernel has no Landlock: nothing was checked");
+        return;
+    }
+    let confined = |named: bool| {
+        let confined = thread::spawn(move || {
+            let machine = Machine::new();
+            let other = machine.other.path();
+            fs::write(other.join("beside"), "").unwrap();
+            let mut reach = machine.reach();
+            reach.read.extend(named.then(|| other.join("file")));
+            let confinement = confine(&reach, Rules::Newest).unwrap();
+            refused(fs::read(other.join("beside")), "reading beside the file");
+            refused(fs::read_dir(other), "listing its folder");
+            refused(fs::write(other.join("file"), ""), "writing the file");
+            (fs::read(other.join("file")).is_ok(), confinement, machine)
+        });
+        let (is_read, confinement, _machine) = confined.join().unwrap();
+        (is_read, confinement)
+    };
+    let (is_read, confinement) = confined(false);
+    assert!(!is_read, "the control");
+    // A rule that the kernel would not take whole would count as one that it lacks.
+    assert_eq!(confined(true), (true, confinement));
+}
+
+#[test]
 fn a_folder_that_is_missing_is_named() {
     let reach = Reach { write: vec![Path::new("/nowhere/at/all").to_owned()], read: Vec::new() };
     let error = thread::spawn(move || confine(&reach, Rules::Newest).unwrap_err()).join().unwrap();

@@ -1,5 +1,6 @@
 //! `skep`: the server, and the command that talks to it.
 
+mod account_roots;
 mod admin_key;
 mod again;
 mod bake_process;

@@ -29,7 +29,7 @@ use crate::{
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
     openapi::refusals::{BootRefused, CleanupRefused, VmRefused},
-    tickets::{UnderWay, named_once},
+    tickets::{NAMED_ONCE, UnderWay, named_once},
     vms::Vms,
 };
 
@@ -89,7 +89,7 @@ async fn status(
 /// needs the scope `swarm:exec` besides, that command is started in each VM and runs on by itself.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
+    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
     request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
     responses(
         (status = 201, description = "The VMs", body = BootAnswer, headers(

@@ -7,7 +7,7 @@ mod timers;
 mod waiters;
 
 pub(crate) use self::{
-    once::{Begun, UnderWay, named_once},
+    once::{Begun, NAMED_ONCE, UnderWay, named_once},
     timers::keep_time,
     waiters::Waiters,
 };

@@ -13,6 +13,9 @@ use crate::body::Object;
 
 /// The header.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// What the header means, for the document of the API.
+pub(crate) const NAMED_ONCE: &str =
+    "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours";
 /// The longest name of a request.
 const LONGEST: usize = 255;
 

@@ -184,7 +184,11 @@ impl Sender {
             // The machine's certificates are read from its disk.
             let built = tokio::task::spawn_blocking(move || client(guard)).await;
             built.map_err(|error| Trouble::Unreachable(error.to_string()))?.map_err(|error| {
-                tracing::error!(%error, "webhooks cannot be sent: {}", words(&error));
+                let words = words(&error);
+                tracing::error!(
+                    %error,
+                    "webhooks cannot be sent: {words}; install the system's CA certificates, or name a file by SSL_CERT_FILE"
+                );
                 Trouble::Unreachable("this server cannot speak https to others: it trusts nobody".to_owned())
             })
         })

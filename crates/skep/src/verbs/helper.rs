@@ -17,6 +17,8 @@ use rustix::{
 };
 use skep_helper::HelperOrder;
 
+use crate::account_roots;
+
 /// The descriptor of the stream to the server.
 const SERVER: i32 = 3;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -29,6 +31,9 @@ pub(crate) struct Helper {
     /// A folder of which accounts' roots are parts.
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
+    /// The store, which says where other roots of accounts are.
+    #[arg(long, value_name = "FILE")]
+    store: PathBuf,
     /// A folder that is the programs' own.
     #[arg(long, value_name = "DIR")]
     scratch: Vec<PathBuf>,
@@ -39,8 +44,9 @@ pub(crate) struct Helper {
 
 pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
     let stream = inherited()?;
-    let Helper { root, scratch, groups } = verb;
-    let order = HelperOrder { roots: root, scratch, env: environment(), groups };
+    let Helper { root: mut roots, store, scratch, groups } = verb;
+    roots.extend(account_roots::present(&store));
+    let order = HelperOrder { roots, scratch, env: environment(), groups };
     skep_helper::confine(&order).map_err(anyhow::Error::from).context("the helper cannot be confined")?;
     // Only now: threads that exist before are not confined. One is enough, and all children are its own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

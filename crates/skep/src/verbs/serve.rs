@@ -37,7 +37,16 @@ const GRACE: Duration = Duration::from_secs(35);
 /// User ids for VMMs; all data directories of a machine share them.
 const VM_UIDS: u32 = 1 << 16;
 /// What the server may know of our environment.
-const PASSED_ON: [&str; 6] = ["PATH", "LANG", "TZ", "NOTIFY_SOCKET", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI"];
+const PASSED_ON: [&str; 8] = [
+    "PATH",
+    "LANG",
+    "TZ",
+    "NOTIFY_SOCKET",
+    "RUST_BACKTRACE",
+    "SKEP_LANDLOCK_ABI",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
 
 /// Serve the API until Ctrl-C, which ends all VMs, or SIGTERM, which leaves them for the next start.

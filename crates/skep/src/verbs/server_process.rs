@@ -1,6 +1,7 @@
 //! `skep server-process`: the process that parses what callers send, started by the keeper without any privilege.
 
 use std::{
+    env,
     fs::DirBuilder,
     net::TcpListener,
     os::{
@@ -21,12 +22,12 @@ use skep_server::{
     confine::{Confinement, Reach, Rules, confine},
     swarm_at_hand,
 };
-use skep_store::{Store, sqlite::account_roots};
+use skep_store::Store;
 use skep_swarm::{Parts, Swarm};
 use tokio::sync::watch;
 
 use crate::{
-    engine, helper_process, logging, output,
+    account_roots, engine, helper_process, logging, output,
     service::{self, AdminKey, Listeners, Others},
     settings::Settings,
     tls::{Holder, Tls},
@@ -77,8 +78,10 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
 fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
     write.extend([settings.server_dir(), settings.workspaces()]);
-    write.extend(roots_of_accounts(settings));
-    let reach = Reach { write, read: vec![settings.image_dir()] };
+    write.extend(account_roots::present(&settings.store()));
+    let mut read = trusted();
+    read.push(settings.image_dir());
+    let reach = Reach { write, read };
     match confine(&reach, rules())? {
         Confinement::Full => tracing::debug!("confined by Landlock"),
         Confinement::Partial => {
@@ -91,23 +94,16 @@ fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The roots that accounts were given and that are there now. What they get later is out of reach until the next start.
-fn roots_of_accounts(settings: &Settings) -> Vec<PathBuf> {
-    let roots = account_roots(&settings.store()).unwrap_or_else(|error| {
-        // Whoever opens the store next says so too, and fails.
-        tracing::debug!(%error, "the accounts' roots were not read");
-        Vec::new()
-    });
-    roots.into_iter().map(PathBuf::from).filter(|root| root.is_dir()).collect()
+/// Where the certificates are that webhooks trust, if not those of the system: the TLS library reads the same variables.
+fn trusted() -> Vec<PathBuf> {
+    let file = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let folders = env::var_os("SSL_CERT_DIR").unwrap_or_default();
+    env::split_paths(&folders).chain(file).filter(|path| path.is_absolute()).collect()
 }
 
 /// Tests run with the rules that older kernels have.
 fn rules() -> Rules {
-    if std::env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") {
-        Rules::Abi2
-    } else {
-        Rules::Newest
-    }
+    if env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") { Rules::Abi2 } else { Rules::Newest }
 }
 
 async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>) -> anyhow::Result<()> {

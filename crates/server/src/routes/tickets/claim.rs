@@ -25,7 +25,7 @@ use crate::{
     key_watch::key_lost,
     openapi::refusals::{BeatRefused, ClaimRefused},
     routes::Answer,
-    tickets::named_once,
+    tickets::{NAMED_ONCE, named_once},
 };
 
 /// Claim tickets
@@ -35,7 +35,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/api/tickets/claim", tag = "tickets", operation_id = "claim_tickets",
     security(("bearer" = ["tickets:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
+    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
     request_body(content = inline(Option<ClaimTickets>), example = json!({"assignee": "agent-7", "lease_ms": 120_000, "wait_ms": 30_000})),
     responses(
         (status = 200, description = "What was claimed; maybe nothing", body = ClaimedTickets, headers(

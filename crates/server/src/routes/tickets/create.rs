@@ -16,7 +16,7 @@ use crate::{
     error::Refusal,
     extract::{Call, Caller, NoParameters, NoVmKey, Query, TicketsWrite},
     openapi::refusals::{CreateTicketRefused, CreateTicketsRefused},
-    tickets::named_once,
+    tickets::{NAMED_ONCE, named_once},
 };
 
 /// Create a ticket
@@ -25,7 +25,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/api/tickets", tag = "tickets", operation_id = "create_ticket",
     security(("bearer" = ["tickets:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
+    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
     request_body(content = CreateTicket, example = json!({"title": "Port the parser", "priority": "high"})),
     responses(
         (status = 201, description = "The record", body = Ticket, headers(
@@ -65,7 +65,7 @@ pub(super) async fn create(
 #[utoipa::path(
     post, path = "/api/tickets/batch", tag = "tickets", operation_id = "create_tickets",
     security(("bearer" = ["tickets:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours")),
+    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
     request_body(content = CreateTickets, example = json!({"tickets": [
         {"ref": "plan", "title": "Plan the port"},
         {"ref": "port", "title": "Port the parser", "dependencies": ["ref:plan"]}

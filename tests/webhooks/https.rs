@@ -1,0 +1,178 @@
+//! Endpoints that speak TLS: whose certificates are trusted, and what is sent to those that are not.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use data_encoding::BASE64;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use ring::hmac;
+use rustls::{
+    ServerConfig,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::{accept, folder, header, request};
+use crate::harness::{Skep, eventually};
+
+/// Somebody who signs certificates, and is trusted or not.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A file with its certificate that the server's user may read, in a folder that this user may enter.
+    fn file(&self) -> (TempDir, PathBuf) {
+        let folder = folder();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = folder.path().join("ca.pem");
+        fs::write(&path, self.0.pem()).unwrap();
+        (folder, path)
+    }
+
+    /// What a server of this name shows.
+    fn for_server(&self, name: &str) -> ServerConfig {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.unwrap().with_no_client_auth();
+        builder.with_single_cert(vec![certificate.der().clone()], key).unwrap()
+    }
+}
+
+/// What came to an endpoint.
+#[derive(Default)]
+struct Came {
+    connections: usize,
+    /// Head and body of each.
+    requests: Vec<(String, Vec<u8>)>,
+}
+
+/// An endpoint on this machine.
+struct Endpoint {
+    url: String,
+    came: Arc<Mutex<Came>>,
+}
+
+impl Endpoint {
+    async fn new(shown: ServerConfig) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/hook", listener.local_addr().unwrap());
+        let (came, acceptor) = (Arc::<Mutex<Came>>::default(), TlsAcceptor::from(Arc::new(shown)));
+        let noted = Arc::clone(&came);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                noted.lock().unwrap().connections += 1;
+                tokio::spawn(take(acceptor.clone(), stream, Arc::clone(&noted)));
+            }
+        });
+        Self { url, came }
+    }
+
+    fn connections(&self) -> usize {
+        self.came.lock().unwrap().connections
+    }
+
+    fn requests(&self) -> Vec<(String, Vec<u8>)> {
+        self.came.lock().unwrap().requests.clone()
+    }
+}
+
+async fn take(acceptor: TlsAcceptor, stream: TcpStream, came: Arc<Mutex<Came>>) -> Option<()> {
+    let mut stream = acceptor.accept(stream).await.ok()?;
+    let read = request(&mut stream).await?;
+    came.lock().unwrap().requests.push(read);
+    accept(&mut stream).await
+}
+
+/// A server that trusts what is in a file, or what this machine trusts.
+async fn start(trusted: Option<&Path>) -> Skep {
+    Skep::start_as(folder(), |command| {
+        command.args(["--webhook-allow", "127.0.0.1"]).env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
+        if let Some(path) = trusted {
+            command.env("SSL_CERT_FILE", path);
+        }
+    })
+    .await
+}
+
+/// Has a test event sent there: the webhook's secret, and the delivery after its first attempt.
+async fn tried(skep: &Skep, endpoint: &Endpoint) -> (String, Value) {
+    let made = skep.post("/api/webhooks", &json!({"url": endpoint.url})).await.ok(201);
+    let path = format!("/api/webhooks/{}", made["id"].as_str().unwrap());
+    let sent = skep.post(&format!("{path}/test"), &json!({})).await;
+    assert!(sent.status.is_success(), "{sent:?}");
+    let mut delivery = Value::Null;
+    eventually("an attempt", async || {
+        let list = skep.get(&format!("{path}/deliveries")).await.ok(200);
+        delivery = list["deliveries"][0].clone();
+        delivery["attempts"].as_array().is_some_and(|attempts| !attempts.is_empty())
+    })
+    .await;
+    (made["secret"].as_str().unwrap().to_owned(), delivery)
+}
+
+/// Nothing but a connection came to an endpoint, and the delivery says why.
+#[track_caller]
+fn is_refused(endpoint: &Endpoint, delivery: &Value, why: &str) {
+    assert_ne!(delivery["state"], "delivered", "{delivery}");
+    let attempt = &delivery["attempts"][0];
+    assert_eq!(attempt["status"], Value::Null, "{delivery}");
+    let said = attempt["error"].as_str().unwrap();
+    assert!(said.contains("certificate") && said.contains(why), "{said}");
+    assert!(endpoint.connections() > 0, "the control: it was tried");
+    assert_eq!(endpoint.requests(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_is_trusted_by_the_authority_that_the_operator_names() {
+    let (ours, other) = (Authority::new("ours"), Authority::new("another"));
+    let (_folder, trusted) = ours.file();
+    let skep = start(Some(&trusted)).await;
+
+    let endpoint = Endpoint::new(ours.for_server("127.0.0.1")).await;
+    let (secret, delivery) = tried(&skep, &endpoint).await;
+    assert_eq!(delivery["state"], "delivered", "{delivery}; the server said:\n{}", skep.log());
+    let [(head, body)] = &endpoint.requests()[..] else { panic!("{:?}", endpoint.requests()) };
+    let field = |name| header(head, name);
+    let (id, timestamp, signature) =
+        (field("webhook-id"), field("webhook-timestamp"), field("webhook-signature"));
+    let key = BASE64.decode(secret.strip_prefix("whsec_").unwrap().as_bytes()).unwrap();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+    let signature = BASE64.decode(signature.strip_prefix("v1,").unwrap().as_bytes()).unwrap();
+    let signed = [format!("{id}.{timestamp}.").as_bytes(), body].concat();
+    assert!(hmac::verify(&key, &signed, &signature).is_ok(), "{head}");
+
+    for (shown, why) in [
+        (other.for_server("127.0.0.1"), "UnknownIssuer"),
+        (ours.for_server("receiver.example.com"), "not valid for name"),
+    ] {
+        let endpoint = Endpoint::new(shown).await;
+        let (_, delivery) = tried(&skep, &endpoint).await;
+        is_refused(&endpoint, &delivery, why);
+    }
+}
+
+/// The control of `SSL_CERT_FILE`: without it the machine's own authorities are trusted, and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_that_nobody_named_is_not_trusted() {
+    let endpoint = Endpoint::new(Authority::new("ours").for_server("127.0.0.1")).await;
+    let skep = start(None).await;
+    let (_, delivery) = tried(&skep, &endpoint).await;
+    is_refused(&endpoint, &delivery, "UnknownIssuer");
+}
