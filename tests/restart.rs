@@ -106,8 +106,17 @@ async fn what_cannot_start_is_refused_and_the_server_serves_on() {
         assert!(uptime(&skep).await > before, "{text}");
     }
     fs::write(&settings, "").unwrap();
+    eventually("some uptime", async || uptime(&skep).await > 1.0).await;
     skep.post("/api/admin/restart", &json!({})).await.ok(202);
-    eventually("the restart", async || run(&skep, "echo ok").await == "ok\n").await;
+    eventually("the restart", async || uptime(&skep).await < 1.0).await;
+    assert_eq!(run(&skep, "echo ok").await, "ok\n");
+}
+
+#[tokio::test]
+async fn a_signal_during_a_restart_ends_the_server() {
+    let skep = start().await;
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    drop(skep.stop());
 }
 
 async fn run(skep: &Skep, command: &str) -> String {

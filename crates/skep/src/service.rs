@@ -3,6 +3,7 @@
 use std::{future::Future, net::TcpListener, sync::Arc};
 
 use anyhow::Context;
+use futures_util::FutureExt;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
 use skep_api::{ErrorCode, Failure};
@@ -13,7 +14,7 @@ use skep_server::{
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::watch,
 };
 
@@ -112,6 +113,35 @@ pub(crate) async fn open_store(
     Ok(store)
 }
 
+/// SIGTERM and Ctrl-C, which end the process no more once they are listened to.
+pub(crate) struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    /// Begins to listen.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?,
+            interrupt: signal(SignalKind::interrupt()).context("SIGINT cannot be waited for")?,
+        })
+    }
+
+    /// Waits for one.
+    async fn comes(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Whether one came that nobody waited for here.
+    pub(crate) fn came(&mut self) -> bool {
+        self.comes().now_or_never().is_some()
+    }
+}
+
 /// Serves until SIGTERM, Ctrl-C, or `end`.
 pub(crate) async fn serve(
     settings: &Settings,
@@ -123,12 +153,10 @@ pub(crate) async fn serve(
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
     let Others { swarm, helper, restart: SuccessorKnown { restart, mut succession }, is_first } = others;
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be waited for")?;
+    let mut stop = Stop::listen()?;
     let shutdown = async move {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = stop.comes() => {}
             () = end => {}
         }
         // We are told to end at the same moment at which the keeper's answer comes.

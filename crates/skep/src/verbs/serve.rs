@@ -26,7 +26,7 @@ use skep_server::{Metrics, swarm_at_hand};
 use super::bake::bakery;
 use crate::{
     admin_key, again, engine, helper_process, logging, output, reread,
-    service::{self, Listeners, Others},
+    service::{self, Listeners, Others, Stop},
     settings::Settings,
     templates::BaseTemplate,
     tls::{Holder, Tls},
@@ -176,7 +176,9 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     let restart = again::Restarts::of(settings);
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("the asynchronous runtime could not start")?.block_on(async {
+    let stopped = runtime.context("the asynchronous runtime could not start")?.block_on(async {
+        // To the end: one that comes while a restart is under way ends that too.
+        let mut stop = Stop::listen()?;
         let tls = Tls::of(settings, Holder::Us).await?;
         let metrics = Metrics::default();
         let store = service::open_store(settings, Some(admin_key), &metrics).await?;
@@ -186,9 +188,10 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
             restart: restart.known(),
             is_first,
         };
-        service::serve(settings, listeners, metrics, store, others, tls, restart.asked()).await
+        service::serve(settings, listeners, metrics, store, others, tls, restart.asked()).await?;
+        anyhow::Ok(stop.came())
     })?;
-    if restart.is_wanted() { Err(kept.start_again()) } else { Ok(()) }
+    if restart.is_wanted() && !stopped { Err(kept.start_again()) } else { Ok(()) }
 }
 
 fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
