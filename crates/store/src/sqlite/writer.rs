@@ -385,4 +385,26 @@ mod tests {
         drop(queue);
         thread.join().unwrap();
     }
+
+    #[test]
+    fn the_log_does_not_grow_with_what_is_written() {
+        let Bench { _folder, file, connection } = Bench::new();
+        connection.execute_batch("CREATE TABLE pages (page BLOB)").unwrap();
+        let page: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+        let log = file.path().with_extension("db-wal");
+        let (queue, commands) = mpsc::channel(QUEUE);
+        let thread = thread::spawn(move || write(connection, &file, commands, &()));
+        // Each takes a third of the log, and all of them many times as much.
+        let share = i64::from(LOG_PAGES) / 3;
+        for _ in 0..20 {
+            let (next, answer) =
+                job(move |c| Ok(c.execute("INSERT INTO pages VALUES (zeroblob(?1))", [share * page])?));
+            queue.blocking_send(next).ok().unwrap();
+            answer.blocking_recv().unwrap().unwrap();
+        }
+        let pages = std::fs::metadata(log).unwrap().len() / u64::try_from(page).unwrap();
+        assert!(pages < 2 * u64::try_from(LOG_PAGES).unwrap(), "the log has {pages} pages");
+        drop(queue);
+        thread.join().unwrap();
+    }
 }
