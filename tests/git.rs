@@ -275,6 +275,7 @@ async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
     let vm = skep.boot_one().await;
     for ground in [Ground::on_the_server(&skep).await, Ground::in_vm(&skep, vm).await] {
         sends_and_fetches(&ground, &remote).await;
+        shallow_clones(&ground, &remote).await;
         both_go_on(&ground, &remote).await;
         what_is_refused(&ground, &remote).await;
         std::fs::remove_dir_all(remote.at("x.git")).unwrap();
@@ -317,6 +318,30 @@ async fn sends_and_fetches(ground: &Ground<'_>, remote: &Remote) {
     );
     assert_eq!(ground.read("work/theirs", &[]).await.ok(200)["content"], "theirs");
     assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+}
+
+/// What has but the last commit is completed by the remote.
+async fn shallow_clones(ground: &Ground<'_>, remote: &Remote) {
+    // The remote is out of a VM's reach: so it is cloned from beside.
+    let cloned = json!({"url": ground.at("work"), "path": "short", "depth": 1});
+    let began = post(ground, "clone", cloned, 201).await["head"].clone();
+    assert_eq!(get(ground, "log", "short", &[]).await["commits"].as_array().unwrap().len(), 1, "{ground:?}");
+    git(ground, "short", &format!("remote set-url origin {}", remote.url)).await;
+    write(ground, "short/short", "short\n").await;
+    post(ground, "add", json!({"path": "short"}), 200).await;
+    let ours =
+        post(ground, "commit", json!({"path": "short", "message": "Short"}), 201).await["commit"].clone();
+    let pushed = post(ground, "push", json!({"path": "short"}), 200).await;
+    assert_eq!((&pushed["from"], &pushed["to"]), (&began, &ours), "{ground:?}");
+    remote.git(&["-C", "x.git", "fsck", "--connectivity-only", "--no-dangling"]);
+    assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "--is-shallow-repository"]), "false");
+
+    let theirs = remote.commit("theirs", "theirs for the short one");
+    let pulled = post(ground, "pull", json!({"path": "short"}), 200).await;
+    assert_eq!((&pulled["to"], &pulled["commits"]), (&json!(theirs), &json!(1)), "{ground:?}");
+    assert_eq!(get(ground, "log", "short", &[]).await["commits"].as_array().unwrap().len(), 3, "{ground:?}");
+    git(ground, "short", "fsck").await;
+    post(ground, "pull", json!({"path": "work"}), 200).await;
 }
 
 /// Both sides go on, and neither is lost.

@@ -38,9 +38,12 @@ pub struct ExchangePlan {
     pub last_seen: Option<String>,
     /// Commits that are there already.
     pub has: Vec<String>,
+    /// Those whose parents are not there, in a shallow repository. An agent of before refuses those, and tells of none.
+    #[serde(default)]
+    pub boundary: Vec<String>,
 }
 
-/// Packs a commit with all that it stands on. The pack follows the answer.
+/// Packs a commit with all that it stands on, as far as that is there. The pack follows the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitPack {
     /// The repository; the one of the place where `None`.
@@ -62,6 +65,8 @@ pub struct GitSend {
     pub last_seen: Option<String>,
     /// Whether the remote's branch may lose commits, where it is as it was last seen.
     pub force_with_lease: bool,
+    /// Commits whose parents the pack lacks, since they are the remote's already.
+    pub boundary: Vec<String>,
     /// What may be reached.
     pub reach: GitReach,
 }
@@ -103,6 +108,8 @@ pub struct GitFetch {
     pub branch: String,
     /// Commits that are known.
     pub has: Vec<String>,
+    /// Those whose parents are neither known nor wanted.
+    pub boundary: Vec<String>,
     /// What may be reached.
     pub reach: GitReach,
 }

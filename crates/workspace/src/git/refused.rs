@@ -119,13 +119,13 @@ pub enum Refused {
         /// Why.
         words: String,
     },
-    /// A history that begins in the middle.
+    /// A history of which nobody can say where it begins.
     #[error(
-        "the repository at `{path}` has only a part of its history, which no server can pass on; fetch all of it inside the VM"
+        "the repository's file `shallow` names more than {most} commits, or what is none; fetch all of its history inside the VM"
     )]
-    Shallow {
-        /// As the caller named it.
-        path: String,
+    Boundary {
+        /// Commits that it may name.
+        most: usize,
     },
     /// A name that is taken.
     #[error("{words}")]
@@ -157,7 +157,7 @@ impl Refused {
     /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoGit | Self::Other { .. } | Self::BrokenOff { .. } | Self::Shallow { .. } => {
+            Self::NoGit | Self::Other { .. } | Self::BrokenOff { .. } | Self::Boundary { .. } => {
                 ErrorCode::GitRefused
             }
             Self::NoRepository { .. } => ErrorCode::UnknownRepository,

@@ -36,6 +36,7 @@ pub(super) async fn push(
         commit: commit.clone(),
         last_seen: plan.last_seen,
         force_with_lease: push.force_with_lease,
+        boundary: plan.boundary,
         reach: push.reach,
     };
     let (sent, _) = places.run_beside(caller, &send, Some(pack)).await?;
@@ -65,7 +66,7 @@ pub(super) async fn pull(
         return places.run(caller, Chosen::Vm(vm), GitPull { reach: its_own(), ..pull }).await;
     }
     let branch = plan.branch.clone();
-    let fetch = GitFetch { url: plan.url, branch, has: plan.has, reach: pull.reach };
+    let fetch = GitFetch { url: plan.url, branch, has: plan.has, boundary: plan.boundary, reach: pull.reach };
     let (fetched, pack) = places.run_beside(caller, &fetch, None).await?;
     let join = GitJoin {
         path: pull.path,

@@ -4,6 +4,7 @@ use std::{fmt::Write, io, path::PathBuf};
 
 use skep_api::{AbsolutePath, path::PathEncoding};
 
+use super::boundary;
 use crate::{
     Error, Place,
     git::{Refused, lies::BRIEF, program::Git, repository::Repository, settings::Settings},
@@ -38,6 +39,28 @@ impl Brief {
         let text = skep_api::path::encoded(folder.0.as_os_str());
         let path = AbsolutePath::parse("path", &text, PathEncoding::Percent).map_err(|_| Error::Broken)?;
         Ok(Self { repository: Repository::find(place, Some(&path)).await?, _folder: folder })
+    }
+
+    /// Those of the commits that it has.
+    ///
+    /// # Errors
+    /// Git refuses.
+    pub(super) async fn there(&self, commits: &[String]) -> Result<Vec<String>, Error> {
+        let git = self.repository.reading().args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]);
+        let said = self.repository.done(git.stdin(commits.join("\n") + "\n")).await?;
+        let commits = said.line();
+        Ok(commits.lines().filter_map(|line| line.strip_suffix(" commit")).map(str::to_owned).collect())
+    }
+
+    /// Lets its history begin at those of the commits that it has.
+    ///
+    /// # Errors
+    /// Git refuses; those of files.
+    pub(super) async fn begin_at(&self, boundary: &[String]) -> Result<(), Error> {
+        if boundary.is_empty() {
+            return Ok(());
+        }
+        boundary::note(&self.repository, &self.there(boundary).await?).await
     }
 }
 

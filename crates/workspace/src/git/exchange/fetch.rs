@@ -5,7 +5,7 @@ use std::fmt::Write;
 use futures_util::StreamExt;
 use skep_api::git::{Fetched, GitFetch};
 
-use super::{brief::Brief, check_hash, elsewhere, pack::packed};
+use super::{boundary, brief::Brief, check_hash, elsewhere, pack::packed};
 use crate::{
     Content, Error, Place, RunStreamed,
     git::{branch::check_name, pull::fetched, repository::Repository},
@@ -18,6 +18,7 @@ impl RunStreamed for GitFetch {
         for known in &self.has {
             check_hash(known)?;
         }
+        boundary::check(&self.boundary)?;
         let brief = Brief::make(place).await?;
         let repository = &brief.repository;
         check_name(repository, "branch", &self.branch).await?;
@@ -29,8 +30,10 @@ impl RunStreamed for GitFetch {
         if self.has.contains(&commit) {
             return Ok((Fetched { commit }, no_content()));
         }
+        // What is below was never known there, whatever stands on it: a branch that left from there comes whole.
+        brief.begin_at(&self.boundary).await?;
         let mut wanted = format!("{commit}\n");
-        for known in there(repository, &self.has).await? {
+        for known in brief.there(&self.has).await? {
             let _ = writeln!(wanted, "^{known}");
         }
         let pack = packed(repository, wanted)?;
@@ -41,12 +44,4 @@ impl RunStreamed for GitFetch {
         });
         Ok((Fetched { commit }, Box::pin(pack)))
     }
-}
-
-/// Those of the commits that the remote has too.
-async fn there(repository: &Repository, known: &[String]) -> Result<Vec<String>, Error> {
-    let git = repository.reading().args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]);
-    let said = repository.done(git.stdin(known.join("\n") + "\n")).await?;
-    let commits = said.line();
-    Ok(commits.lines().filter_map(|line| line.strip_suffix(" commit")).map(str::to_owned).collect())
 }

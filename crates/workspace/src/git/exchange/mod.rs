@@ -7,8 +7,10 @@
 //! pull    plan ──────── what is known ─► a repository for a moment ◄─ git fetch ── remote
 //!         join ◄─────────── pack
 //! ```
+//! A shallow repository tells where its history begins, and so does the one for a moment: what is below is in neither pack.
 //! Tokens are used on the server alone. What the VM says is looked at there as if a caller had said it.
 
+mod boundary;
 mod brief;
 mod fetch;
 mod join;

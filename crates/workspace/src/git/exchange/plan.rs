@@ -2,6 +2,7 @@
 
 use skep_api::git::{ExchangePlan, GitExchange};
 
+use super::boundary;
 use crate::{
     Error, Place, Run,
     git::{
@@ -21,9 +22,7 @@ const MOST_KNOWN: &str = "--count=256";
 impl Run for GitExchange {
     async fn run(self, place: &Place) -> Result<ExchangePlan, Error> {
         let repository = Repository::find(place, self.path.as_ref()).await?;
-        if repository.common_dir.join("shallow").exists() {
-            return Err(Refused::Shallow { path: repository.asked.display().to_string() }.into());
-        }
+        let boundary = boundary::told(&repository).await?;
         let current = repository.branch().await?;
         let branch = match &self.branch {
             Some(branch) => branch.clone(),
@@ -45,6 +44,6 @@ impl Run for GitExchange {
         let git = repository.reading().args(["for-each-ref", "--format=%(objectname)", MOST_KNOWN]);
         let said = repository.done(git.args(["refs/heads", "refs/remotes"])).await?;
         let has = said.line().lines().filter(|line| is_hash(line)).map(str::to_owned).collect();
-        Ok(ExchangePlan { remote, url, is_local, branch, commit, last_seen, has })
+        Ok(ExchangePlan { remote, url, is_local, branch, commit, last_seen, has, boundary })
     }
 }

@@ -2,7 +2,7 @@
 
 use skep_api::git::{GitSend, NETWORK_LIMIT, Sent};
 
-use super::{brief::Brief, check_hash, elsewhere};
+use super::{boundary, brief::Brief, check_hash, elsewhere};
 use crate::{
     Content, Error, Place, RunStreamed,
     git::{
@@ -17,11 +17,13 @@ use crate::{
 impl RunStreamed for GitSend {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(Sent, Content), Error> {
         check_hash(&self.commit)?;
+        boundary::check(&self.boundary)?;
         let remote = elsewhere(&self.url)?;
         let brief = Brief::make(place).await?;
         let repository = &brief.repository;
         check_name(repository, "branch", &self.branch).await?;
         take_in(repository, content).await?;
+        brief.begin_at(&self.boundary).await?;
         let way = remote.open(&self.url, &self.reach, &repository.settings).await?;
         let git = way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git());
         let whole = format!("refs/heads/{}", self.branch);

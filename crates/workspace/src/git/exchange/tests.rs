@@ -1,4 +1,6 @@
-//! The parts of an exchange, each by itself. With a remote they are tried through the front door.
+//! The parts of an exchange, each by itself. All together, with a remote, they are tried through the front door.
+
+mod shallow;
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf, process::Command};
 
@@ -42,9 +44,14 @@ impl Ground {
     }
 
     fn commit(&self, text: &str) {
-        fs::write(self.folder.path().join("one/file"), text).unwrap();
-        self.git(&["-C", "one", "add", "."]);
-        self.git(&["-C", "one", "commit", "-qm", text]);
+        self.commit_in("one", "file", text);
+    }
+
+    fn commit_in(&self, name: &str, file: &str, text: &str) -> String {
+        fs::write(self.folder.path().join(name).join(file), text).unwrap();
+        self.git(&["-C", name, "add", "."]);
+        self.git(&["-C", name, "commit", "-qm", text]);
+        self.head(name)
     }
 
     fn head(&self, name: &str) -> String {
@@ -91,6 +98,7 @@ fn send(url: &str, commit: &str) -> GitSend {
         commit: commit.to_owned(),
         last_seen: None,
         force_with_lease: false,
+        boundary: Vec::new(),
         reach: GitReach::default(),
     }
 }
@@ -174,6 +182,7 @@ async fn what_a_vm_says_leads_nowhere_else() {
             url: url.to_owned(),
             branch: "main".to_owned(),
             has: Vec::new(),
+            boundary: Vec::new(),
             reach: GitReach::default(),
         };
         let fetched = fetch.run_streamed(no_content(), &ground.place).await;
@@ -202,14 +211,4 @@ async fn what_a_vm_says_leads_nowhere_else() {
         };
         assert_eq!(code(note.run(&ground.place).await), ErrorCode::InvalidValue);
     }
-}
-
-#[tokio::test]
-async fn a_history_that_begins_in_the_middle_is_not_passed_on() {
-    let ground = Ground::new();
-    let url = format!("file://{}/one", ground.folder.path().display());
-    ground.git(&["clone", "-q", "--depth=1", &url, "short"]);
-    let plan = GitExchange { path: ground.path("short"), remote: None, branch: None, pushes: true };
-    let refused = plan.run(&ground.place).await.unwrap_err();
-    assert!(refused.to_string().contains("only a part of its history"), "{refused}");
 }

@@ -1,0 +1,343 @@
+//! Shallow repositories, whose history begins in the middle: with a remote, that shall have all of it.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Stdio},
+};
+
+use skep_api::git::{ExchangePlan, Fetched, Noted, Pulled, Sent};
+
+use super::*;
+use crate::git::exchange::boundary;
+
+/// Histories that are tried.
+const ROUNDS: usize = 8;
+
+/// The first of `Ground`, with four commits, and a server of repositories beside it.
+struct Remote {
+    ground: Ground,
+    process: Child,
+    url: String,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Remote {
+    /// `x.git` has what `one` has, `short` its last commit alone.
+    fn new() -> Self {
+        let ground = Ground::new();
+        ground.commit("Third");
+        ground.commit("Fourth");
+        ground.git(&["clone", "-q", "--bare", "one", "x.git"]);
+        ground.git(&["-C", "one", "remote", "add", "origin", "../x.git"]);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/git/remote.py");
+        let mut python = Command::new("python3");
+        let mut process =
+            python.arg(script).arg(ground.folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut port = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
+        let remote = Self { ground, process, url: format!("http://127.0.0.1:{}/x.git", port.trim()) };
+        remote.git(&["clone", "-q", "--depth=1", &remote.url, "short"]);
+        remote
+    }
+
+    #[track_caller]
+    fn git(&self, words: &[&str]) -> String {
+        self.ground.git(words)
+    }
+
+    /// Somebody else commits to the remote's main branch.
+    fn theirs(&self, file: &str, text: &str) -> String {
+        let commit = self.ground.commit_in("one", file, text);
+        self.git(&["-C", "one", "push", "-q", "origin", "main"]);
+        commit
+    }
+
+    /// Whether a repository has an object.
+    fn has(&self, name: &str, object: &str) -> bool {
+        let mut git = Command::new("git");
+        git.args(["-C", name, "cat-file", "-e", object]).current_dir(self.ground.folder.path());
+        git.output().unwrap().status.success()
+    }
+
+    /// All of it is there, and nothing is cut off.
+    #[track_caller]
+    fn is_whole(&self, name: &str) {
+        self.git(&["-C", name, "fsck", "--connectivity-only", "--no-dangling"]);
+        assert_eq!(self.git(&["-C", name, "rev-parse", "--is-shallow-repository"]), "false");
+    }
+
+    async fn plan(&self, name: &str, pushes: bool) -> Result<ExchangePlan, Error> {
+        let (path, branch) = (self.ground.path(name), Some("main".to_owned()));
+        GitExchange { path, remote: None, branch, pushes }.run(&self.ground.place).await
+    }
+
+    /// What a push is made of; `boundary` is what is told in place of the truth.
+    async fn push(&self, name: &str, to: &str, boundary: Option<&[&str]>) -> Result<Sent, Error> {
+        let (plan, place) = (self.plan(name, true).await?, &self.ground.place);
+        let commit = plan.commit.unwrap();
+        let pack = GitPack { path: self.ground.path(name), commit: commit.clone() };
+        let (Noted {}, pack) = pack.run_streamed(no_content(), place).await?;
+        let send = GitSend {
+            branch: to.to_owned(),
+            last_seen: plan.last_seen,
+            boundary: boundary.map_or(plan.boundary, owned),
+            reach: anywhere(),
+            ..send(&plan.url, &commit)
+        };
+        Ok(send.run_streamed(pack, place).await?.0)
+    }
+
+    async fn fetch(&self, name: &str, boundary: Option<&[&str]>) -> Result<(Fetched, Content), Error> {
+        let plan = self.plan(name, false).await?;
+        let (has, boundary) = (plan.has, boundary.map_or(plan.boundary, owned));
+        let fetch = GitFetch { url: plan.url, branch: plan.branch, has, boundary, reach: anywhere() };
+        fetch.run_streamed(no_content(), &self.ground.place).await
+    }
+
+    async fn pull(&self, name: &str, boundary: Option<&[&str]>) -> Result<Pulled, Error> {
+        let (fetched, pack) = self.fetch(name, boundary).await?;
+        let join = GitJoin {
+            path: self.ground.path(name),
+            strategy: PullStrategy::Merge,
+            ..self.ground.join(&fetched.commit)
+        };
+        Ok(join.run_streamed(pack, &self.ground.place).await?.0)
+    }
+}
+
+fn owned(boundary: &[&str]) -> Vec<String> {
+    boundary.iter().map(|&hash| hash.to_owned()).collect()
+}
+
+fn anywhere() -> GitReach {
+    GitReach { anywhere: true, ..GitReach::default() }
+}
+
+#[tokio::test]
+async fn a_shallow_clone_pushes_what_its_remote_completes() {
+    let remote = Remote::new();
+    let fourth = remote.ground.head("one");
+    assert_eq!(remote.plan("short", true).await.unwrap().boundary, [fourth.as_str()]);
+    // Where it begins, too.
+    assert!(remote.push("short", "same", None).await.unwrap().created);
+    let ours = remote.ground.commit_in("short", "ours", "Ours");
+    let sent = remote.push("short", "main", None).await.unwrap();
+    assert_eq!((sent.from, sent.created), (Some(fourth), false));
+    assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), ours);
+    assert_eq!(remote.git(&["-C", "x.git", "rev-list", "--count", "main"]), "5");
+    remote.is_whole("x.git");
+    // The remote went on, and another branch leaves from where it was.
+    remote.git(&["-C", "one", "pull", "-q", "origin", "main"]);
+    remote.theirs("theirs", "Theirs");
+    remote.ground.commit_in("short", "ours", "Ours again");
+    assert_eq!(code(remote.push("short", "main", None).await), ErrorCode::PushRejected);
+    assert!(remote.push("short", "topic", None).await.unwrap().created);
+    assert_eq!(remote.git(&["-C", "x.git", "rev-list", "--count", "topic"]), "6");
+    remote.is_whole("x.git");
+}
+
+#[tokio::test]
+async fn a_remote_that_lacks_the_rest_refuses_in_its_own_words() {
+    let remote = Remote::new();
+    remote.git(&["init", "-q", "--bare", "-b", "main", "empty.git"]);
+    remote.git(&["-C", "short", "remote", "set-url", "origin", &remote.url.replace("x.git", "empty.git")]);
+    let refused = remote.push("short", "main", None).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::PushRejected);
+    assert!(refused.to_string().contains("shallow update not allowed"), "{refused}");
+    assert_eq!(remote.git(&["-C", "empty.git", "for-each-ref"]), "");
+    remote.git(&["-C", "empty.git", "fsck"]);
+}
+
+#[tokio::test]
+async fn a_shallow_clone_pulls_what_is_new_and_nothing_below() {
+    let remote = Remote::new();
+    let third = remote.git(&["-C", "one", "rev-parse", "main~1"]);
+    remote.theirs("theirs", "Theirs");
+    let to = remote.theirs("theirs", "Theirs again");
+    let pulled = remote.pull("short", None).await.unwrap();
+    assert_eq!((&pulled.to, pulled.commits, pulled.files_changed), (&to, 2, 1));
+    remote.git(&["-C", "short", "fsck"]);
+    assert!(!remote.has("short", &third));
+    // With a commit of its own, and back.
+    remote.ground.commit_in("short", "ours", "Ours");
+    let theirs = remote.theirs("theirs", "Theirs once more");
+    let merged = remote.pull("short", None).await.unwrap().to;
+    assert_ne!(merged, theirs);
+    remote.push("short", "main", None).await.unwrap();
+    assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), merged);
+    remote.is_whole("x.git");
+}
+
+#[tokio::test]
+async fn a_branch_that_left_below_the_boundary_comes_whole() {
+    let remote = Remote::new();
+    remote.git(&["clone", "-q", "--depth=2", &remote.url, "longer"]);
+    let below = ["main~3", "main~2"].map(|below| remote.git(&["-C", "one", "rev-parse", below]));
+    remote.git(&["-C", "one", "checkout", "-qb", "side", "main~2"]);
+    let side = remote.ground.commit_in("one", "side", "Side");
+    remote.git(&["-C", "one", "checkout", "-q", "main"]);
+    remote.git(&["-C", "one", "merge", "-q", "--no-edit", "side"]);
+    let merge = remote.theirs("theirs", "Theirs");
+    for name in ["short", "longer"] {
+        assert_eq!(remote.pull(name, None).await.unwrap().to, merge);
+        remote.git(&["-C", name, "fsck"]);
+        assert_eq!(remote.git(&["-C", name, "rev-parse", "--is-shallow-repository"]), "true");
+        assert!(below.iter().chain([&side]).all(|commit| remote.has(name, commit)), "{name}");
+    }
+    remote.ground.commit_in("short", "ours", "Ours");
+    remote.push("short", "main", None).await.unwrap();
+    remote.is_whole("x.git");
+    // A branch that begins anew stands on nothing that is known.
+    remote.git(&["-C", "one", "checkout", "-q", "--orphan", "other"]);
+    let other = remote.ground.commit_in("one", "other", "Other");
+    remote.git(&["-C", "one", "push", "-qf", "origin", "other:main"]);
+    let refused = remote.pull("short", None).await.unwrap_err();
+    assert!(refused.to_string().contains("unrelated histories"), "{refused}");
+    assert_eq!(remote.git(&["-C", "short", "rev-parse", "origin/main"]), other);
+    remote.git(&["-C", "short", "fsck"]);
+}
+
+#[tokio::test]
+async fn a_clone_that_got_all_of_its_history_is_as_any_other() {
+    let remote = Remote::new();
+    remote.git(&["-C", "short", "fetch", "-q", "--unshallow"]);
+    assert!(remote.plan("short", true).await.unwrap().boundary.is_empty());
+    remote.git(&["init", "-q", "--bare", "-b", "main", "empty.git"]);
+    remote.git(&["-C", "short", "remote", "set-url", "origin", &remote.url.replace("x.git", "empty.git")]);
+    assert!(remote.push("short", "main", None).await.unwrap().created);
+    assert_eq!(remote.git(&["-C", "empty.git", "rev-list", "--count", "main"]), "4");
+    remote.git(&["-C", "empty.git", "fsck"]);
+}
+
+/// What a VM tells of its boundary may be anything.
+#[tokio::test]
+async fn a_boundary_that_is_none_breaks_no_history() {
+    let remote = Remote::new();
+    let fourth = remote.ground.head("one");
+    let (nothing, tree) = ("0123".repeat(10), remote.git(&["-C", "short", "rev-parse", "HEAD^{tree}"]));
+    let many: Vec<&str> = vec![&fourth; boundary::MOST + 1];
+    for odd in [&["HEAD"][..], &[""], &["-x"], &[&fourth, "main\n"], &many] {
+        for refused in [
+            remote.push("short", "main", Some(odd)).await.err(),
+            remote.fetch("short", Some(odd)).await.err(),
+        ] {
+            assert_eq!(refused.unwrap().code(), ErrorCode::GitRefused, "{:?}", odd.first());
+        }
+    }
+    let (nothing, tree) = (nothing.as_str(), tree.as_str());
+    let ours = remote.ground.commit_in("short", "ours", "Ours");
+    // None that is one: then the pack is not whole.
+    for untrue in [&[][..], &[nothing], &[tree], &[&ours]] {
+        assert!(remote.push("short", "main", Some(untrue)).await.is_err(), "{untrue:?}");
+        assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), fourth);
+    }
+    remote.is_whole("x.git");
+    // One in the middle: nothing of what is below it would come.
+    for to in ["main", "topic"] {
+        assert_eq!(code(remote.push("short", to, Some(&[&ours, &fourth])).await), ErrorCode::PushRejected);
+    }
+    assert_eq!(remote.git(&["-C", "x.git", "for-each-ref", "--format=%(objectname)"]), fourth);
+    // Besides the true one it does no harm.
+    remote.push("short", "main", Some(&[&fourth, nothing, tree])).await.unwrap();
+    assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), ours);
+    remote.is_whole("x.git");
+}
+
+#[tokio::test]
+async fn a_boundary_that_is_untrue_harms_only_who_told_it() {
+    let remote = Remote::new();
+    let fourth = remote.ground.head("one");
+    remote.theirs("theirs", "Theirs");
+    let middle = remote.theirs("theirs", "Theirs, in the middle");
+    let last = remote.theirs("theirs", "Theirs again");
+    // It says that it lacks what is below a commit that it never had.
+    let refused = remote.pull("short", Some(&[&middle])).await;
+    assert_eq!(code(refused), ErrorCode::GitRefused);
+    assert_eq!(
+        (remote.ground.head("short"), remote.git(&["-C", "short", "rev-parse", "origin/main"])),
+        (fourth.clone(), fourth)
+    );
+    assert_eq!(remote.pull("short", Some(&[&"0123".repeat(10)])).await.unwrap().to, last);
+    // A file that git would not read either.
+    let file = remote.ground.folder.path().join("short/.git/shallow");
+    for text in ["no hash\n".to_owned(), format!("{last}\n").repeat(boundary::MOST + 1)] {
+        fs::write(&file, text).unwrap();
+        let refused = remote.plan("short", true).await.unwrap_err();
+        assert!(refused.to_string().contains("file `shallow`"), "{refused}");
+    }
+}
+
+/// Histories of any shape: a clone has all that it says it has, and so has the remote.
+#[tokio::test]
+async fn a_shallow_clone_of_any_history_goes_on_with_it() {
+    let remote = Remote::new();
+    for seed in 0..ROUNDS {
+        let (mut dice, x) = (Dice(seed), format!("{seed}.git"));
+        let commits = remote.tangle(&x, &mut dice);
+        let (url, depth) = (remote.url.replace("x.git", &x), format!("--depth={}", 1 + dice.roll(4)));
+        let name = format!("clone-{seed}");
+        let main = |at: usize| remote.git(&["-C", &x, "update-ref", "refs/heads/main", &commits[at]]);
+        main(commits.len() / 2);
+        remote.git(&["clone", "-q", &depth, &url, &name]);
+        main(commits.len() - 1);
+        let pulled = remote.pull(&name, None).await.unwrap();
+        assert_eq!(Some(&pulled.to), commits.last(), "{seed} {depth}");
+        remote.git(&["-C", &name, "fsck"]);
+        let ours = remote.ground.commit_in(&name, "ours", "Ours");
+        remote.push(&name, "main", None).await.unwrap();
+        assert_eq!(remote.git(&["-C", &x, "rev-parse", "main"]), ours, "{seed} {depth}");
+        remote.is_whole(&x);
+    }
+}
+
+/// The same numbers for the same seed.
+struct Dice(usize);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = (self.0 * 1_103_515_245 + 12_345) % (1 << 31);
+        (self.0 >> 8) % sides
+    }
+}
+
+impl Remote {
+    /// Makes a repository whose main branch goes on while others leave it anywhere and come back, their clocks in no
+    /// order. The commits of that branch, the oldest first.
+    fn tangle(&self, name: &str, dice: &mut Dice) -> Vec<String> {
+        self.git(&["init", "-q", "--bare", "-b", "main", name]);
+        let stream = self.ground.folder.path().join("stream");
+        fs::write(&stream, tangled(24, dice)).unwrap();
+        let mut git = Command::new("git");
+        git.args(["-C", name, "fast-import", "--quiet", "--force"]).current_dir(self.ground.folder.path());
+        assert!(git.stdin(fs::File::open(stream).unwrap()).status().unwrap().success());
+        let said = self.git(&["-C", name, "rev-list", "--first-parent", "--reverse", "main"]);
+        said.lines().map(str::to_owned).collect()
+    }
+}
+
+/// So many commits, as git-fast-import(1) reads them.
+fn tangled(count: usize, dice: &mut Dice) -> String {
+    let (mut lines, mut tip) = (Vec::new(), None);
+    for mark in 1..=count {
+        let (goes_on, any) = (mark == 1 || dice.roll(2) == 0, 1 + dice.roll(mark.max(2) - 1));
+        let time = 1_700_000_000 + dice.roll(100_000);
+        lines.push(format!("commit refs/heads/{}", if goes_on { "main" } else { "side" }));
+        lines.push(format!("mark :{mark}\ncommitter Ada <ada@example.com> {time} +0000\ndata 1\nx"));
+        let from = if goes_on { tip } else { Some(any) };
+        lines.extend(from.map(|from| format!("from :{from}")));
+        if goes_on && from.is_some_and(|from| from != any) && dice.roll(3) > 0 {
+            lines.push(format!("merge :{any}"));
+        }
+        let text = mark.to_string();
+        lines.push(format!("M 100644 inline {}\ndata {}\n{text}", dice.roll(6), text.len()));
+        tip = if goes_on { Some(mark) } else { tip };
+    }
+    lines.join("\n") + "\n"
+}
