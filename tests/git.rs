@@ -24,6 +24,33 @@ async fn git_is_the_same_on_the_server_and_in_a_vm() {
     .await;
 }
 
+/// By the keeper, who hands it on, and again after a restart, which reads the settings anew.
+#[tokio::test]
+async fn a_filter_that_the_operator_names_runs_on_the_server() {
+    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let known = data_dir.path().join("gitconfig");
+    std::fs::write(&known, "[filter \"case\"]\n\tclean = tr A-Z a-z\n\tsmudge = tr a-z A-Z\n").unwrap();
+    let skep = Skep::start_as(data_dir, |command| {
+        command.args(["--git-filter", "case"]).env("GIT_CONFIG_SYSTEM", &known);
+    })
+    .await;
+    let ground = Ground::on_the_server(&skep).await;
+    post(&ground, "init", json!({"path": "work"}), 201).await;
+    write(&ground, "work/.gitattributes", "*.txt filter=case\n").await;
+    for (number, name) in ["a.txt", "b.txt"].into_iter().enumerate() {
+        write(&ground, &format!("work/{name}"), "SHOUTED\n").await;
+        post(&ground, "add", json!({"path": "work"}), 200).await;
+        post(&ground, "commit", json!({"path": "work", "message": name}), 201).await;
+        assert_eq!(git(&ground, "work", &format!("cat-file blob HEAD:{name}")).await, "shouted\n");
+        ground.remove(&format!("work/{name}"), &[]).await.ok(200);
+        post(&ground, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
+        assert_eq!(ground.read(&format!("work/{name}"), &[]).await.ok(200)["content"], "SHOUTED\n");
+        if number == 0 {
+            skep.post("/api/admin/restart", &json!({})).await.ok(202);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_hostile_repository_starts_nothing_in_either_place() {
     in_both_places(hostile).await;

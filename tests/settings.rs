@@ -89,3 +89,18 @@ fn what_serve_would_refuse_is_refused() {
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot be read"), "{missing:?}");
 }
+
+#[test]
+fn a_filter_is_one_that_the_system_knows() {
+    let known = tempfile::NamedTempFile::new().unwrap();
+    fs::write(known.path(), "[filter \"case\"]\n\tclean = tr A-Z a-z\n").unwrap();
+    let system = [("GIT_CONFIG_SYSTEM", known.path().to_str().unwrap())];
+    let answer = json(&check("git_filter = \"case\"\n", &system, &["--json"]));
+    assert_eq!(answer["valid"], true, "{answer}");
+    for (name, way_out) in [("lfs", "git lfs install --system"), ("a.b", "letters"), ("", "letters")] {
+        let output = check(&format!("git_filter = \"{name}\"\n"), &system, &["--json"]);
+        let error = json(&output)["errors"][0].clone();
+        assert_eq!((output.status.code(), &error["setting"]), (Some(1), &"git_filter".into()), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(way_out), "{error}");
+    }
+}

@@ -1,10 +1,13 @@
 //! The rules of Landlock: one set for the helper itself, and a narrower one for the programs of each account.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
 use skep_workspace::Fence;
 
@@ -36,6 +39,8 @@ const PROC: &str = "/proc";
 pub(crate) struct Reach {
     /// Read, written and executed.
     pub(crate) write: Vec<PathBuf>,
+    /// Only read. What is missing is passed over.
+    pub(crate) read: Vec<PathBuf>,
 }
 
 /// Confines this thread and all that it starts.
@@ -53,6 +58,23 @@ pub(crate) fn fence(reach: &Reach) -> Result<Fence, Error> {
     Ok(Fence::new(with(base()?.create()?, reach)?.into()))
 }
 
+/// A fence that lets programs connect by TCP to this port alone, or to none, where the kernel knows such rules (Landlock's
+/// fourth edition).
+pub(crate) fn ports(port: Option<u16>) -> io::Result<Fence> {
+    // Moves between folders are refused by every fence that does not allow them, whatever else it is about.
+    let top = PathFd::new("/").map_err(io::Error::other)?;
+    let rules = || -> Result<RulesetCreated, RulesetError> {
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+        let rules = rules.handle_access(AccessNet::ConnectTcp)?.handle_access(AccessFs::Refer)?.create()?;
+        let rules = rules.add_rule(PathBeneath::new(top, AccessFs::Refer))?;
+        match port {
+            Some(port) => rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)),
+            None => Ok(rules),
+        }
+    };
+    Ok(Fence::new(rules().map_err(io::Error::other)?.into()))
+}
+
 fn base() -> Result<Ruleset, Error> {
     Ok(Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -66,9 +88,9 @@ fn with(mut rules: RulesetCreated, reach: &Reach) -> Result<RulesetCreated, Erro
     for path in PROGRAMS {
         rules = allow(rules, Path::new(path), AccessFs::from_read(NEWEST), Missing::Passes)?;
     }
-    for path in READ {
-        let read = AccessFs::from_read(NEWEST) & !AccessFs::Execute;
-        rules = allow(rules, Path::new(path), read, Missing::Passes)?;
+    let read = AccessFs::from_read(NEWEST) & !AccessFs::Execute;
+    for path in READ.map(Path::new).into_iter().chain(reach.read.iter().map(PathBuf::as_path)) {
+        rules = allow(rules, path, read, Missing::Passes)?;
     }
     for path in DEVICES {
         let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;

@@ -10,7 +10,7 @@ use skep_channel::{
 };
 use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
 
-use crate::{Error, HelperOrder, fences, place};
+use crate::{Error, HelperOrder, fences, place, readable};
 
 /// The largest request, in bytes: as that of a VM with much memory.
 const REQUEST_BYTES: usize = 64 << 20;
@@ -42,7 +42,7 @@ impl Handler for Helper {
     /// The fence is made anew for each call: a root may be another folder of the same name by now.
     fn on(&self, ground: Ground) -> Result<Self, Failure> {
         let write = ground.roots.iter().chain(&self.order.scratch).cloned().collect();
-        let fence = fences::fence(&fences::Reach { write })?;
+        let fence = fences::fence(&fences::Reach { write, read: readable(&self.order) })?;
         Ok(Self { here: Some(self.bare.for_account(ground.roots, fence)), ..self.clone() })
     }
 

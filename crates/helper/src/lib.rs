@@ -14,7 +14,7 @@ mod reaper;
 use std::{collections::BTreeMap, io, path::PathBuf};
 
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
-use skep_workspace::Place;
+use skep_workspace::{Place, git::GitGrants};
 use tokio::net::UnixStream;
 
 pub use error::Error;
@@ -31,6 +31,8 @@ pub struct HelperOrder {
     pub env: BTreeMap<String, String>,
     /// Where a control group for each command may be made; `None` where nobody may.
     pub groups: Option<PathBuf>,
+    /// What git may use besides.
+    pub git: GitGrants,
 }
 
 /// Confines this process, for good. To be called before any other thread exists.
@@ -43,7 +45,7 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
     // Orphans come to us and to nobody else, so they end with us where we are the first process of a namespace.
     set_child_subreaper(Some(getpid())).map_err(Error::io("become the one that inherits orphans"))?;
     let write = order.roots.iter().chain(&order.scratch).chain(&order.groups).cloned().collect();
-    fences::confine(&fences::Reach { write })
+    fences::confine(&fences::Reach { write, read: readable(order) })
 }
 
 /// Serves the server until it hangs up.
@@ -56,8 +58,14 @@ pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
     skep_channel::guest::serve(stream, helper).await
 }
 
+/// What every program may read besides.
+fn readable(order: &HelperOrder) -> Vec<PathBuf> {
+    order.git.authorities.iter().cloned().collect()
+}
+
 /// The place that the accounts' places are made of.
 fn place(order: &HelperOrder) -> Place {
     let place = Place::new("/", "/", order.env.clone(), order.groups.clone().unwrap_or_default());
+    let place = place.with_git(order.git.clone()).with_port_fence(fences::ports);
     if order.groups.is_some() { place } else { place.without_groups() }
 }

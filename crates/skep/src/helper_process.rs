@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 use crate::settings::Settings;
 
 /// What a helper may know of our environment.
-const PASSED_ON: [&str; 2] = ["LANG", "TZ"];
+const PASSED_ON: [&str; 3] = ["LANG", "TZ", "SSL_CERT_FILE"];
 /// Processes and threads of all programs together.
 const PIDS: u64 = 4096;
 /// Memory of all programs together where the machine does not say how much it has, in bytes.
@@ -96,6 +96,8 @@ fn arguments(settings: &Settings, scratch: &[PathBuf]) -> Vec<String> {
     settings.roots().iter().chain([&settings.workspaces()]).for_each(|root| add("--root", root));
     add("--store", &settings.store());
     scratch.iter().for_each(|folder| add("--scratch", folder));
+    let filters = settings.git_filter.iter().filter_map(|filter| serde_json::to_string(filter).ok());
+    arguments.extend(filters.flat_map(|filter| ["--git-filter".to_owned(), filter]));
     arguments
 }
 

@@ -14,6 +14,7 @@ use std::{
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use skep_workspace::git::GitFilter;
 use toml::{Table, Value};
 
 mod transport;
@@ -65,6 +66,13 @@ pub(crate) struct Settings {
     #[arg(long, env = "SKEP_GIT_ALLOW", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network)]
     #[serde(default)]
     pub(crate) git_allow: Vec<String>,
+    /// A filter of git that may run on the server, such as `lfs`, by its name in git's system settings; may be given several
+    /// times. It runs as every program of a caller does, for any repository that asks for it.
+    #[arg(
+        long, env = "SKEP_GIT_FILTER", value_name = "NAME", value_delimiter = ',', value_parser = GitFilter::installed
+    )]
+    #[serde(default)]
+    pub(crate) git_filter: Vec<GitFilter>,
     /// How callers reach it.
     #[command(flatten)]
     #[serde(flatten)]

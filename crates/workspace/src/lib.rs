@@ -19,6 +19,6 @@ pub use error::Error;
 pub use exec::{Commands, Output, Running};
 pub use fence::Fence;
 pub use operations::{Run, run_by_name};
-pub use place::{Place, WalkFence};
+pub use place::{Place, PortFence, WalkFence};
 pub use roots::Roots;
 pub use streamed::{Content, RunStreamed, no_content, run_streamed_by_name};

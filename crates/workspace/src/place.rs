@@ -10,10 +10,17 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use crate::{Commands, Error, Fence, Roots};
+use crate::{
+    Commands, Error, Fence, Roots,
+    git::{GitGrants, Reach},
+};
 
 /// Limits the thread that calls it, and all that it starts from then on, to what is read below these folders.
 pub type WalkFence = fn(&[BorrowedFd<'_>]) -> io::Result<()>;
+
+/// Makes a fence that lets programs connect by TCP to this port, or to none. A kernel that knows no such fence makes one
+/// that lets them connect to all.
+pub type PortFence = fn(Option<u16>) -> io::Result<Fence>;
 
 /// One place below one root. Cheap to clone; clones share the commands that run here.
 #[derive(Debug, Clone)]
@@ -25,6 +32,8 @@ pub struct Place {
     fence: Option<Fence>,
     roots: Arc<OnceLock<Arc<Roots>>>,
     walk_fence: Option<WalkFence>,
+    port_fence: Option<PortFence>,
+    git: Arc<GitGrants>,
     made_below: Option<Arc<Path>>,
 }
 
@@ -53,6 +62,8 @@ impl Place {
             fence: None,
             roots: Arc::default(),
             walk_fence: None,
+            port_fence: None,
+            git: Arc::default(),
             made_below: None,
         }
     }
@@ -103,6 +114,18 @@ impl Place {
         Self { walk_fence: Some(fence), ..self }
     }
 
+    /// The same place, where git may use this too.
+    #[must_use]
+    pub fn with_git(self, grants: GitGrants) -> Self {
+        Self { git: Arc::new(grants), ..self }
+    }
+
+    /// The same place, where each git is behind such a fence.
+    #[must_use]
+    pub fn with_port_fence(self, fence: PortFence) -> Self {
+        Self { port_fence: Some(fence), ..self }
+    }
+
     /// The same place, whose roots are made where they are missing, as long as they stand in this folder.
     #[must_use]
     pub fn making_roots_in(self, folder: impl Into<PathBuf>) -> Self {
@@ -141,6 +164,26 @@ impl Place {
         if let Some(fence) = &self.fence {
             fence.around(command);
         }
+    }
+
+    /// The same for what a git may connect to.
+    ///
+    /// # Errors
+    /// The fence cannot be made.
+    pub(crate) fn fence_off(&self, command: &mut Command, reach: Reach) -> io::Result<()> {
+        let port = match reach {
+            Reach::Anywhere => return Ok(()),
+            Reach::Port(port) => Some(port),
+            Reach::Nowhere => None,
+        };
+        if let Some(fence) = self.port_fence {
+            fence(port)?.around(command);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn git(&self) -> &GitGrants {
+        &self.git
     }
 
     /// Whether what is started here is behind a fence.

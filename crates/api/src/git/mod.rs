@@ -189,6 +189,9 @@ pub struct GitCheckout {
     pub revision: String,
     /// Whether the branch is made, from the current commit.
     pub create: bool,
+    /// What filters may reach.
+    #[serde(default)]
+    pub reach: GitReach,
 }
 
 /// Makes or deletes a branch.
@@ -217,6 +220,9 @@ pub struct GitChangeWorktree {
     pub revision: Option<String>,
     /// Whether it is removed.
     pub remove: bool,
+    /// What filters may reach.
+    #[serde(default)]
+    pub reach: GitReach,
 }
 
 /// What a reset takes back.
@@ -242,6 +248,9 @@ pub struct GitReset {
     pub to: Option<String>,
     /// What is taken back.
     pub mode: ResetMode,
+    /// What filters may reach.
+    #[serde(default)]
+    pub reach: GitReach,
 }
 
 /// What is done with stashes.

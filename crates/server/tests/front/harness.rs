@@ -17,6 +17,7 @@ use skep_server::{
     run, swarm_at_hand, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
+use skep_workspace::git::GitGrants;
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -46,6 +47,7 @@ pub(crate) struct Options {
     pub(crate) proxies: TrustedProxies,
     pub(crate) tls: Option<Certificates>,
     pub(crate) git_allow: Vec<String>,
+    pub(crate) git: GitGrants,
     pub(crate) restart: Restart,
     pub(crate) webhooks: WebhookOrder,
 }
@@ -56,16 +58,18 @@ impl Default for Options {
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
         let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
         let webhooks = WebhookOrder::default();
-        Self { limits, proxies: TrustedProxies::default(), tls: None, git_allow: vec![], restart, webhooks }
+        let (proxies, git) = (TrustedProxies::default(), GitGrants::default());
+        Self { limits, proxies, tls: None, git_allow: vec![], git, restart, webhooks }
     }
 }
 
 /// A helper in this very process: what it starts is fenced in all the same.
-fn helper(workspaces: std::path::PathBuf) -> StartHelper {
+fn helper(workspaces: std::path::PathBuf, git: GitGrants) -> StartHelper {
     Arc::new(move || {
         let path = ("PATH".to_owned(), "/usr/bin:/bin".to_owned());
         let roots = vec![workspaces.clone()];
-        let order = HelperOrder { roots, scratch: Vec::new(), env: [path].into(), groups: None };
+        let order =
+            HelperOrder { roots, scratch: Vec::new(), env: [path].into(), groups: None, git: git.clone() };
         Box::pin(async move {
             let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
             tokio::spawn(skep_helper::serve(theirs, order));
@@ -95,7 +99,7 @@ impl Skep {
     /// A server on the data of another one.
     pub(crate) async fn start_on(data: TempDir, options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls, git_allow, restart, webhooks } = options;
+        let Options { limits, proxies, tls, git_allow, git, restart, webhooks } = options;
         let metrics = Metrics::default();
         let store = open_store(&data, &metrics).await;
         let root = data.path().join("workspaces/default");
@@ -111,7 +115,7 @@ impl Skep {
             listener,
             store: Arc::clone(&store),
             swarm: swarm_at_hand(Err("these tests have none".to_owned())),
-            helper: helper(data.path().join("workspaces")),
+            helper: helper(data.path().join("workspaces"), git),
             restart,
             data_dir: data.path().to_owned(),
             workspaces: data.path().join("workspaces"),

@@ -16,6 +16,7 @@ use rustix::{
     process::geteuid,
 };
 use skep_helper::HelperOrder;
+use skep_workspace::git::{GitFilter, GitGrants};
 
 use crate::account_roots;
 
@@ -40,13 +41,17 @@ pub(crate) struct Helper {
     /// Where control groups of commands may be made.
     #[arg(long, value_name = "DIR")]
     groups: Option<PathBuf>,
+    /// A filter that git may run, as JSON.
+    #[arg(long, value_name = "FILTER", value_parser = filter)]
+    git_filter: Vec<GitFilter>,
 }
 
 pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
     let stream = inherited()?;
-    let Helper { root: mut roots, store, scratch, groups } = verb;
+    let Helper { root: mut roots, store, scratch, groups, git_filter } = verb;
     roots.extend(account_roots::present(&store));
-    let order = HelperOrder { roots, scratch, env: environment(), groups };
+    let git = GitGrants { filters: git_filter, authorities: authorities() };
+    let order = HelperOrder { roots, scratch, env: environment(), groups, git };
     skep_helper::confine(&order).map_err(anyhow::Error::from).context("the helper cannot be confined")?;
     // Only now: threads that exist before are not confined. One is enough, and all children are its own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -55,6 +60,15 @@ pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
         skep_helper::serve(tokio::net::UnixStream::from_std(stream)?, order).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn filter(text: &str) -> Result<GitFilter, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+/// The certificates that are trusted instead of the system's.
+fn authorities() -> Option<PathBuf> {
+    std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).filter(|file| file.is_absolute())
 }
 
 /// The server's stream.

@@ -71,7 +71,8 @@ impl Run for GitClone {
         };
         let folder = new_folder(place, self.path.as_path()).await?;
         let _turn = turn(&folder).await?;
-        let way = remote.open(&self.url, &self.reach, &Settings::default()).await?;
+        let settings = Settings::with_filters(&place.git().filters);
+        let way = remote.open(&self.url, &self.reach, &settings).await?;
         let git = way.git(|settings| Git::new(place, std::path::Path::new("/"), settings));
         let git = git.args(["clone", "--quiet", "--template=", "--no-local", "--no-recurse-submodules"]);
         let git = git.args(self.branch.as_ref().map(|branch| format!("--branch={branch}")));

@@ -15,6 +15,8 @@ mod commit;
 mod credentials;
 mod diff;
 mod exchange;
+mod filters;
+mod large_files;
 mod lies;
 mod lock;
 mod log;
@@ -34,7 +36,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod upstream;
+mod way;
 mod worktree;
 
 pub use address::Allowed;
+pub use filters::{GitFilter, GitGrants};
+pub(crate) use program::Reach;
 pub use refused::Refused;

@@ -37,7 +37,16 @@ const MOST_COMPLAINTS: usize = 16 << 10;
 /// How long it may take to end once it was told to.
 const GRACE: Duration = Duration::from_secs(2);
 /// Where programs are looked for.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub(super) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Where a git may connect to by TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Nowhere,
+    /// Only to this port: that of our proxy.
+    Port(u16),
+    Anywhere,
+}
 
 /// A git that is about to be started.
 #[derive(Debug)]
@@ -50,6 +59,7 @@ pub(super) struct Git {
     most: usize,
     limit: Duration,
     passed: Option<Arc<OwnedFd>>,
+    reach: Reach,
 }
 
 /// What a git said.
@@ -112,6 +122,7 @@ impl Git {
         ];
         let mut env: Vec<_> = fixed.map(|(name, value)| (name.into(), value.into())).into();
         env.push(("GIT_CONFIG_PARAMETERS".into(), settings.as_parameters()));
+        env.extend(place.git().authorities.as_ref().map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
         Self {
             place: place.clone(),
             arguments: vec!["--no-pager".into()],
@@ -121,6 +132,7 @@ impl Git {
             most: MOST_OUTPUT,
             limit: LOCAL_LIMIT,
             passed: None,
+            reach: Reach::Nowhere,
         }
     }
 
@@ -151,6 +163,11 @@ impl Git {
     /// It and what it starts get this descriptor, under its number here.
     pub(super) fn passing(self, descriptor: Option<Arc<OwnedFd>>) -> Self {
         Self { passed: descriptor, ..self }
+    }
+
+    /// It and what it starts may connect so far; nowhere unless said.
+    pub(super) fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     /// Runs it, and tells what it said, whatever its exit code is.
@@ -238,6 +255,7 @@ impl Git {
         };
         // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
         unsafe { command.pre_exec(prepare) };
+        self.place.fence_off(&mut command, self.reach)?;
         self.place.fence_in(&mut command);
         let mut child = command.spawn()?;
         let group = Group::of(Pid::from_child(&child)).inspect_err(|_| {

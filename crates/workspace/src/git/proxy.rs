@@ -46,6 +46,10 @@ impl Proxy {
         Ok(Self { address, refused, serving })
     }
 
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Its URL.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)

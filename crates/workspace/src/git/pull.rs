@@ -32,6 +32,8 @@ impl Run for GitPull {
             Upstream::find(place, &repository, remote, current.as_deref(), &self.reach, false).await?;
         let _turn = turn(&repository.common_dir).await?;
         let there = fetch(&repository, &upstream, &branch).await?;
+        let repository =
+            if repository.settings.has_filters() { repository.by(upstream.way()) } else { repository };
         joined(&repository, &there, self.strategy, &self.committer).await
     }
 }

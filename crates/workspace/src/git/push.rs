@@ -5,6 +5,7 @@ use skep_api::git::{GitPush, Pushed};
 use super::{
     Refused,
     branch::check_name,
+    large_files,
     lock::turn,
     program::{Git, Said},
     repository::Repository,
@@ -26,6 +27,7 @@ impl Run for GitPush {
         let remote = self.remote.as_deref();
         let upstream = Upstream::find(place, &repository, remote, Some(&branch), &self.reach, true).await?;
         let _turn = turn(&repository.common_dir).await?;
+        large_files::send(&repository, &upstream, &branch).await?;
         let git = upstream.git(&repository, "push", "receive-pack");
         let git = quietly(git);
         let lease = format!("--force-with-lease={whole}");

@@ -1,28 +1,14 @@
-//! Where a remote is, and how git gets there.
+//! Where a remote is.
 
 use std::{
     ffi::{OsStr, OsString},
-    net::IpAddr,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::unix::ffi::OsStrExt,
     path::PathBuf,
-    sync::Arc,
 };
 
-use skep_api::{
-    AbsolutePath,
-    git::{GitReach, NETWORK_LIMIT},
-    path::PathEncoding,
-};
+use skep_api::{AbsolutePath, path::PathEncoding};
 
-use super::{
-    Refused,
-    address::Allowed,
-    credentials::hand_over,
-    program::{Git, Said},
-    proxy::{Proxy, pinned},
-    repository::Repository,
-    settings::Settings,
-};
+use super::{Refused, repository::Repository, settings::Settings};
 use crate::{Error, Place};
 
 /// Where a remote is.
@@ -34,16 +20,6 @@ pub(super) enum Remote {
     Ssh { host: String, port: Option<u16> },
     /// A path.
     Local(PathBuf),
-}
-
-/// The way there, open as long as this is held.
-pub(super) struct Way {
-    protocol: &'static str,
-    settings: Settings,
-    ssh: Option<String>,
-    proxy: Option<Proxy>,
-    token: Option<Arc<OwnedFd>>,
-    url: String,
 }
 
 impl Remote {
@@ -85,111 +61,6 @@ impl Remote {
             }
             _ => Ok(Self::Local(PathBuf::from(url))),
         }
-    }
-
-    /// Opens the way there.
-    ///
-    /// # Errors
-    /// [`Refused::RemoteForbidden`] where it is not allowed.
-    pub(super) async fn open(&self, url: &str, reach: &GitReach, settings: &Settings) -> Result<Way, Error> {
-        let allowed = Allowed::of(&reach.allow);
-        let refused = |why: &str| Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() };
-        let mut way = Way {
-            protocol: "file",
-            settings: settings.clone(),
-            ssh: None,
-            proxy: None,
-            token: None,
-            url: shown(url),
-        };
-        match self {
-            Self::Local(_) => {}
-            Self::Web { secure: true, host, port } => way.encrypted(host, *port, reach).await?,
-            Self::Web { secure: false, host, .. } => {
-                way.protocol = "http";
-                let address: Option<IpAddr> = host.parse().ok();
-                let named = allowed.names(host) || address.is_some_and(|address| allowed.holds(address));
-                if !named && !reach.anywhere {
-                    return Err(refused("is not encrypted; take `https://`").into());
-                }
-                way.settings = patient(way.settings).with("http.followredirects", "false");
-            }
-            Self::Ssh { host, port } => {
-                way.protocol = "ssh";
-                let at = if reach.anywhere {
-                    host.clone()
-                } else {
-                    let address = pinned(host, port.unwrap_or(22), &allowed).await;
-                    let address = address.map_err(|error| Refused::RemoteFailed {
-                        words: format!("the host `{host}` is not found: {error}"),
-                    })?;
-                    address.ok_or_else(|| refused(PRIVATE))?.to_string()
-                };
-                way.ssh = Some(ssh(host, &at));
-            }
-        }
-        Ok(way)
-    }
-}
-
-const PRIVATE: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
-
-/// How ssh is started: at this very address, with nothing of its own settings, and without a question to anybody.
-fn ssh(host: &str, address: &str) -> String {
-    format!(
-        "ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o PermitLocalCommand=no \
-         -o ProxyCommand=none -o ForwardAgent=no -o ClearAllForwardings=yes -o ConnectTimeout=20 \
-         -o CanonicalizeHostname=no -o HostKeyAlias={host} -o HostName={address}"
-    )
-}
-
-/// Settings of a call by HTTP: one that stands still for a minute ends.
-fn patient(settings: Settings) -> Settings {
-    settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60")
-}
-
-impl Way {
-    /// By https: through a proxy that looks at each address, with the token of this host.
-    async fn encrypted(&mut self, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
-        self.protocol = "https";
-        let mut settings = patient(self.settings.clone());
-        if !reach.anywhere {
-            let proxy = Proxy::start(Allowed::of(&reach.allow)).await.map_err(|_| Error::Broken)?;
-            settings = settings.with("http.proxy", proxy.url()).with("http.proxyauthmethod", "basic");
-            self.proxy = Some(proxy);
-        }
-        let named = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-        let lower = named.to_ascii_lowercase();
-        if let Some(credential) = reach.credentials.get(&lower) {
-            let (with_token, token) = hand_over(settings, &named, credential).map_err(|_| Error::Broken)?;
-            (settings, self.token) = (with_token, Some(Arc::new(token)));
-        }
-        self.settings = settings;
-        Ok(())
-    }
-
-    /// A git that goes this way.
-    pub(super) fn git(&self, git: impl FnOnce(&Settings) -> Git) -> Git {
-        let git = git(&self.settings).env("GIT_ALLOW_PROTOCOL", self.protocol).within(NETWORK_LIMIT);
-        let git = git.passing(self.token.clone());
-        // What a partial clone lacks comes from its remote, by the same way. A path would be another one.
-        let git = if self.protocol == "file" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") };
-        match &self.ssh {
-            Some(ssh) => git.env("GIT_SSH_COMMAND", ssh),
-            None => git,
-        }
-    }
-
-    /// What went wrong on the way.
-    pub(super) fn failed(&self, said: &Said) -> Refused {
-        if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
-            return Refused::RemoteForbidden { remote: host, why: PRIVATE.to_owned() };
-        }
-        let words = said.words();
-        if words.contains(".lock': File exists") {
-            return Refused::by_words(words);
-        }
-        Refused::RemoteFailed { words: words.replace(&self.url, "the remote") }
     }
 }
 

@@ -4,15 +4,22 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use skep_api::{AbsolutePath, git::LOCAL_LIMIT};
+use skep_api::{
+    AbsolutePath,
+    git::{GitReach, LOCAL_LIMIT},
+};
 
 use super::{
     Refused,
     lies::{Lies, around, at, only},
     program::{Git, Said},
+    remote::Remote,
     settings::{Own, Settings, listed, value},
+    upstream::configured,
+    way::Way,
 };
 use crate::{Error, Place};
 
@@ -38,6 +45,8 @@ pub(super) struct Repository {
     pub(super) own: Vec<Own>,
     /// What holds instead.
     pub(super) settings: Settings,
+    /// The way by which filters fetch what they lack.
+    pub(super) way: Option<Arc<Way>>,
 }
 
 impl Repository {
@@ -83,8 +92,9 @@ impl Repository {
     /// One that lies there, not yet configured, and what it is configured to where that was read.
     fn lying(place: &Place, asked: PathBuf, lies: Lies) -> (Self, Option<Vec<Own>>) {
         let Lies { top, git_dir, common_dir, own, branch } = lies;
-        let (place, settings) = (place.clone(), Settings::default());
-        (Self { place, asked, top, git_dir, common_dir, branch, own: Vec::new(), settings }, own)
+        let settings = Settings::with_filters(&place.git().filters);
+        let place = place.clone();
+        (Self { place, asked, top, git_dir, common_dir, branch, own: Vec::new(), settings, way: None }, own)
     }
 
     fn configure(&mut self, own: Vec<Own>) -> Result<(), Error> {
@@ -113,6 +123,10 @@ impl Repository {
     pub(super) fn git(&self) -> Git {
         let git = Git::new(&self.place, self.top.as_deref().unwrap_or(&self.git_dir), &self.settings);
         let git = git.env("GIT_DIR", &self.git_dir).within(LOCAL_LIMIT);
+        let git = match &self.way {
+            Some(way) => way.feed(git),
+            None => git,
+        };
         match &self.top {
             Some(top) => git.env("GIT_WORK_TREE", top),
             None => git.env("GIT_IMPLICIT_WORK_TREE", "0"),
@@ -202,6 +216,37 @@ impl Repository {
             }
         }
         Ok(self)
+    }
+
+    /// The same repository, whose filters fetch what they lack from its remote. Where that is none, or must not be reached,
+    /// they have what is here.
+    ///
+    /// # Errors
+    /// [`Refused::Hostile`].
+    pub(super) async fn fed(self, reach: &GitReach) -> Result<Self, Error> {
+        if !self.settings.has_filters() {
+            return Ok(self);
+        }
+        let current = self.branch().await?;
+        let url = match configured(&self, None, current.as_deref(), false) {
+            Ok((_, url)) => url,
+            Err(Error::Git(Refused::UnknownRemote { .. })) => String::new(),
+            Err(error) => return Err(error),
+        };
+        let way = match Remote::parse(&url) {
+            Ok(remote) => remote.open(&url, reach, &self.settings).await,
+            Err(refused) => Err(refused.into()),
+        };
+        let way = match way {
+            Ok(way) => way,
+            Err(_) => Remote::Local(PathBuf::new()).open("", reach, &self.settings).await?,
+        };
+        Ok(self.by(Arc::new(way)))
+    }
+
+    /// The same repository, whose filters go this way.
+    pub(super) fn by(self, way: Arc<Way>) -> Self {
+        Self { settings: way.settings().clone(), way: Some(way), ..self }
     }
 
     async fn submodules(&self) -> Result<Vec<PathBuf>, Error> {

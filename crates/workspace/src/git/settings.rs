@@ -7,7 +7,11 @@
 
 use std::ffi::OsString;
 
-use super::Refused;
+use super::{
+    Refused,
+    filters::{GitFilter, LFS},
+    large_files,
+};
 
 /// Those with one name. Programs named here do nothing.
 const ALWAYS: &[(&str, &str)] = &[
@@ -62,6 +66,8 @@ const ALWAYS: &[(&str, &str)] = &[
     ("receive.denycurrentbranch", "refuse"),
     ("transfer.bundleuri", "false"),
     ("init.templatedir", ""),
+    // Of a clone whose remote has no commit and names no branch.
+    ("init.defaultbranch", "main"),
     ("safe.directory", "*"),
     ("advice.detachedhead", "false"),
     ("advice.addembeddedrepo", "false"),
@@ -69,7 +75,11 @@ const ALWAYS: &[(&str, &str)] = &[
 
 /// Settings over all others: a key and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Settings(Vec<(Vec<u8>, Vec<u8>)>);
+pub(super) struct Settings {
+    all: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Filters that the operator named.
+    filters: Vec<GitFilter>,
+}
 
 /// One setting of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,18 +92,41 @@ pub(super) struct Own {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self(ALWAYS.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into())).collect())
+        let all = ALWAYS.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into()));
+        Self { all: all.collect(), filters: Vec::new() }
     }
 }
 
 impl Settings {
+    /// Where the operator named these filters.
+    pub(super) fn with_filters(filters: &[GitFilter]) -> Self {
+        let own = filters.iter().flat_map(GitFilter::settings);
+        let settings = own.fold(Self::default(), |settings, (key, value)| settings.with(key, value));
+        let settings = Self { filters: filters.to_vec(), ..settings };
+        if filters.is_empty() {
+            return settings;
+        }
+        // A filter reaches nothing unless a way is opened for it: nobody listens there. And where git-lfs is missing, no
+        // alias takes its place.
+        settings.with("http.proxy", "http://0.0.0.0:0").with("alias.lfs", "!false")
+    }
+
+    pub(super) fn has_filters(&self) -> bool {
+        !self.filters.is_empty()
+    }
+
+    /// Whether large files are filtered.
+    pub(super) fn has_large_files(&self) -> bool {
+        self.filters.iter().any(|filter| filter.name == LFS)
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// One more.
     pub(super) fn with(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
-        self.0.push((key.into(), value.into()));
+        self.all.push((key.into(), value.into()));
         self
     }
 
@@ -106,28 +139,27 @@ impl Settings {
             let Some((section, subsection, name)) = parts(key) else { continue };
             let set = |name: &str| [section, b".", subsection, b".", name.as_bytes()].concat();
             let named = !subsection.is_empty();
+            let known = self.filters.iter().find(|filter| filter.name.as_bytes() == subsection);
             match (section, name) {
                 (b"include" | b"includeif", _) => return Err(hostile(key, "includes other settings")),
                 (b"remote", b"vcs") => {
                     return Err(hostile(key, "names a program that would speak to the remote"));
                 }
+                (b"filter", b"process") if known.is_some_and(|known| !known.has_process()) => {
+                    return Err(hostile(key, "replaces a filter that is allowed"));
+                }
+                // The operator's own stands already.
+                (b"filter", _) if known.is_some() => {}
                 (b"filter", b"clean" | b"smudge" | b"process") if named => {
-                    self.0.push((key.clone(), Vec::new()));
-                    self.0.push((set("required"), b"false".into()));
+                    self.all.push((key.clone(), Vec::new()));
+                    self.all.push((set("required"), b"false".into()));
                 }
-                (b"diff", b"command") if named => self.0.push((key.clone(), b"true".into())),
-                (b"diff", b"textconv") if named => self.0.push((key.clone(), b"cat".into())),
-                // One that fails leaves a conflict, and never a merge that nobody made.
-                (b"merge", b"driver") if named => self.0.push((key.clone(), b"false".into())),
-                (b"remote", b"uploadpack") if named => self.0.push((key.clone(), b"git-upload-pack".into())),
-                (b"remote", b"receivepack") if named => {
-                    self.0.push((key.clone(), b"git-receive-pack".into()))
+                (b"lfs", name) if self.has_large_files() && !large_files::is_harmless(name) => {
+                    return Err(hostile(key, "changes what is started for large files"));
                 }
-                (b"gpg", b"program" | b"defaultkeycommand") if named => {
-                    self.0.push((key.clone(), b"false".into()));
-                }
-                (b"trailer", b"command" | b"cmd") if named => self.0.push((key.clone(), b"true".into())),
-                _ => {}
+                _ => self.all.extend(
+                    instead(section, name).filter(|_| named).map(|value| (key.clone(), value.into())),
+                ),
             }
         }
         Ok(())
@@ -136,7 +168,7 @@ impl Settings {
     /// As git reads them from its environment: each quoted as for a shell (`sq_quote`, quote.c).
     pub(super) fn as_parameters(&self) -> OsString {
         let mut text = Vec::new();
-        for (key, value) in &self.0 {
+        for (key, value) in &self.all {
             if !text.is_empty() {
                 text.push(b' ');
             }
@@ -145,6 +177,19 @@ impl Settings {
             quote(value, &mut text);
         }
         std::os::unix::ffi::OsStringExt::from_vec(text)
+    }
+}
+
+/// The program that runs instead of one that a repository chose.
+fn instead(section: &[u8], name: &[u8]) -> Option<&'static [u8]> {
+    match (section, name) {
+        (b"diff", b"command") | (b"trailer", b"command" | b"cmd") => Some(b"true"),
+        (b"diff", b"textconv") => Some(b"cat"),
+        // One that fails leaves a conflict, and never a merge that nobody made.
+        (b"merge", b"driver") | (b"gpg", b"program" | b"defaultkeycommand") => Some(b"false"),
+        (b"remote", b"uploadpack") => Some(b"git-upload-pack"),
+        (b"remote", b"receivepack") => Some(b"git-receive-pack"),
+        _ => None,
     }
 }
 
@@ -258,10 +303,10 @@ mod tests {
     }
 
     fn overruled(key: &str) -> Result<Vec<(String, String)>, String> {
-        let mut settings = Settings(Vec::new());
+        let mut settings = Settings { all: Vec::new(), filters: Vec::new() };
         settings.overrule(&own(key)).map_err(|refused| refused.to_string())?;
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ok(settings.0.into_iter().map(|(key, value)| (text(key), text(value))).collect())
+        Ok(settings.all.into_iter().map(|(key, value)| (text(key), text(value))).collect())
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! Which remote is meant, and the way there.
 
+use std::sync::Arc;
+
 use skep_api::git::GitReach;
 
 use super::{
     Refused,
     program::Git,
-    remote::{Neighbour, Remote, Way},
+    remote::{Neighbour, Remote},
     repository::{Repository, check_revision},
     settings::{check_network, value},
+    way::Way,
 };
 use crate::{Error, Place};
 
@@ -15,7 +18,7 @@ use crate::{Error, Place};
 pub(super) struct Upstream {
     /// Its name.
     pub(super) name: String,
-    way: Way,
+    way: Arc<Way>,
     /// The program that serves it, where it is on this machine.
     neighbour: Option<Neighbour>,
 }
@@ -43,14 +46,22 @@ impl Upstream {
             _ => None,
         };
         let way = remote.open(&url, reach, &repository.settings).await?;
-        Ok(Self { name, way, neighbour })
+        Ok(Self { name, way: Arc::new(way), neighbour })
     }
 
-    /// A git that goes there: `verb` and the option that names the program over there.
+    /// The way there.
+    pub(super) fn way(&self) -> Arc<Way> {
+        Arc::clone(&self.way)
+    }
+
+    /// A git that goes there.
+    pub(super) fn plain_git(&self, repository: &Repository) -> Git {
+        self.way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git())
+    }
+
+    /// The same: `verb` and the option that names the program over there.
     pub(super) fn git(&self, repository: &Repository, verb: &str, service: &str) -> Git {
-        let git =
-            self.way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git());
-        let git = git.args([verb]);
+        let git = self.plain_git(repository).args([verb]);
         match &self.neighbour {
             Some(neighbour) => {
                 let mut option = std::ffi::OsString::from(format!("--{service}="));

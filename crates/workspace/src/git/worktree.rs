@@ -67,6 +67,7 @@ fn read(text: &[u8]) -> Vec<Worktree> {
 impl Run for GitChangeWorktree {
     async fn run(self, place: &Place) -> Result<WorktreeChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
+        let repository = repository.fed(&self.reach).await?;
         let _turn = turn(&repository.common_dir).await?;
         if self.remove {
             remove(&self, place, &repository).await

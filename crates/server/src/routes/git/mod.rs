@@ -49,6 +49,14 @@ impl GitDesk {
         let credentials = self.vault.open(caller.account.id).await?;
         Ok(GitReach { allow: self.allow.to_vec(), anywhere: false, credentials })
     }
+
+    /// What filters may reach that run there: the operator names some for the server alone.
+    async fn reach_of_filters(&self, chosen: &Chosen, caller: &Identity) -> Result<GitReach, Refusal> {
+        match chosen {
+            Chosen::Workspace => self.reach(caller).await,
+            Chosen::Vm(_) => Ok(GitReach::default()),
+        }
+    }
 }
 
 /// Who commits where the caller names nobody: the key.

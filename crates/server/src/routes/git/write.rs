@@ -209,6 +209,7 @@ async fn checkout(
         path: path("path", &body.path, body.path_encoding)?,
         revision: word("ref", body.r#ref)?,
         create: body.create.unwrap_or(false),
+        reach: desk.reach_of_filters(&chosen, &caller).await?,
     };
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
@@ -303,6 +304,7 @@ async fn change_worktree(
         worktree: path("worktree", &body.worktree, body.path_encoding)?,
         revision: body.r#ref,
         remove: body.remove.unwrap_or(false),
+        reach: desk.reach_of_filters(&chosen, &caller).await?,
     };
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
@@ -346,6 +348,7 @@ async fn reset(
         path: path("path", &body.path, body.path_encoding)?,
         to: body.to,
         mode: body.mode.unwrap_or_default(),
+        reach: desk.reach_of_filters(&chosen, &caller).await?,
     };
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }

@@ -2,7 +2,9 @@
 
 mod attacks;
 mod credentials;
+mod filters;
 mod flows;
+mod host;
 mod hostile_places;
 mod remotes;
 

@@ -258,7 +258,13 @@ impl GitServer {
 }
 
 /// `git http-backend` as CGI (RFC 3875).
-async fn backend(folder: String, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+pub(super) async fn backend(
+    folder: String,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let header =
         |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
     let env = [

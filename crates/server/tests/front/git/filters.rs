@@ -1,0 +1,237 @@
+//! Filters that the operator named, large files among them, and remotes over https.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, Stdio},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+use landlock::{AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr};
+use rustix::process::{Pid, Signal};
+use serde_json::{Value, json};
+use skep_workspace::git::{GitFilter, GitGrants};
+
+use super::{
+    commit, get, git,
+    host::{Host, TOKEN},
+    plain, post, refused, repository, send,
+};
+use crate::harness::{Options, Skep};
+
+fn filter(name: &str, clean: &str, smudge: &str, process: &str) -> GitFilter {
+    let filter =
+        json!({"name": name, "clean": clean, "smudge": smudge, "process": process, "required": true});
+    serde_json::from_value(filter).unwrap()
+}
+
+/// As git-lfs makes itself known.
+fn large_files() -> GitFilter {
+    filter("lfs", "git-lfs clean -- %f", "git-lfs smudge -- %f", "git-lfs filter-process")
+}
+
+fn options(filter: GitFilter) -> Options {
+    Options { git: GitGrants { filters: vec![filter], authorities: None }, ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_filter_that_the_operator_named_changes_contents_on_their_way() {
+    let skep = Skep::start_with(options(filter("case", "tr A-Z a-z", "tr a-z A-Z", ""))).await;
+    let path = repository(&skep, "project");
+    fs::write(format!("{path}/.gitattributes"), "*.txt filter=case\n*.bin filter=other\n").unwrap();
+    fs::write(format!("{path}/a.txt"), "SHOUTED\n").unwrap();
+    fs::write(format!("{path}/a.bin"), "As It Is\n").unwrap();
+    // What the repository says of the operator's filter, and of others, starts nothing.
+    let trace = skep.at("trace");
+    let canary = format!("touch '{trace}'; cat");
+    git(&path, &["config", "filter.case.process", &canary]);
+    let response = send(&skep, "add", json!({"path": path})).await;
+    refused(response, 409, "hostile_repository").await;
+    git(&path, &["config", "--unset", "filter.case.process"]);
+    for key in ["filter.case.clean", "filter.case.smudge", "filter.other.clean", "filter.other.process"] {
+        git(&path, &["config", key, &canary]);
+    }
+    post(&skep, "add", json!({"path": path})).await;
+    post(&skep, "commit", json!({"path": path, "message": "Filtered"})).await;
+    assert_eq!(git(&path, &["cat-file", "blob", "HEAD:a.txt"]), "shouted\n");
+    assert_eq!(git(&path, &["cat-file", "blob", "HEAD:a.bin"]), "As It Is\n");
+    let clean = get(&skep, "status", &format!("path={path}")).await;
+    assert_eq!(clean["clean"], true, "{clean}");
+    fs::remove_file(format!("{path}/a.txt")).unwrap();
+    post(&skep, "reset", json!({"path": path, "mode": "hard"})).await;
+    assert_eq!(fs::read_to_string(format!("{path}/a.txt")).unwrap(), "SHOUTED\n");
+    assert!(!Path::new(&trace).exists());
+    // The control: plain git does what the repository says.
+    fs::write(format!("{path}/a.txt"), "AGAIN\n").unwrap();
+    plain(&path, &["add", "."]);
+    assert!(Path::new(&trace).exists());
+}
+
+#[tokio::test]
+async fn a_filter_that_nobody_named_does_not_run() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    git(&path, &["config", "filter.case.clean", "tr A-Z a-z"]);
+    fs::write(format!("{path}/.gitattributes"), "*.txt filter=case\n").unwrap();
+    fs::write(format!("{path}/a.txt"), "SHOUTED\n").unwrap();
+    post(&skep, "add", json!({"path": path})).await;
+    assert_eq!(git(&path, &["cat-file", "blob", ":a.txt"]), "SHOUTED\n");
+}
+
+/// A server that may reach this host, and trusts it.
+async fn beside(host: &Host, authorities: std::path::PathBuf) -> Skep {
+    let git = GitGrants { filters: vec![large_files()], authorities: Some(authorities) };
+    let skep =
+        Skep::start_with(Options { git_allow: vec!["127.0.0.1".to_owned()], git, ..Options::default() })
+            .await;
+    let source = repository(&skep, "source");
+    host.keep(&source);
+    skep
+}
+
+#[tokio::test]
+async fn a_remote_over_https_is_cloned_pushed_to_and_pulled_from_with_its_token() {
+    let (host, authorities) = Host::start().await;
+    let skep = beside(&host, authorities).await;
+    let (one, two) = (skep.at("one"), skep.at("two"));
+    let clone = |path: &str| json!({"url": host.url(), "path": path});
+    // Without a token nobody is let in, and nobody is asked.
+    let message = refused(send(&skep, "clone", clone(&one)).await, 409, "remote_failed").await;
+    assert!(message.contains("/api/git/credentials"), "{message}");
+    post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
+    post(&skep, "clone", clone(&one)).await;
+    post(&skep, "clone", json!({"url": host.url(), "path": two, "depth": 1})).await;
+    let made = commit(&skep, &one, "two\n", "Second").await;
+    assert_eq!(post(&skep, "push", json!({"path": one})).await["to"], made["commit"]);
+    assert_eq!(post(&skep, "pull", json!({"path": two})).await["to"], made["commit"]);
+    let settings = fs::read_to_string(format!("{one}/.git/config")).unwrap();
+    assert!(!settings.contains(TOKEN), "{settings}");
+}
+
+#[tokio::test]
+async fn a_host_that_nobody_vouches_for_gets_no_token() {
+    let (host, _) = Host::start().await;
+    let (_other, authorities) = Host::start().await;
+    let skep = beside(&host, authorities).await;
+    post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
+    let clone = json!({"url": host.url(), "path": skep.at("one")});
+    let message = refused(send(&skep, "clone", clone).await, 409, "remote_failed").await;
+    assert!(message.contains("certificate"), "{message}");
+    assert_eq!(host.large.strangers.load(Ordering::Relaxed), 0, "it heard nothing");
+}
+
+/// Writes a large file of this content, and commits it.
+async fn commit_large(skep: &Skep, path: &str, content: &str) -> Value {
+    fs::write(format!("{path}/.gitattributes"), "*.bin filter=lfs diff=lfs merge=lfs -text\n").unwrap();
+    fs::write(format!("{path}/large.bin"), content).unwrap();
+    post(skep, "add", json!({"path": path})).await;
+    post(skep, "commit", json!({"path": path, "message": content.trim()})).await
+}
+
+fn large(path: &str) -> String {
+    fs::read_to_string(format!("{path}/large.bin")).unwrap()
+}
+
+#[tokio::test]
+async fn large_files_go_where_their_commits_go() {
+    let (host, authorities) = Host::start().await;
+    let skep = beside(&host, authorities).await;
+    post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
+    let (one, two) = (skep.at("one"), skep.at("two"));
+    post(&skep, "clone", json!({"url": host.url(), "path": one})).await;
+    commit_large(&skep, &one, "first\n").await;
+    let kept = git(&one, &["cat-file", "blob", "HEAD:large.bin"]);
+    assert!(kept.starts_with("version https://git-lfs.github.com/spec/v1"), "{kept}");
+    post(&skep, "push", json!({"path": one})).await;
+    assert_eq!(host.large.objects.lock().unwrap().values().cloned().collect::<Vec<_>>(), ["first\n"]);
+    post(&skep, "clone", json!({"url": host.url(), "path": two})).await;
+    assert_eq!(large(&two), "first\n");
+    commit_large(&skep, &one, "second\n").await;
+    post(&skep, "checkout", json!({"path": one, "ref": "topic", "create": true})).await;
+    commit_large(&skep, &one, "third\n").await;
+    post(&skep, "push", json!({"path": one, "branch": "main"})).await;
+    post(&skep, "push", json!({"path": one, "branch": "topic"})).await;
+    post(&skep, "pull", json!({"path": two})).await;
+    assert_eq!(large(&two), "second\n");
+    assert_eq!(get(&skep, "status", &format!("path={two}")).await["clean"], true);
+    // What another branch needs is fetched when it is checked out.
+    git(&two, &["fetch", "-q", &host.projects.path().join("x.git").display().to_string(), "topic:topic"]);
+    post(&skep, "checkout", json!({"path": two, "ref": "topic"})).await;
+    assert_eq!(large(&two), "third\n");
+    // A file that nobody has is said, and the work tree stays.
+    host.large.objects.lock().unwrap().clear();
+    fs::remove_dir_all(format!("{two}/.git/lfs")).unwrap();
+    let away = send(&skep, "checkout", json!({"path": two, "ref": "main"})).await;
+    assert!(away.status().is_client_error(), "{:?}", away.text().await);
+}
+
+/// Whether this kernel holds programs to ports (Landlock's fourth edition).
+fn holds_to_ports() -> bool {
+    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    rules.handle_access(AccessNet::ConnectTcp).is_ok()
+}
+
+#[tokio::test]
+async fn a_repository_does_not_send_large_files_to_private_addresses() {
+    let (host, _) = Host::start().await;
+    let skep = Skep::start_with(options(large_files())).await;
+    let source = repository(&skep, "source");
+    let lead_to = |path: &str| {
+        let url = format!("[lfs]\n\turl = https://{}/x.git/info/lfs\n", host.address);
+        fs::write(format!("{path}/.lfsconfig"), url).unwrap();
+    };
+    lead_to(&source);
+    commit_large(&skep, &source, "first\n").await;
+    let remote = skep.at("remote.git");
+    git(&source, &["clone", "-q", "--bare", &source, &remote]);
+    git(&source, &["remote", "add", "origin", &remote]);
+    fs::remove_dir_all(format!("{source}/.git/lfs")).unwrap();
+    for (verb, body) in [
+        ("clone", json!({"url": remote, "path": skep.at("one")})),
+        ("reset", json!({"path": source, "mode": "hard"})),
+        ("stash", json!({"path": source, "action": "push"})),
+        ("worktree", json!({"path": source, "worktree": skep.at("tree")})),
+        ("push", json!({"path": source, "branch": "main"})),
+    ] {
+        let _ = fs::remove_file(format!("{source}/large.bin"));
+        send(&skep, verb, body).await;
+        let heard = host.large.strangers.load(Ordering::Relaxed);
+        assert!(heard == 0 || !holds_to_ports(), "{verb}: the host heard of it {heard} times");
+    }
+    // The control: by itself, git-lfs asks there. It would ask for a password then, so nobody waits for its end.
+    let mut control = Command::new("git-lfs");
+    let control = control.args(["smudge", "--", "large.bin"]).current_dir(&source).process_group(0);
+    control.env("GIT_TERMINAL_PROMPT", "0").env("GIT_SSL_NO_VERIFY", "1").stdin(Stdio::piped());
+    let mut control = control.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pointer = git(&source, &["cat-file", "blob", "HEAD:large.bin"]);
+    control.stdin.take().unwrap().write_all(pointer.as_bytes()).unwrap();
+    let heard = async {
+        while host.large.strangers.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await
+        }
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(30), heard).await;
+    rustix::process::kill_process_group(Pid::from_child(&control), Signal::KILL).unwrap();
+    control.wait().unwrap();
+    heard.expect("the control");
+}
+
+#[tokio::test]
+async fn settings_that_start_programs_for_large_files_are_refused() {
+    let skep = Skep::start_with(options(large_files())).await;
+    let path = repository(&skep, "project");
+    for key in
+        ["lfs.customtransfer.x.path", "lfs.standalonetransferagent", "lfs.extension.x.clean", "lfs.storage"]
+    {
+        git(&path, &["config", key, "x"]);
+        let response = skep.get(&format!("/api/git/status?path={path}")).await;
+        let message = refused(response, 409, "hostile_repository").await;
+        assert!(message.contains(key), "{message}");
+        git(&path, &["config", "--unset", key]);
+    }
+    git(&path, &["config", "lfs.url", "https://git.example.com/x"]);
+    get(&skep, "status", &format!("path={path}")).await;
+}

@@ -1,0 +1,191 @@
+//! The way to a remote: by a proxy, by ssh, or by a path; with what it wants to hear, and for the filters of large files too.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    os::fd::OwnedFd,
+    sync::Arc,
+};
+
+use skep_api::git::{GitReach, NETWORK_LIMIT};
+
+use super::{
+    Refused,
+    address::Allowed,
+    credentials::{hand_over, hand_over_key},
+    program::{Git, Reach, Said},
+    proxy::{Proxy, pinned},
+    remote::{Remote, shown},
+    settings::Settings,
+};
+use crate::Error;
+
+/// The way there, open as long as this is held.
+#[derive(Debug)]
+pub(super) struct Way {
+    protocol: &'static str,
+    settings: Settings,
+    ssh: Option<String>,
+    proxy: Option<Proxy>,
+    token: Option<Arc<OwnedFd>>,
+    reach: Reach,
+    url: String,
+}
+
+impl Remote {
+    /// Opens the way there.
+    ///
+    /// # Errors
+    /// [`Refused::RemoteForbidden`] where it is not allowed.
+    pub(super) async fn open(&self, url: &str, reach: &GitReach, settings: &Settings) -> Result<Way, Error> {
+        let allowed = Allowed::of(&reach.allow);
+        let refused = |why: &str| Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() };
+        let mut way = Way {
+            protocol: "file",
+            settings: settings.clone(),
+            ssh: None,
+            proxy: None,
+            token: None,
+            reach: Reach::Anywhere,
+            url: shown(url),
+        };
+        match self {
+            Self::Local(_) => way.reach = Reach::Nowhere,
+            Self::Web { secure: true, host, port } => way.encrypted(host, *port, reach).await?,
+            Self::Web { secure: false, host, .. } => {
+                way.protocol = "http";
+                let address: Option<IpAddr> = host.parse().ok();
+                let named = allowed.names(host) || address.is_some_and(|address| allowed.holds(address));
+                if !named && !reach.anywhere {
+                    return Err(refused("is not encrypted; take `https://`").into());
+                }
+                way.settings = patient(way.settings).with("http.followredirects", "false");
+            }
+            Self::Ssh { host, port } => {
+                way.protocol = "ssh";
+                let at = if reach.anywhere {
+                    host.clone()
+                } else {
+                    let address = pinned(host, port.unwrap_or(22), &allowed).await;
+                    let address = address.map_err(|error| Refused::RemoteFailed {
+                        words: format!("the host `{host}` is not found: {error}"),
+                    })?;
+                    address.ok_or_else(|| refused(PRIVATE))?.to_string()
+                };
+                way.by_ssh(&ssh(host, &at), host, *port, reach)?;
+            }
+        }
+        // Filters speak https by themselves, whatever git speaks.
+        if settings.has_filters() && way.proxy.is_none() && !reach.anywhere {
+            way.lead_by_proxy(reach).await?;
+        }
+        Ok(way)
+    }
+}
+
+const PRIVATE: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
+
+/// What git and ssh say where a remote wants to know who comes.
+const STRANGER: [&str; 4] =
+    ["could not read Username", "unable to get password", "Authentication failed", "Permission denied"];
+
+/// How ssh is started: at this very address, with nothing of its own settings, and without a question to anybody.
+fn ssh(host: &str, address: &str) -> String {
+    format!(
+        "ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o PermitLocalCommand=no \
+         -o ProxyCommand=none -o ForwardAgent=no -o ClearAllForwardings=yes -o ConnectTimeout=20 \
+         -o CanonicalizeHostname=no -o HostKeyAlias={host} -o HostName={address}"
+    )
+}
+
+/// As credentials name it.
+fn with_port(host: &str, port: Option<u16>) -> String {
+    port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// Settings of a call by HTTP: one that stands still for a minute ends.
+fn patient(settings: Settings) -> Settings {
+    settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60")
+}
+
+impl Way {
+    /// By https: through a proxy that looks at each address, with the token of this host.
+    async fn encrypted(&mut self, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
+        self.protocol = "https";
+        self.settings = patient(self.settings.clone());
+        if !reach.anywhere {
+            self.reach = Reach::Nowhere;
+            self.lead_by_proxy(reach).await?;
+        }
+        let named = with_port(host, port);
+        let lower = named.to_ascii_lowercase();
+        if let Some(credential) = reach.credentials.get(&lower) {
+            let handed = hand_over(self.settings.clone(), &named, credential).map_err(|_| Error::Broken)?;
+            (self.settings, self.token) = (handed.0, Some(Arc::new(handed.1)));
+        }
+        Ok(())
+    }
+
+    /// By ssh: with the key of this host, where there is one.
+    fn by_ssh(&mut self, ssh: &str, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
+        let named = format!("ssh://{}", with_port(host, port).to_ascii_lowercase());
+        let handed = reach.credentials.get(&named).map(|credential| hand_over_key(ssh, credential));
+        let handed = handed.transpose().map_err(|_| Error::Broken)?;
+        (self.ssh, self.token) = match handed {
+            Some((ssh, key)) => (Some(ssh), Some(Arc::new(key))),
+            None => (Some(ssh.to_owned()), None),
+        };
+        Ok(())
+    }
+
+    async fn lead_by_proxy(&mut self, reach: &GitReach) -> Result<(), Error> {
+        let allowed = Allowed::of(&reach.allow);
+        // Programs in Go, as git-lfs is one, pass by every proxy on their way to loopback.
+        let passes_by = self.settings.has_filters() && allowed.holds(Ipv4Addr::LOCALHOST.into());
+        let proxy = Proxy::start(allowed).await.map_err(|_| Error::Broken)?;
+        let settings = self.settings.clone().with("http.proxy", proxy.url());
+        self.settings = settings.with("http.proxyauthmethod", "basic");
+        self.reach = match self.reach {
+            Reach::Nowhere if !passes_by => Reach::Port(proxy.port()),
+            _ => Reach::Anywhere,
+        };
+        self.proxy = Some(proxy);
+        Ok(())
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A git whose filters go this way; it goes nowhere itself.
+    pub(super) fn feed(&self, git: Git) -> Git {
+        let git = git.within(NETWORK_LIMIT).passing(self.token.clone()).reaching(self.reach);
+        match &self.ssh {
+            Some(ssh) => git.env("GIT_SSH_COMMAND", ssh),
+            None => git,
+        }
+    }
+
+    /// A git that goes this way.
+    pub(super) fn git(&self, git: impl FnOnce(&Settings) -> Git) -> Git {
+        let git = self.feed(git(&self.settings)).env("GIT_ALLOW_PROTOCOL", self.protocol);
+        // What a partial clone lacks comes from its remote, by the same way. A path would be another one.
+        if self.protocol == "file" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") }
+    }
+
+    /// What went wrong on the way.
+    pub(super) fn failed(&self, said: &Said) -> Refused {
+        if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
+            return Refused::RemoteForbidden { remote: host, why: PRIVATE.to_owned() };
+        }
+        let words = said.words();
+        if words.contains(".lock': File exists") {
+            return Refused::by_words(words);
+        }
+        let words = words.replace(&self.url, "the remote");
+        if STRANGER.iter().any(|text| words.contains(text)) {
+            let way_out = "give a token or a key that it takes to `POST /api/git/credentials`";
+            return Refused::RemoteFailed { words: format!("it does not let us in; {way_out}: {words}") };
+        }
+        Refused::RemoteFailed { words }
+    }
+}
