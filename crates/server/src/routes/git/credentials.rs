@@ -20,6 +20,10 @@ use crate::{
 
 /// As whom git presents itself where nobody says: what the hosts that take tokens agree on.
 const USERNAME: &str = "x-access-token";
+/// How a host is named whose secret is a private key for ssh.
+const SSH: &str = "ssh://";
+/// How such a key begins, whatever its format (RFC 7468).
+const KEY: &str = "-----BEGIN ";
 /// The longest token, in bytes.
 const LONGEST_TOKEN: usize = 8 << 10;
 /// Hosts of one account.
@@ -82,10 +86,10 @@ async fn list(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CredentialBody {
-    /// The host, with its port where URLs name one.
+    /// The host, with its port where URLs name one; behind `ssh://` for a private key.
     #[schema(example = "git.example.com")]
     host: String,
-    /// The token. It is never told again.
+    /// The token; for ssh a private key without a passphrase, as `ssh-keygen` writes it. It is never told again.
     #[schema(example = "a-token-of-that-host")]
     token: String,
     /// As whom git presents itself; `x-access-token` unless given.
@@ -94,7 +98,8 @@ struct CredentialBody {
 
 /// Keep a credential
 ///
-/// Git on the server presents it to this host, over https alone, for all keys of the account. It takes the place of the one
+/// Git on the server presents it to this host, over https alone, for all keys of the account; one for `ssh://` and the host,
+/// a private key, over ssh alone. It takes the place of the one
 /// that the host had, is encrypted at rest, and enters no VM.
 #[utoipa::path(
     post, path = "/api/git/credentials", tag = "git", operation_id = "set_git_credential",
@@ -110,7 +115,7 @@ async fn set(
     Body(body): Body<CredentialBody>,
 ) -> Created<KeptCredential> {
     let host = host(body.host)?;
-    let token = line("token", body.token)?;
+    let token = if host.starts_with(SSH) { private_key(body.token)? } else { line("token", body.token)? };
     let username = line("username", body.username.unwrap_or_else(|| USERNAME.to_owned()))?;
     let known = vault.list(caller.account.id).await?;
     if known.len() >= MOST && !known.iter().any(|one| one.host == host) {
@@ -160,18 +165,32 @@ fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidValue, message)
 }
 
-/// A host as it stands in URLs, perhaps with a port.
+/// A host as it stands in URLs, perhaps with a port, and behind `ssh://` where it takes keys.
 fn host(text: String) -> Result<String, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    let (name, port) = text.split_once(':').map_or((text.as_str(), None), |(name, port)| (name, Some(port)));
+    let place = text.strip_prefix(SSH).unwrap_or(&text);
+    let (name, port) = place.split_once(':').map_or((place, None), |(name, port)| (name, Some(port)));
     let named = (1..254).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(fits);
     if named && port.is_none_or(|port| port.parse::<u16>().is_ok()) {
         return Ok(text.to_ascii_lowercase());
     }
     let shown: String = text.chars().take(80).collect();
     Err(invalid(format!(
-        "`host` is {shown:?}; give a name such as git.example.com, with `:PORT` where URLs name one"
+        "`host` is {shown:?}; give a name such as git.example.com, with `:PORT` where URLs name one, and `ssh://` before it for a private key"
     )))
+}
+
+/// A private key as ssh reads it: with an end of its last line.
+fn private_key(text: String) -> Result<String, Failure> {
+    let fits = |character: char| character == '\n' || !character.is_control();
+    let text = text.replace("\r\n", "\n");
+    if !text.starts_with(KEY) || text.len() > LONGEST_TOKEN || !text.chars().all(fits) {
+        return Err(invalid(format!(
+            "`token` must be a private key for a host behind `{SSH}`: text that begins with `{KEY}`, of at most \
+             {LONGEST_TOKEN} bytes"
+        )));
+    }
+    Ok(format!("{}\n", text.trim_end()))
 }
 
 /// What git's own lines can say. The value is a secret, so no message repeats it.

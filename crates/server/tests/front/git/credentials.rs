@@ -63,12 +63,17 @@ async fn credentials_belong_to_their_account_and_to_those_who_may_write() {
 #[tokio::test]
 async fn what_git_could_misread_is_refused_and_not_repeated() {
     let skep = Skep::start().await;
+    let kept =
+        json!({"host": "ssh://Git.Example.com:22", "token": "-----BEGIN OPENSSH PRIVATE KEY-----\r\nx"});
+    assert_eq!(post(&skep, "credentials", kept).await["host"], "ssh://git.example.com:22");
     for (host, token) in [
         ("", TOKEN),
         ("-x", TOKEN),
         ("a b", TOKEN),
         ("https://git.example.com", TOKEN),
         ("a:b", TOKEN),
+        ("ssh://", TOKEN),
+        ("ssh://git.example.com", TOKEN),
         ("git.example.com", ""),
         ("git.example.com", "two\nlines ghp_a-very-secret-token"),
     ] {
