@@ -13,6 +13,7 @@ use std::{
 use crate::{
     Commands, Error, Fence, Roots,
     git::{GitGrants, Reach},
+    roots::Found,
 };
 
 /// Limits the thread that calls it, and all that it starts from then on, to what is read below these folders.
@@ -151,6 +152,13 @@ impl Place {
         self.make_roots()?;
         let opened = Arc::new(Roots::open(self.folders.iter().cloned())?);
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
+    }
+
+    /// Finds what its roots have at a path, where that takes no waiting. Not where one root is all that there is: files of
+    /// a VM are read through an overlay, which always may wait.
+    pub(crate) fn at_hand(&self, path: &Path) -> Option<Found> {
+        let is_everything = self.folders.iter().any(|folder| folder == Path::new("/"));
+        if is_everything { None } else { Found::at_hand(&self.folders, path) }
     }
 
     /// The folders themselves, as the kernel names them.

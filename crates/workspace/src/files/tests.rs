@@ -337,3 +337,70 @@ async fn a_file_is_replaced_only_where_somebody_says_so() {
     }
     ground.canary_is_whole();
 }
+
+#[tokio::test]
+async fn what_is_in_memory_is_told_as_by_waiting_for_the_disk() {
+    let ground = Ground::new();
+    fs::create_dir(ground.at("folder")).unwrap();
+    fs::write(ground.at("folder/file"), "0123456789").unwrap();
+    fs::write(ground.at("empty"), "").unwrap();
+    fs::write(ground.at("binary"), [0xff, 0]).unwrap();
+    symlink("folder/file", ground.at("link")).unwrap();
+    let roots = ground.place.roots().unwrap();
+    let mut at_once = 0;
+    for name in ["folder/file", "link", "empty", "binary", "folder/../empty"] {
+        for (encoding, offset, limit) in [
+            ("utf-8", 0, None),
+            ("hex", 3, Some(4)),
+            ("base64", 9, Some(100)),
+            ("utf-8", u64::MAX, None),
+            ("utf-8", i64::MAX.cast_unsigned(), None),
+            ("no", 0, None),
+        ] {
+            let encoding = ContentEncoding(encoding.to_owned());
+            let request = ReadFile { encoding, offset, limit, ..ground.reading(name) };
+            let Some(found) = ground.place.at_hand(request.path.as_path()) else { continue };
+            let waited = super::read::read(&roots, &request);
+            if let Some(content) = super::read::at_once(&found, &request) {
+                assert_eq!(content, waited.unwrap(), "{request:?}");
+                at_once += 1;
+            }
+        }
+    }
+    // Which file systems tell without waiting is theirs to say; a test that saw none has seen nothing.
+    assert!(at_once > 0 || rustix::fs::statfs(ground.folder.path()).unwrap().f_type == 0x794c_7630);
+}
+
+#[test]
+fn nothing_but_a_file_below_a_root_is_at_hand() {
+    let ground = Ground::new();
+    let outside = ground.folder.path().join("outside");
+    symlink(&outside, ground.at("out")).unwrap();
+    symlink("../outside/file", ground.at("up")).unwrap();
+    mkfifoat(CWD, ground.at("fifo"), Mode::RUSR).unwrap();
+    fs::write(ground.at("file"), "x").unwrap();
+    let found = |path: PathBuf| ground.place.at_hand(&path);
+    for path in [
+        ground.at("out/file"),
+        ground.at("up"),
+        ground.at("../outside/file"),
+        ground.at("missing"),
+        outside.join("file"),
+        ground.folder.path().join("root"),
+    ] {
+        assert!(found(path.clone()).is_none(), "{path:?}");
+    }
+    for name in ["fifo", "."] {
+        let looked = found(ground.at(name));
+        assert!(
+            looked.is_none_or(|found| super::read::at_once(&found, &ground.reading("file")).is_none()),
+            "{name}"
+        );
+    }
+    // By the name of a link the root is another one than it says.
+    let linked = ground.folder.path().join("linked");
+    symlink(ground.at(""), &linked).unwrap();
+    let place = Place::new(&linked, &linked, BTreeMap::new(), "/nowhere");
+    assert!(place.at_hand(&linked.join("file")).is_none());
+    assert!(found(ground.at("file")).is_some(), "the control");
+}

@@ -8,6 +8,7 @@
 //! The kernel says what a path is, each time, in the call that opens it. The walk only finds out which root to ask; what
 //! changes meanwhile makes that call fail and leads nowhere else.
 
+mod at_hand;
 mod found;
 mod open;
 mod walk;

@@ -30,10 +30,14 @@ const KERNELS_OWN: [u64; 13] = [
 
 pub(super) fn find(roots: &Roots, path: &Path, last: Last) -> io::Result<Found> {
     let (handle, path) = handle(roots, path, last)?;
-    if KERNELS_OWN.contains(&(fstatfs(&handle)?.f_type as u64)) {
+    if is_the_kernels_own(&handle)? {
         return Err(outside());
     }
     Found::new(handle, path)
+}
+
+pub(super) fn is_the_kernels_own(handle: &OwnedFd) -> io::Result<bool> {
+    Ok(KERNELS_OWN.contains(&(fstatfs(handle)?.f_type as u64)))
 }
 
 pub(super) fn slot(roots: &Roots, path: &Path) -> io::Result<Slot> {
