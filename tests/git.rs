@@ -41,7 +41,7 @@ async fn a_filter_that_the_operator_names_runs_on_the_server() {
         write(&ground, &format!("work/{name}"), "SHOUTED\n").await;
         post(&ground, "add", json!({"path": "work"}), 200).await;
         post(&ground, "commit", json!({"path": "work", "message": name}), 201).await;
-        assert_eq!(git(&ground, "work", &format!("cat-file blob HEAD:{name}")).await, "shouted\n");
+        assert_eq!(git(&ground, "work", &format!("cat-file blob HEAD:{name}")).await, "shouted");
         ground.remove(&format!("work/{name}"), &[]).await.ok(200);
         post(&ground, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
         assert_eq!(ground.read(&format!("work/{name}"), &[]).await.ok(200)["content"], "SHOUTED\n");
