@@ -31,7 +31,7 @@ const NOTHING: u32 = 0x5206;
 const ROUNDS: usize = 3;
 /// A kernel reseeds itself now and then, at a time that lies in the snapshot. Where that comes before the question, VMs of
 /// another snapshot are asked.
-const BAKES: usize = 4;
+const BAKES: usize = 8;
 
 /// The binary under test with an agent that takes no seed.
 fn without_reseed(at: &Path) {
@@ -95,7 +95,8 @@ async fn without_the_reseed_the_check_of_clones_finds_what_they_share() {
                 found.iter().all(|name| ["urandom", "uuid", "mktemp"].contains(&name.as_str())),
                 "{found:?}"
             );
-            if ["urandom", "uuid"].iter().all(|name| found.iter().any(|one| one == name)) {
+            // One is enough: the kernel may reseed itself between two of the questions.
+            if !found.is_empty() {
                 return;
             }
             seen.push(found);
