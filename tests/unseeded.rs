@@ -31,7 +31,7 @@ const NOTHING: u32 = 0x5206;
 const ROUNDS: usize = 3;
 /// A kernel reseeds itself now and then, at a time that lies in the snapshot. Where that comes before the question, VMs of
 /// another snapshot are asked.
-const BAKES: usize = 8;
+const BAKES: usize = 12;
 
 /// The binary under test with an agent that takes no seed.
 fn without_reseed(at: &Path) {
