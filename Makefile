@@ -82,12 +82,12 @@ bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; A
 	@benches/boot $(SKEP) $(TEST_IMAGES) $(ARGS)
 
 # A minute of VMs for each hundred; SOAK_SEED=... runs one again.
-soak: build ## SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too
+soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
 		cargo test --locked --package skep-tests --features soak --test front_door -- --nocapture --test-threads 1 \
-		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms)
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) unseeded::
 
 clean: ## remove what was built
 	@cargo clean

@@ -77,5 +77,5 @@ mod takeover;
 mod template;
 #[cfg(feature = "root")]
 mod tenants;
-#[cfg(feature = "root")]
+#[cfg(feature = "soak")]
 mod unseeded;

@@ -1,5 +1,7 @@
 //! The control of `clones`: where the reseed is left out, the very same check finds what VMs of one snapshot share.
 //!
+//! By `make soak`: a kernel reseeds itself now and then, so it takes luck, and on some machines many bakes.
+//!
 //! Nothing in skep can leave it out, and its agent does not know how. What is tried here is a copy of the binary under
 //! test, in which the two requests of its agent to the kernel's random generator are overwritten, in place, by one that
 //! succeeds and does nothing.
