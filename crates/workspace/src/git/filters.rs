@@ -5,7 +5,11 @@ use std::{path::PathBuf, process::Command};
 
 use serde::{Deserialize, Serialize};
 
-use super::{program::PATH, settings::listed};
+use super::{
+    program::PATH,
+    repository::is_true,
+    settings::{Own, listed, value},
+};
 use crate::Error;
 
 /// The filter of large files (git-lfs(1)). It reaches remotes by itself, and a push needs it too.
@@ -49,22 +53,33 @@ impl GitFilter {
         let said =
             git.output().map_err(|source| refused(format!("needs git, which does not start: {source}")))?;
         // Without any settings git says that there are none, which is no answer either.
-        let own = listed(&said.stdout);
-        let value = |key: &str| {
-            let key = format!("filter.{name}.{key}");
-            let value = super::settings::value(&own, key.as_bytes());
-            value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
-        };
-        let required = matches!(value("required").as_str(), "true" | "yes" | "on" | "1");
-        let (clean, smudge, process) = (value("clean"), value("smudge"), value("process"));
-        if [&clean, &smudge, &process].iter().all(|command| command.is_empty()) {
+        Self::among(&listed(&said.stdout), name).ok_or_else(|| {
             let way_out = if name == LFS { "git lfs install --system" } else { "git config --system" };
-            return Err(refused(format!(
+            refused(format!(
                 "names `{name}`, which the system's settings of git do not know as a filter; make it known by \
                  `{way_out}`, or leave it out"
-            )));
-        }
-        Ok(Self { name: name.to_owned(), clean, smudge, process, required })
+            ))
+        })
+    }
+
+    /// The one of this name in these settings.
+    fn among(own: &[Own], name: &str) -> Option<Self> {
+        let text = |key: &str| {
+            let value = value(own, format!("filter.{name}.{key}").as_bytes());
+            value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
+        };
+        let required = format!("filter.{name}.required");
+        let required = own.iter().rev().find(|own| own.key == required.as_bytes());
+        let filter = Self {
+            name: name.to_owned(),
+            clean: text("clean"),
+            smudge: text("smudge"),
+            process: text("process"),
+            // Only named, without a value, it is true too.
+            required: required.is_some_and(|own| own.value.as_deref().is_none_or(is_true)),
+        };
+        let commands = [&filter.clean, &filter.smudge, &filter.process];
+        commands.iter().any(|command| !command.is_empty()).then_some(filter)
     }
 
     /// Its settings, so that a repository adds nothing to them.
@@ -85,4 +100,24 @@ impl GitFilter {
 
 fn refused(reason: String) -> Error {
     Error::InvalidValue { field: "git_filter", reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_read_as_git_reads_it() {
+        let filter = |text: &[u8]| GitFilter::among(&listed(text), "lfs");
+        let read = filter(b"filter.lfs.clean\na %f\0filter.lfs.clean\nb %f\0filter.lfs.required\0").unwrap();
+        assert_eq!((read.clean.as_str(), read.required, read.has_process()), ("b %f", true, false));
+        let read = filter(b"filter.lfs.process\np\0filter.lfs.required\nYes\0").unwrap();
+        assert!(read.required && read.has_process());
+        let read = filter(b"filter.lfs.smudge\ns\0filter.lfs.required\nfalse\0").unwrap();
+        assert!(!read.required);
+        for other in [&b""[..], b"filter.lfs.clean\n\0", b"filter.other.clean\nx\0", b"filter.lfs.required\0"]
+        {
+            assert_eq!(filter(other), None);
+        }
+    }
 }

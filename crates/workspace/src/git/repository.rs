@@ -280,6 +280,7 @@ pub(super) fn is_hash(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn is_true(value: &[u8]) -> bool {
+/// Whether a setting's value means yes.
+pub(super) fn is_true(value: &[u8]) -> bool {
     [&b"true"[..], b"yes", b"on", b"1"].iter().any(|word| word.eq_ignore_ascii_case(value))
 }
