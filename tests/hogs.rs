@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::Skep;
+use crate::harness::{Skep, send};
 
 /// What a private layer may hold, as the server sets it.
 const LAYER_BYTES: u64 = 2048 << 20;
@@ -107,6 +108,28 @@ async fn a_memory_hog_in_a_guest_dies_in_it() {
     let answer = pair.run("head -c 1G /dev/zero | tail -n 1 | wc -c", 60_000).await;
     assert_ne!(answer["stdout"], "1073741824\n", "a guest of 128 MB held a gigabyte: {answer}");
     pair.is_well_or_ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_lie_in_a_guests_memory_leave_it_enough() {
+    let pair = Pair::start().await;
+    // Both as full as they get, and each tried twice.
+    let fill =
+        "for place in /dev/shm /run /dev/shm /run; do head -c 128M /dev/zero > $place/filled; done 2>&1
+        df --output=pcent /dev/shm /run | grep -c 100%";
+    let answer = pair.run(fill, 120_000).await;
+    let said = answer["stdout"].as_str().unwrap();
+    assert!(said.contains("No space left") && said.ends_with("2\n"), "{answer}");
+    for name in ["/dev/shm/more", "/run/more"] {
+        let upload = format!("/api/files/raw?vm={}&path={name}", pair.hog());
+        let upload = pair.skep.request(Method::PUT, &upload).body(vec![0; 64 << 20]);
+        send(upload).await.refused(503, "disk_full");
+    }
+    // More than there is of memory has room where temporary files lie.
+    let on_disk =
+        "head -c 160M /dev/zero > /tmp/filled; stat -c %s /tmp/filled; stat -c %a /tmp; rm /tmp/filled";
+    let answer = pair.run(on_disk, 120_000).await;
+    assert_eq!(answer["stdout"], "167772160\n1777\n", "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,14 @@
 //! The guest's file systems.
 
-use std::{ffi::CStr, fs, io, path::Path, thread, time::Duration};
+use std::{
+    ffi::CStr,
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use rustix::{
     mount::{MountFlags, mount, mount_move},
@@ -48,14 +56,23 @@ fn working_mounts(root: &str) -> Result<(), Error> {
     let view = memory | MountFlags::NOEXEC;
     let at = |path: &str| format!("{root}{path}");
     attach("devpts", &at("/dev/pts"), "devpts", MountFlags::NOSUID, Some(c"mode=620,gid=5,ptmxmode=666"))?;
-    attach("tmpfs", &at("/dev/shm"), "tmpfs", memory, Some(c"mode=1777"))?;
-    attach("tmpfs", &at("/run"), "tmpfs", memory, Some(c"mode=755"))?;
-    attach("tmpfs", &at("/tmp"), "tmpfs", memory, Some(c"mode=1777"))?;
+    // What lies in them is memory that nobody can be ended to get back: at the usual half of it each, whoever fills them
+    // leaves none for the agent, and the guest ends.
+    attach("tmpfs", &at("/dev/shm"), "tmpfs", memory, Some(c"mode=1777,size=25%"))?;
+    attach("tmpfs", &at("/run"), "tmpfs", memory, Some(c"mode=755,size=10%"))?;
+    temporary_files(&at("/tmp"))?;
     let groups = at("/sys/fs/cgroup");
     // Or each command would wait for a grace period of the kernel before it enters its group: 10 ms in an emulator.
     // Kernels before 6.0 do not know the option.
     attach("cgroup2", &groups, "cgroup2", view, Some(c"favordynmods"))
         .or_else(|_| attach("cgroup2", &groups, "cgroup2", view, None))
+}
+
+/// They lie on the disk, where there is more room than in memory.
+fn temporary_files(path: &str) -> Result<(), Error> {
+    fs::create_dir_all(path).doing(format!("make {path}"))?;
+    // Anybody's, and each may remove but their own.
+    fs::set_permissions(path, Permissions::from_mode(0o1777)).doing(format!("open {path} to all"))
 }
 
 fn attach(
