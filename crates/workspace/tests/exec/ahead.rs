@@ -203,15 +203,20 @@ async fn whoever_tampers_with_a_waiting_shell_costs_only_time() {
             let pid = [shells.0, shells.1][which].to_string();
             let killed = std::process::Command::new("kill").args([&format!("-{signal}"), &pid]).status();
             assert!(killed.expect("a kill").success());
-            // Nobody looks before the next command does.
-            let running = ground.place.commands().start(
-                &format!("{signal}{which}"),
-                &request("echo $$ ran; exit 7"),
-                &ground.place,
-            );
-            let outcome = running.expect("it starts").outcome().await;
-            assert!(outcome.stdout.ends_with(" ran\n"), "{signal} {which}: {outcome:?}");
-            assert_eq!((outcome.exit_code, outcome.stderr.as_str()), (Some(7), ""), "{signal} {which}");
+            // Nobody looks before the next command does. The first gets what waits, the second asks for another copy.
+            let ran = ground.dir.path().join(format!("{signal}{which}"));
+            let waits = format!("until [ -e {} ]; do sleep 0.01; done; echo $$ ran; exit 7", ran.display());
+            let lets_go = format!("echo $$ ran; : > {}; exit 7", ran.display());
+            let running = [("first", waits), ("second", lets_go)].map(|(name, command)| {
+                let id = format!("{name}-{signal}{which}");
+                let running = ground.place.commands().start(&id, &request(&command), &ground.place);
+                running.expect("it starts")
+            });
+            for running in running {
+                let outcome = running.outcome().await;
+                assert!(outcome.stdout.ends_with(" ran\n"), "{signal} {which}: {outcome:?}");
+                assert_eq!((outcome.exit_code, outcome.stderr.as_str()), (Some(7), ""), "{signal} {which}");
+            }
         }
     }
 }

@@ -74,7 +74,9 @@ impl Caller {
     ) -> io::Result<[i64; COUNT]> {
         self.aim(tracee, table)?;
         tracee.go_on()?;
-        if !trace::is_trap(attention.next_stop(tracee.pid())?) {
+        // The same signal can be sent by anybody: what the table holds would be results of its last use then.
+        let stopped = trace::is_trap(attention.next_stop(tracee.pid())?);
+        if !stopped || tracee.registers()?.rip != self.code + STOP + 1 {
             return Err(io::Error::other("a signal came between"));
         }
         let mut entries = vec![0; COUNT * ENTRY_WORDS * WORD];
