@@ -176,12 +176,7 @@ fn pointer(found: &Found, prefix: &[u8], path: &Path) -> Result<Option<PathBuf>,
 }
 
 fn small(found: &Found, path: &Path) -> Result<Vec<u8>, Error> {
-    use std::io::Read;
-
-    let mut text = Vec::new();
-    let file = found.read().map_err(|error| Error::of_path(path, &error))?;
-    file.take(LONGEST_FILE).read_to_end(&mut text).map_err(|error| Error::of_path(path, &error))?;
-    Ok(text)
+    found.content(LONGEST_FILE).map_err(|error| Error::of_path(path, &error))
 }
 
 fn check_entries(roots: &Roots, folder: &Path) -> Result<(), Error> {

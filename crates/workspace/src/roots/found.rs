@@ -3,7 +3,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs::{File, OpenOptions},
-    io,
+    io::{self, Read},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::OpenOptionsExt,
@@ -15,6 +15,9 @@ use rustix::{
     fs::{FileType, Stat, fstat},
     io::Errno,
 };
+
+/// The most that is set aside for a content before any of it is read, in bytes: a size may be any number.
+const MOST_EXPECTED: u64 = 1 << 20;
 
 /// What was found at a path: this very thing, whatever has its name later. It reads and writes nothing.
 #[derive(Debug)]
@@ -34,6 +37,11 @@ pub(crate) struct Slot {
 impl Found {
     pub(super) fn new(handle: OwnedFd, path: PathBuf) -> io::Result<Self> {
         Ok(Self { stat: fstat(&handle)?, handle, path })
+    }
+
+    /// The file system that it lies on.
+    pub(super) fn device(&self) -> u64 {
+        self.stat.st_dev
     }
 
     /// Its path, as it was found.
@@ -62,6 +70,14 @@ impl Found {
         self.open(OpenOptions::new().read(true))
     }
 
+    /// What it holds, at most so many bytes.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub(crate) fn content(&self, most: u64) -> io::Result<Vec<u8>> {
+        read_up_to(self.read()?, self.stat.st_size, most)
+    }
+
     /// Opens it for writing at its end.
     ///
     /// # Errors
@@ -81,6 +97,18 @@ impl Found {
     pub(crate) fn own_name(&self) -> String {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd())
     }
+}
+
+/// What a file of about this size holds, at most so many bytes.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(crate) fn read_up_to(file: File, size: i64, most: u64) -> io::Result<Vec<u8>> {
+    // No more than it has now, however much it may have, and room to see its end (without it one is tried for first).
+    let expected = u64::try_from(size).unwrap_or_default().min(most).min(MOST_EXPECTED);
+    let mut content = Vec::with_capacity(usize::try_from(expected).unwrap_or_default() + 32);
+    file.take(most).read_to_end(&mut content)?;
+    Ok(content)
 }
 
 impl AsFd for Found {

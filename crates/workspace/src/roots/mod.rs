@@ -21,6 +21,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use rustix::{
@@ -28,7 +29,7 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use found::{Found, Slot};
+pub(crate) use found::{Found, Slot, read_up_to};
 pub(crate) use walk::MOST_LINKS;
 
 use crate::Error;
@@ -44,7 +45,11 @@ pub(crate) enum Last {
 
 /// The folders that a place consists of, each held open.
 #[derive(Debug)]
-pub struct Roots(Vec<Root>);
+pub struct Roots {
+    roots: Vec<Root>,
+    /// A file system that was asked and is not the kernel's own: most of what is found lies on one.
+    asked: OnceLock<u64>,
+}
 
 /// One of them.
 #[derive(Debug)]
@@ -66,7 +71,7 @@ impl Roots {
         let mut roots = roots.collect::<Result<Vec<_>, Error>>()?;
         // The longest first: of a root within a root it is the one that is meant.
         roots.sort_by_key(|root| std::cmp::Reverse(root.path.components().count()));
-        Ok(Self(roots))
+        Ok(Self { roots, asked: OnceLock::new() })
     }
 
     /// What is at a path. It reads and writes nothing yet.
@@ -89,7 +94,7 @@ impl Roots {
 
     /// The root that a path lies below, by its name, and the way from there; `.` for the root itself.
     fn of(&self, path: &Path) -> Option<(&Root, PathBuf)> {
-        self.0.iter().find_map(|root| {
+        self.roots.iter().find_map(|root| {
             let rest = path.strip_prefix(&root.path).ok()?;
             let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
             Some((root, rest.to_owned()))
@@ -98,16 +103,16 @@ impl Roots {
 
     /// The folders themselves.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(|root| root.path.as_path())
+        self.roots.iter().map(|root| root.path.as_path())
     }
 
     /// A handle of each.
     pub(crate) fn handles(&self) -> Vec<BorrowedFd<'_>> {
-        self.0.iter().map(|root| root.directory.as_fd()).collect()
+        self.roots.iter().map(|root| root.directory.as_fd()).collect()
     }
 
     fn is_root(&self, path: &Path) -> bool {
-        self.0.iter().any(|root| root.path == path)
+        self.roots.iter().any(|root| root.path == path)
     }
 }
 

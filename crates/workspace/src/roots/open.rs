@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -30,14 +30,19 @@ const KERNELS_OWN: [u64; 13] = [
 
 pub(super) fn find(roots: &Roots, path: &Path, last: Last) -> io::Result<Found> {
     let (handle, path) = handle(roots, path, last)?;
-    if is_the_kernels_own(&handle)? {
+    let found = Found::new(handle, path)?;
+    if roots.asked.get() == Some(&found.device()) {
+        return Ok(found);
+    }
+    if is_the_kernels_own(&found)? {
         return Err(outside());
     }
-    Found::new(handle, path)
+    let _ = roots.asked.set(found.device());
+    Ok(found)
 }
 
-pub(super) fn is_the_kernels_own(handle: &OwnedFd) -> io::Result<bool> {
-    Ok(KERNELS_OWN.contains(&(fstatfs(handle)?.f_type as u64)))
+pub(super) fn is_the_kernels_own(found: impl AsFd) -> io::Result<bool> {
+    Ok(KERNELS_OWN.contains(&(fstatfs(found)?.f_type as u64)))
 }
 
 pub(super) fn slot(roots: &Roots, path: &Path) -> io::Result<Slot> {

@@ -144,16 +144,33 @@ fn what_has_no_content_is_never_opened() {
 }
 
 #[test]
+fn no_more_is_read_than_is_asked_for() {
+    let ground = Ground::new();
+    let found = |name: &str| ground.roots.find(&ground.at(name), Last::Follow).unwrap();
+    assert_eq!(found("one/file").content(3).unwrap(), &INSIDE.as_bytes()[..3]);
+    // It grew since it was found.
+    let before = found("one/file");
+    fs::write(ground.at("one/file"), "x".repeat(100_000)).unwrap();
+    assert_eq!(before.content(1 << 20).unwrap().len(), 100_000);
+    fs::File::create(ground.at("one/sparse")).unwrap().set_len(10 << 40).unwrap();
+    assert_eq!(found("one/sparse").content(8).unwrap(), [0; 8]);
+}
+
+#[test]
 fn the_kernels_own_files_are_out_of_reach_in_a_root_that_holds_them() {
     let roots = Roots::open([PathBuf::from("/")]).unwrap();
-    for path in ["/proc/self/environ", "/proc", "/sys/kernel"] {
+    // The last two come after a file system that is none of the kernel's own was asked.
+    for path in ["/proc/self/environ", "/proc", "/etc", "/sys/kernel", "/proc"] {
+        if path == "/etc" {
+            assert!(roots.find(Path::new(path), Last::Follow).unwrap().is_directory());
+            continue;
+        }
         let error = roots.find(Path::new(path), Last::Follow).unwrap_err();
         assert_eq!(error.code(), ErrorCode::PathOutsideRoots, "{path}");
     }
     // A link that only the kernel knows where it leads is not followed at all.
     let error = roots.find(Path::new("/proc/self/root/etc"), Last::Follow).unwrap_err();
     assert_eq!(error.code(), ErrorCode::TooManyLinks);
-    assert!(roots.find(Path::new("/etc"), Last::Follow).unwrap().is_directory());
 }
 
 #[test]

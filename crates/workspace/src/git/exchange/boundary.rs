@@ -2,7 +2,7 @@
 //! in a file.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     path::PathBuf,
 };
 
@@ -76,9 +76,7 @@ fn read(place: &Place, path: &std::path::Path) -> Result<String, Error> {
         Err(Error::UnknownPath { .. }) => return Ok(String::new()),
         found => found?,
     };
-    let mut text = Vec::new();
-    let file = found.read().map_err(|error| Error::of_path(path, &error))?;
     // One byte more, so that what is too long is not taken for the whole.
-    file.take(LONGEST_FILE + 1).read_to_end(&mut text).map_err(|error| Error::of_path(path, &error))?;
+    let text = found.content(LONGEST_FILE + 1).map_err(|error| Error::of_path(path, &error))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

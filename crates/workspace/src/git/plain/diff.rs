@@ -1,6 +1,6 @@
 //! What differs between two states of the files.
 
-use std::{borrow::Cow, collections::BTreeMap, io::Read, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use skep_api::git::{ChangeKind, ChangedPath, Diff, DiffFile, GitDiff, LONGEST_DIFF};
 
@@ -19,7 +19,7 @@ use super::{
     status::kind,
     worktree::{Now, walk},
 };
-use crate::{Place, git::changes::changed};
+use crate::{Place, git::changes::changed, roots::read_up_to};
 
 /// The most files of a diff.
 const MOST_FILES: usize = 2_000;
@@ -157,9 +157,9 @@ fn content(
         let link = top.link(entry.path)?;
         return Some((hash(link.as_slice(), link.len() as u64)?.id, link));
     }
-    let Content::File(file) = top.file(entry.path)? else { return None };
-    let mut content = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut content).ok().filter(|read| *read as u64 <= LARGEST)?;
+    let Content::File(file, size) = top.file(entry.path)? else { return None };
+    let content =
+        read_up_to(file, size, LARGEST + 1).ok().filter(|content| content.len() as u64 <= LARGEST)?;
     let hashed = hash(content.as_slice(), content.len() as u64)?;
     let changed_on_its_way = hashed.has_returns && attributes.of(entry.path)?.of_lines;
     (!changed_on_its_way).then_some((hashed.id, content))

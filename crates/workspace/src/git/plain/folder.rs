@@ -2,7 +2,6 @@
 
 use std::{
     fs::File,
-    io::Read,
     os::fd::{AsRawFd, OwnedFd},
 };
 
@@ -10,6 +9,8 @@ use rustix::{
     fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat2, readlinkat, statat},
     io::Errno,
 };
+
+use crate::roots::read_up_to;
 
 /// The most names of a folder that are looked at.
 const MOST_NAMES: usize = 200_000;
@@ -37,7 +38,8 @@ pub(super) enum Content {
     Nothing,
     /// Not a regular file, or not without following a link.
     Other,
-    File(File),
+    /// And its size when it was found, in bytes.
+    File(File, i64),
 }
 
 impl Folder {
@@ -71,23 +73,23 @@ impl Folder {
             Err(Errno::LOOP) => return Some(Content::Other),
             Err(_) => return None,
         };
-        if FileType::from_raw_mode(fstat(&handle).ok()?.st_mode) != FileType::RegularFile {
+        let stat = fstat(&handle).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Some(Content::Other);
         }
         // This very file, whatever has its name by now.
         let own_name = format!("/proc/self/fd/{}", handle.as_raw_fd());
-        File::open(own_name).ok().map(Content::File)
+        File::open(own_name).ok().map(|file| Content::File(file, stat.st_size))
     }
 
     /// The whole content of a small file below. The inner is `None` where nothing is there.
     pub(super) fn small(&self, path: &[u8], most: u64) -> Option<Option<Vec<u8>>> {
-        let file = match self.file(path)? {
+        let (file, size) = match self.file(path)? {
             Content::Nothing => return Some(None),
             Content::Other => return None,
-            Content::File(file) => file,
+            Content::File(file, size) => (file, size),
         };
-        let mut content = Vec::new();
-        file.take(most + 1).read_to_end(&mut content).ok()?;
+        let content = read_up_to(file, size, most + 1).ok()?;
         (content.len() as u64 <= most).then_some(Some(content))
     }
 

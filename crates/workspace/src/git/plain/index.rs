@@ -1,6 +1,6 @@
 //! The index (gitformat-index(5)): which files git knows, and how each looked when it last read it.
 
-use std::{cmp::Ordering, io::Read, ops::Range};
+use std::{cmp::Ordering, ops::Range};
 
 use rustix::fs::{FileType, Stat};
 
@@ -49,9 +49,7 @@ impl Reader<'_> {
             Err(Error::UnknownPath { .. }) => return Some(Index::default()),
             found => found.ok().filter(|found| found.kind() == FileType::RegularFile)?,
         };
-        let mut bytes = Vec::with_capacity(usize::try_from(found.stat().st_size).ok()?.min(1 << 20) + 1);
-        found.read().ok()?.take(LARGEST + 1).read_to_end(&mut bytes).ok()?;
-        Index::parse(bytes, found.stat().st_mtime)
+        Index::parse(found.content(LARGEST + 1).ok()?, found.stat().st_mtime)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Read,
     path::Path,
 };
 
@@ -171,8 +170,7 @@ impl Reader<'_> {
         if found.kind() != FileType::RegularFile {
             return None;
         }
-        let mut text = Vec::new();
-        found.read().ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
+        let text = found.content(LONGEST).ok()?;
         let text = text.strip_suffix(b"\n")?;
         match text.strip_prefix(b"ref: ") {
             Some(name) => {
@@ -195,8 +193,7 @@ impl Reader<'_> {
             Err(Error::UnknownPath { .. }) => return Some(all),
             found => found.ok()?,
         };
-        let mut text = Vec::new();
-        found.read().ok()?.take(LONGEST_PACKED).read_to_end(&mut text).ok()?;
+        let text = found.content(LONGEST_PACKED).ok()?;
         if text.len() as u64 == LONGEST_PACKED || !(text.is_empty() || text.ends_with(b"\n")) {
             return None;
         }

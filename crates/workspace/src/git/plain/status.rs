@@ -178,8 +178,8 @@ fn content_id(top: &Folder, entry: &Entry<'_>, attributes: &mut Attributes<'_>) 
         return Some((hash(link.as_slice(), size)?.id, size));
     }
     let said = attributes.of(entry.path)?;
-    let Content::File(file) = top.file(entry.path)? else { return None };
-    let size = file.metadata().ok()?.len();
+    let Content::File(file, size) = top.file(entry.path)? else { return None };
+    let size = u64::try_from(size).ok()?;
     let hashed = hash(file, size)?;
     (!(hashed.has_returns && said.of_lines)).then_some((hashed.id, size))
 }

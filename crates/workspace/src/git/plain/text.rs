@@ -1,6 +1,6 @@
 //! Small files of a repository.
 
-use std::{io::Read, path::Path};
+use std::path::Path;
 
 use rustix::fs::FileType;
 
@@ -15,7 +15,6 @@ pub(super) fn small(roots: &Roots, path: &Path) -> Option<Vec<u8>> {
         Err(Error::UnknownPath { .. }) => return Some(Vec::new()),
         found => found.ok().filter(|found| found.kind() == FileType::RegularFile)?,
     };
-    let mut text = Vec::new();
-    found.read().ok()?.take(LONGEST + 1).read_to_end(&mut text).ok()?;
+    let text = found.content(LONGEST + 1).ok()?;
     (text.len() as u64 <= LONGEST).then_some(text)
 }
