@@ -1,5 +1,7 @@
 //! The marker that each connection of the host begins with, and how it is found among whatever comes before.
 
+use memchr::memmem;
+
 /// What every marker begins with. None of its first bytes occurs in UTF-8, so no request whose body is JSON holds it;
 /// who streams raw bytes into a guest has to encode them.
 pub const MAGIC: [u8; 16] = *b"\xFF\xFE\xFD\xC0skep resync\n";
@@ -58,19 +60,34 @@ impl Scanner {
     ///
     /// With a marker found it stops: the number of bytes taken is returned with it, the rest is the new connection's.
     pub fn feed(&mut self, input: &[u8], passed: &mut Vec<u8>) -> Option<(Marker, usize)> {
-        for (index, &byte) in input.iter().enumerate() {
-            let inside = self.collected.is_some();
-            if let Some(count) = self.collected {
-                self.nonce[count] = byte;
-                self.collected = Some(count + 1);
+        let mut index = 0;
+        while index < input.len() {
+            if self.matched == 0 && self.collected.is_none() {
+                let plain = plain(&input[index..]);
+                passed.extend_from_slice(&input[index..index + plain]);
+                index += plain;
             }
-            let began = self.advance(byte, passed, inside);
-            if began {
-                self.collected = Some(0);
-            } else if self.collected == Some(NONCE_BYTES) {
-                self.collected = None;
-                return Some((Marker::new(self.nonce), index + 1));
+            let Some(&byte) = input.get(index) else { break };
+            index += 1;
+            if let Some(marker) = self.take(byte, passed) {
+                return Some((marker, index));
             }
+        }
+        None
+    }
+
+    /// Looks at one byte. A marker that ends with it is found.
+    fn take(&mut self, byte: u8, passed: &mut Vec<u8>) -> Option<Marker> {
+        let inside = self.collected.is_some();
+        if let Some(count) = self.collected {
+            self.nonce[count] = byte;
+            self.collected = Some(count + 1);
+        }
+        if self.advance(byte, passed, inside) {
+            self.collected = Some(0);
+        } else if self.collected == Some(NONCE_BYTES) {
+            self.collected = None;
+            return Some(Marker::new(self.nonce));
         }
         None
     }
@@ -98,6 +115,14 @@ impl Scanner {
             self.held = 0;
         }
         whole
+    }
+}
+
+/// How many of these bytes come before any that may begin a magic: nearly all of them, however random.
+fn plain(bytes: &[u8]) -> usize {
+    match memmem::find(bytes, &MAGIC[..2]) {
+        Some(at) => at,
+        None => bytes.len() - usize::from(bytes.last() == Some(&MAGIC[0])),
     }
 }
 

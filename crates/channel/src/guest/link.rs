@@ -84,24 +84,21 @@ impl<S: AsyncRead + Unpin> Inner<S> {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.passed.clear();
         self.position = 0;
+        let Self { stream, scanner, buffer, passed, .. } = self;
         let rest = std::mem::take(&mut self.rest);
-        if !rest.is_empty() {
-            self.scan(&rest);
-            return Poll::Ready(Ok(()));
-        }
-        let mut read = ReadBuf::new(&mut self.buffer);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
-        let input = read.filled().to_vec();
-        self.closed = input.is_empty();
-        self.scan(&input);
-        Poll::Ready(Ok(()))
-    }
-
-    fn scan(&mut self, input: &[u8]) {
-        if let Some((marker, taken)) = self.scanner.feed(input, &mut self.passed) {
+        let mut read = ReadBuf::new(buffer);
+        let input = if rest.is_empty() {
+            ready!(Pin::new(stream).poll_read(cx, &mut read))?;
+            self.closed = read.filled().is_empty();
+            read.filled()
+        } else {
+            &rest
+        };
+        if let Some((marker, taken)) = scanner.feed(input, passed) {
             self.found = Some(marker);
             self.rest = input[taken..].to_vec();
         }
+        Poll::Ready(Ok(()))
     }
 }
 
