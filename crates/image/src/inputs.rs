@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Changes whenever the bake itself does: devices, command line, what is warmed.
-const BAKE_RECIPE: &str = "4";
+const BAKE_RECIPE: &str = "5";
 /// Memory of a guest of the base template, in MiB.
 pub(crate) const MEMORY_MB: u64 = 128;
 /// Virtual processors of a guest of the base template.

@@ -115,7 +115,7 @@ const EVERY: [(bool, Purpose); 4] =
 fn a_bake_has_exactly_these_arguments() {
     assert_eq!(
         command(false, Purpose::Bake).arguments,
-        pinned("tcg", "max", "on", " norandmaps tsc_early_khz=2596100 tsc=reliable")
+        pinned("tcg", "max,-erms", "on", " norandmaps tsc_early_khz=2596100 tsc=reliable")
     );
     assert_eq!(command(true, Purpose::Bake).arguments, pinned("kvm", "host", "on", ""));
 }
@@ -125,7 +125,7 @@ fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
     let waits = ["-incoming".to_owned(), "defer".to_owned()];
     let wanted = |pinned: Vec<String>| [pinned.as_slice(), waits.as_slice()].concat();
     let restore = |kvm| command(kvm, Purpose::Restore).arguments;
-    assert_eq!(restore(false), wanted(pinned("tcg", "max", "off", " norandmaps")));
+    assert_eq!(restore(false), wanted(pinned("tcg", "max,-erms", "off", " norandmaps")));
     assert_eq!(restore(true), wanted(pinned("kvm", "host", "off", "")));
 }
 
