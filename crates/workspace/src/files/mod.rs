@@ -4,6 +4,7 @@ mod content;
 mod etag;
 mod list;
 mod make;
+mod pour;
 mod read;
 mod relocate;
 mod remove;

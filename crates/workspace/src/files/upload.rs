@@ -1,6 +1,6 @@
 //! A file written out of a stream, as large as the disk allows.
 
-use std::io::{self, Write};
+use std::io;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::Fuse};
@@ -9,6 +9,7 @@ use skep_api::{files::FileWritten, streams::UploadFile};
 use tokio::task::spawn_blocking;
 
 use super::{
+    pour::Pour,
     temporary::Temporary,
     write::{NEW_MODE, not_placed, occupied, replaceable, slot_for, written},
 };
@@ -37,6 +38,7 @@ impl RunStreamed for UploadFile {
 struct Upload {
     request: UploadFile,
     new: Temporary<Slot>,
+    pour: Pour,
 }
 
 impl Upload {
@@ -48,19 +50,20 @@ impl Upload {
         let new = Temporary::beside(slot).map_err(refused)?;
         // Who may not keep its owner learns of it before all is sent.
         new.dress(old.as_ref(), request.mode, NEW_MODE).map_err(refused)?;
-        Ok(Self { request, new })
+        Ok(Self { request, new, pour: Pour::new() })
     }
 
     fn write(mut self, blocks: &[Bytes]) -> Result<Self, Error> {
-        let written = blocks.iter().try_for_each(|block| self.new.file().write_all(block));
+        let written = blocks.iter().try_for_each(|block| self.pour.write(self.new.file(), block));
         written.map_err(|error| Error::of_path(self.request.path.as_path(), &error))?;
         Ok(self)
     }
 
     /// What must hold, must hold until the end: much may have happened since the beginning.
     fn finish(self) -> Result<FileWritten, Error> {
-        let Self { request, new } = self;
+        let Self { request, mut new, mut pour } = self;
         let path = request.path.as_path();
+        pour.finish(new.file()).map_err(|error| Error::of_path(path, &error))?;
         let old = replaceable(new.slot(), &request.condition, path)?;
         let now = place(new, old.as_ref(), &request).map_err(|error| not_placed(path, &error))?;
         Ok(written(path, &now, old.is_none()))
