@@ -21,7 +21,6 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::OnceLock,
 };
 
 use rustix::{
@@ -45,17 +44,15 @@ pub(crate) enum Last {
 
 /// The folders that a place consists of, each held open.
 #[derive(Debug)]
-pub struct Roots {
-    roots: Vec<Root>,
-    /// A file system that was asked and is not the kernel's own: most of what is found lies on one.
-    asked: OnceLock<u64>,
-}
+pub struct Roots(Vec<Root>);
 
 /// One of them.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
     directory: OwnedFd,
+    /// Its file system, which stays as long as it is open. `None` where that is the kernel's own.
+    device: Option<u64>,
 }
 
 impl Roots {
@@ -71,7 +68,7 @@ impl Roots {
         let mut roots = roots.collect::<Result<Vec<_>, Error>>()?;
         // The longest first: of a root within a root it is the one that is meant.
         roots.sort_by_key(|root| std::cmp::Reverse(root.path.components().count()));
-        Ok(Self { roots, asked: OnceLock::new() })
+        Ok(Self(roots))
     }
 
     /// What is at a path. It reads and writes nothing yet.
@@ -94,7 +91,7 @@ impl Roots {
 
     /// The root that a path lies below, by its name, and the way from there; `.` for the root itself.
     fn of(&self, path: &Path) -> Option<(&Root, PathBuf)> {
-        self.roots.iter().find_map(|root| {
+        self.0.iter().find_map(|root| {
             let rest = path.strip_prefix(&root.path).ok()?;
             let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
             Some((root, rest.to_owned()))
@@ -103,16 +100,21 @@ impl Roots {
 
     /// The folders themselves.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.roots.iter().map(|root| root.path.as_path())
+        self.0.iter().map(|root| root.path.as_path())
     }
 
     /// A handle of each.
     pub(crate) fn handles(&self) -> Vec<BorrowedFd<'_>> {
-        self.roots.iter().map(|root| root.directory.as_fd()).collect()
+        self.0.iter().map(|root| root.directory.as_fd()).collect()
+    }
+
+    /// Whether a root lies on this file system, and it is not the kernel's own.
+    fn lie_on(&self, device: u64) -> bool {
+        self.0.iter().any(|root| root.device == Some(device))
     }
 
     fn is_root(&self, path: &Path) -> bool {
-        self.roots.iter().any(|root| root.path == path)
+        self.0.iter().any(|root| root.path == path)
     }
 }
 
@@ -128,7 +130,9 @@ impl Root {
         // Whether anything below it can be reached: a process that is confined to other folders only learns it here.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat2(&directory, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
-        Ok(Self { path, directory })
+        let device =
+            if open::is_the_kernels_own(&directory)? { None } else { Some(fstat(&directory)?.st_dev) };
+        Ok(Self { path, directory, device })
     }
 
     /// Whether it is all that there is, as inside a VM: links lead within it, whatever they say.
