@@ -25,18 +25,18 @@ pub(super) fn hash(mut file: impl Read, size: u64) -> Option<Hashed> {
     let (mut read, mut has_returns) = (0, false);
     let mut buffer = vec![0; usize::try_from(size.min(64 << 10)).ok()? + 1];
     loop {
-        match file.read(&mut buffer) {
-            Ok(0) => {
-                let id = Id::of(hash.finalize().into());
-                return (read == size).then_some(Hashed { id, has_returns });
-            }
-            Ok(count) => {
-                read += count as u64;
-                has_returns |= buffer[..count].contains(&b'\r');
-                hash.update(&buffer[..count]);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+        let count = match file.read(&mut buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(_) => return None,
+        };
+        read += count as u64;
+        has_returns |= buffer[..count].contains(&b'\r');
+        hash.update(&buffer[..count]);
+        // There was room for more, so this is all.
+        if count < buffer.len() && read >= size || count == 0 {
+            let id = Id::of(hash.finalize().into());
+            return (read == size).then_some(Hashed { id, has_returns });
         }
         if read > size {
             return None;

@@ -17,6 +17,7 @@ use super::{
     refs::Head,
     staged::{Pair, Side},
     status::kind,
+    unsure::settled,
     worktree::{Now, walk},
 };
 use crate::{Place, git::changes::changed, roots::read_up_to};
@@ -115,12 +116,11 @@ fn in_work_tree(
     only: Option<&[u8]>,
 ) -> Option<Vec<Differs>> {
     let (mut differ, mut held) = (Vec::new(), 0);
-    for (place, now) in walk(top, index, None, &reader.leash)?.known {
+    let mut known = walk(top, index, None, &reader.leash)?.known;
+    known.retain(|(place, _)| is_below(index.entry(*place).path, only));
+    for (place, now) in settled(reader, top, index, known)? {
         reader.go_on()?;
         let entry = index.entry(place);
-        if !is_below(entry.path, only) {
-            continue;
-        }
         let old = Side { mode: entry.mode(), id: entry.id() };
         let mode = match now {
             Now::Gone => None,

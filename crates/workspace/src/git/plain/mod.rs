@@ -34,6 +34,7 @@ mod status;
 mod tests;
 mod text;
 mod trees;
+mod unsure;
 mod usual;
 mod walk;
 mod worktree;

@@ -13,16 +13,16 @@ use skep_api::{
 use super::{
     Id, Reader,
     attributes::Attributes,
-    blob::hash,
     branches::upstream,
-    folder::{Content, Folder},
+    folder::Folder,
     ignored::Rules,
-    index::{Entry, Index},
+    index::Index,
     read,
     refs::Head,
     staged::Pair,
     text::small,
-    worktree::{Found, Now, walk},
+    unsure::settled,
+    worktree::{Now, walk},
 };
 use crate::{
     Place,
@@ -30,8 +30,6 @@ use crate::{
     roots::Last,
 };
 
-/// How much is read to know whether files changed, in bytes. More takes long, and is left to git.
-const MOST_READ: u64 = 1 << 30;
 /// What the mode of a regular file begins with.
 const FILE: u32 = 0o10;
 
@@ -67,7 +65,7 @@ fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
     let staged = staged(reader.staged(tree, &index)?)?;
     let rules = reader.rules()?;
     let found = walk(&top, &index, Some(rules), &reader.leash)?;
-    let modified = modified(reader, &top, &index, &found)?;
+    let modified = modified(reader, &top, &index, found.known)?;
     let untracked: Vec<_> = found.unknown.iter().map(|path| file_path(path)).collect();
     let conflicted: Vec<_> = index.conflicted().map(file_path).collect();
     let clean = [staged.len(), modified.len(), untracked.len(), conflicted.len()] == [0; 4];
@@ -144,44 +142,22 @@ fn moved(pairs: &[Pair]) -> Option<HashMap<&[u8], &[u8]>> {
 }
 
 /// What is changed and not staged.
-fn modified(reader: &Reader<'_>, top: &Folder, index: &Index, found: &Found) -> Option<Vec<ChangedPath>> {
-    let mut attributes = reader.attributes(top, index)?;
-    let (mut modified, mut read) = (Vec::new(), 0);
-    for (place, now) in &found.known {
-        let entry = index.entry(*place);
+fn modified(
+    reader: &Reader<'_>,
+    top: &Folder,
+    index: &Index,
+    known: Vec<(usize, Now)>,
+) -> Option<Vec<ChangedPath>> {
+    let told = settled(reader, top, index, known)?.into_iter().map(|(place, now)| {
+        let entry = index.entry(place);
         let change = match now {
             Now::Gone => ChangeKind::Deleted,
-            Now::Changed(mode) => kind(Some(entry.mode()), Some(*mode)),
-            Now::Unsure => {
-                reader.go_on()?;
-                let (id, size) = content_id(top, &entry, &mut attributes)?;
-                read += size;
-                if read > MOST_READ {
-                    return None;
-                }
-                if id == entry.id() {
-                    continue;
-                }
-                ChangeKind::Modified
-            }
+            Now::Changed(mode) => kind(Some(entry.mode()), Some(mode)),
+            Now::Unsure => ChangeKind::Modified,
         };
-        modified.push(changed(entry.path, change, None));
-    }
-    Some(modified)
-}
-
-/// What the content of a file is called now, and its size. Its mode is that of the entry.
-fn content_id(top: &Folder, entry: &Entry<'_>, attributes: &mut Attributes<'_>) -> Option<(Id, u64)> {
-    if entry.mode() == 0o120_000 {
-        let link = top.link(entry.path)?;
-        let size = link.len() as u64;
-        return Some((hash(link.as_slice(), size)?.id, size));
-    }
-    let said = attributes.of(entry.path)?;
-    let Content::File(file, size) = top.file(entry.path)? else { return None };
-    let size = u64::try_from(size).ok()?;
-    let hashed = hash(file, size)?;
-    (!(hashed.has_returns && said.of_lines)).then_some((hashed.id, size))
+        changed(entry.path, change, None)
+    });
+    Some(told.collect())
 }
 
 impl Reader<'_> {

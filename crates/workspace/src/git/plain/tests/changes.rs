@@ -387,6 +387,27 @@ fn what_changes_the_meaning_of_files_is_left_to_git() {
     ground.same_status("");
 }
 
+/// So many that several threads read them.
+#[test]
+fn files_as_old_as_the_index_are_read() {
+    let ground = Ground::new();
+    let name = |number: usize| format!("d{}/file{number}", number % 7);
+    for number in 0..900 {
+        ground.write(&name(number), format!("line\n{number}\n"));
+    }
+    ground.git(&["add", "."]);
+    ground.commit("First");
+    for number in (0..900).step_by(90) {
+        // As long as before.
+        ground.write(&name(number), format!("Line\n{number}\n"));
+    }
+    // No later than the index was written: what looks as it did may be another one.
+    let index = fs::File::open(ground.at(".git/index")).unwrap();
+    index.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(ground.same_status("").modified.len(), 10);
+    assert_eq!(ground.same_diff(&ground.diff("")).files.len(), 10);
+}
+
 /// Attributes matter once a content is compared.
 #[test]
 fn what_changes_a_content_is_left_to_git() {
@@ -398,7 +419,11 @@ fn what_changes_a_content_is_left_to_git() {
     ground.write("d/.gitattributes", "other ident\n* text=auto\n");
     ground.write("d/other", "more\n");
     assert_eq!(ground.read(&ground.diff("")), None);
+    // It holds what it did, but who knows what becomes of that on its way.
     ground.write("d/other", "text\n");
+    assert_eq!(ground.read(&ground.diff("")), None);
+    assert_eq!(ground.read(&ground.status("")), None);
+    ground.write("d/.gitattributes", "nothing ident\n* text=auto\n");
     ground.write("file", "next\n");
     assert_eq!(ground.same_diff(&ground.diff("")).files.len(), 1);
     ground.write("file", "tex\r\n");

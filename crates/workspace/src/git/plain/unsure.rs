@@ -1,0 +1,84 @@
+//! Files that look as if they might have changed, and may hold what they did: read to know it, several at once.
+//!
+//! A file that was written in the same second as the index is one; after a checkout these can be thousands.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{
+    Id, Reader,
+    attributes::Attributes,
+    blob::hash,
+    folder::{Content, Folder},
+    index::{Entry, Index},
+    worktree::Now,
+};
+
+/// How much is read to know whether files changed, in bytes. More takes long, and is left to git.
+const MOST_READ: u64 = 1 << 30;
+/// Files for which a thread of their own is worth its start, and the most threads.
+const FILES_A_THREAD: usize = 200;
+const MOST_THREADS: usize = 4;
+
+/// What became of files, by their places in the index, without those that hold what they did. What is still unsure then
+/// holds something else.
+pub(super) fn settled(
+    reader: &Reader<'_>,
+    top: &Folder,
+    index: &Index,
+    known: Vec<(usize, Now)>,
+) -> Option<Vec<(usize, Now)>> {
+    let unsure = known.iter().filter(|(_, now)| *now == Now::Unsure).count();
+    let threads = unsure.div_ceil(FILES_A_THREAD).clamp(1, MOST_THREADS);
+    let read = AtomicU64::new(0);
+    let settle = |part: &[(usize, Now)]| {
+        let mut attributes = reader.attributes(top, index)?;
+        let mut changed = Vec::new();
+        for (place, now) in part {
+            if *now == Now::Unsure {
+                reader.go_on()?;
+                let entry = index.entry(*place);
+                let (id, size) = content_id(top, &entry, &mut attributes)?;
+                if read.fetch_add(size, Ordering::Relaxed) + size > MOST_READ {
+                    return None;
+                }
+                if id == entry.id() {
+                    continue;
+                }
+            }
+            changed.push((*place, *now));
+        }
+        Some(changed)
+    };
+    let mut parts = known.chunks(known.len().div_ceil(threads).max(1));
+    let Some(first) = parts.next() else { return Some(known) };
+    std::thread::scope(|scope| {
+        // Where there is no thread more, this one does it.
+        let start = |part| {
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || settle(part));
+            (part, started.ok())
+        };
+        let others: Vec<_> = parts.map(start).collect();
+        let mut changed = settle(first)?;
+        for (part, other) in others {
+            changed.extend(match other {
+                Some(other) => other.join().ok()??,
+                None => settle(part)?,
+            });
+        }
+        Some(changed)
+    })
+}
+
+/// What the content of a file is called now, and its size. Its mode is that of the entry.
+fn content_id(top: &Folder, entry: &Entry<'_>, attributes: &mut Attributes<'_>) -> Option<(Id, u64)> {
+    if entry.mode() == 0o120_000 {
+        let link = top.link(entry.path)?;
+        let size = link.len() as u64;
+        return Some((hash(link.as_slice(), size)?.id, size));
+    }
+    let said = attributes.of(entry.path)?;
+    let Content::File(file, size) = top.file(entry.path)? else { return None };
+    let size = u64::try_from(size).ok()?;
+    let hashed = hash(file, size)?;
+    (!(hashed.has_returns && said.of_lines)).then_some((hashed.id, size))
+}
