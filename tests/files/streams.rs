@@ -32,6 +32,7 @@ async fn bytes_go_into_both_places_and_come_out() {
         whole_and_in_parts(ground).await;
         refused(ground).await;
         left_alone(ground).await;
+        markers(ground).await;
         slow_readers(ground).await;
         watched(ground).await;
     })
@@ -60,6 +61,24 @@ async fn whole_and_in_parts(ground: &Ground<'_>) {
     assert_eq!((&replaced["size_bytes"], &replaced["created"]), (&json!(5), &json!(false)));
     assert_eq!(ground.shell("stat -c '%a %s' raw/file; ls -A raw").await, "600 5\nfile", "the mode stays");
     assert_eq!(raw(ground, "raw/file").send().await.unwrap().bytes().await.unwrap(), "short");
+}
+
+/// What a guest's stream begins anew with means nothing in a file.
+async fn markers(ground: &Ground<'_>) {
+    let marker = [&b"\xFF\xFE\xFD\xC0skep resync\n"[..], &[7; 32]].concat();
+    let mut bytes = vec![b'x'; 100_000];
+    for at in [0, 100, 148, 16_384 - 9, 40_000, 65_536 - 20, bytes.len() - marker.len()] {
+        bytes[at..at + marker.len()].copy_from_slice(&marker);
+    }
+    send(put(ground, "raw/markers", &[]).body(bytes.clone())).await.ok(201);
+    let back = raw(ground, "raw/markers").send().await.unwrap().bytes().await.unwrap();
+    assert!(back == bytes, "{ground:?}: the bytes differ");
+    // It ends within a marker, and nothing comes behind.
+    for length in 1..=20 {
+        let length = marker.len() - length;
+        send(put(ground, "raw/markers", &[]).body(marker[..length].to_vec())).await.ok(200);
+        assert_eq!(ground.shell("stat -c %s raw/markers").await, length.to_string());
+    }
 }
 
 async fn refused(ground: &Ground<'_>) {

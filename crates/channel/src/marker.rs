@@ -3,7 +3,7 @@
 use memchr::memmem;
 
 /// What every marker begins with. None of its first bytes occurs in UTF-8, so no request whose body is JSON holds it;
-/// who streams raw bytes into a guest has to encode them.
+/// who streams raw bytes into a guest sends no whole one in a frame.
 pub const MAGIC: [u8; 16] = *b"\xFF\xFE\xFD\xC0skep resync\n";
 /// Random bytes behind the magic, by which the host knows its own marker.
 pub const NONCE_BYTES: usize = 32;

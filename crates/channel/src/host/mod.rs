@@ -7,6 +7,7 @@ mod cancel;
 mod error;
 mod guest;
 mod line;
+mod pieces;
 mod resync;
 mod stream;
 mod streamed;

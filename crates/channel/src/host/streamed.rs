@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::{
     Error, Guest,
     guest::{malformed, tell},
+    pieces::without_magic,
 };
 use crate::{
     Content,
@@ -74,14 +75,18 @@ struct Sent {
 }
 
 impl Sent {
-    /// The same bytes, looked at as they are taken.
+    /// The same bytes, looked at as they are taken, in pieces that the guest takes for no marker.
     fn watch(self: &Arc<Self>, content: Content) -> Content {
         let sent = Arc::clone(self);
-        Box::pin(content.inspect(move |piece| {
+        let watched = content.inspect(move |piece| {
             sent.pieces.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = piece {
                 sent.broken.get_or_init(|| error.to_string());
             }
+        });
+        Box::pin(watched.flat_map(|piece| match piece {
+            Ok(piece) => stream::iter(without_magic(piece)).map(Ok).left_stream(),
+            Err(error) => stream::once(std::future::ready(Err(error))).right_stream(),
         }))
     }
 
