@@ -56,7 +56,7 @@ impl Pour {
     /// Writes what is left.
     pub(super) fn finish(&mut self, file: &mut File) -> io::Result<()> {
         let Some(mut block) = self.block.take() else { return Ok(()) };
-        // No whole sector, or not many.
+        // Its end may be no whole sector.
         go_past_the_cache(file, false)?;
         block.write(file)
     }
