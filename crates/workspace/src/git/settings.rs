@@ -145,6 +145,8 @@ impl Settings {
                 (b"remote", b"vcs") => {
                     return Err(hostile(key, "names a program that would speak to the remote"));
                 }
+                // Git 2.54 and later run `hook.<name>.command` at the events that `hook.<name>.event` names.
+                (b"hook", _) => return Err(hostile(key, "would start a program as a hook")),
                 (b"filter", b"process") if known.is_some_and(|known| !known.has_process()) => {
                     return Err(hostile(key, "replaces a filter that is allowed"));
                 }
@@ -321,7 +323,14 @@ mod tests {
             assert_eq!(overruled(key).unwrap()[0], (key.to_owned(), value.to_owned()));
         }
         assert_eq!(overruled("filter.x.clean").unwrap()[1].0, "filter.x.required");
-        for key in ["include.path", "includeif.gitdir:/x.path", "remote.x.vcs"] {
+        for key in [
+            "include.path",
+            "includeif.gitdir:/x.path",
+            "remote.x.vcs",
+            "hook.a.command",
+            "hook.a=b.c.event",
+            "hook.jobs",
+        ] {
             assert!(overruled(key).unwrap_err().contains(key), "{key}");
         }
         for key in ["user.name", "remote.origin.url", "branch.a.b.merge", "nothing"] {

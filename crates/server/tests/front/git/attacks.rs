@@ -356,7 +356,8 @@ async fn what_cannot_be_overruled_is_refused() {
     plain(&path, &["status"]);
     assert!(canary.sang(), "the control");
     git(&path, &["config", "--unset", "include.path"]);
-    for key in ["remote.origin.vcs", "includeIf.onbranch:main.path"] {
+    // Git runs section `hook` from version 2.54 on; an older one is no control for it.
+    for key in ["remote.origin.vcs", "includeIf.onbranch:main.path", "hook.canary.command", "hook.x.event"] {
         set(&path, key, "canary");
         let message =
             refused(skep.get(&format!("/api/git/status?path={path}")).await, 409, "hostile_repository").await;
