@@ -210,7 +210,6 @@ impl Belongings {
             }
             let status = jailed.reap();
             if ended_before {
-                // Its writers are gone, so this ends.
                 let words = self.words.take().map(|words| words.read(WORDS)).unwrap_or_default();
                 tracing::info!(%vm, pid = jailed.pid, ?status, words, "the VMM of {vm} had ended by itself");
             }

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod fixture;
+mod hostile;
 mod parts;
 
 use std::{
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         ("a_damaged_template_is_handed_to_nobody", a_damaged_template_is_handed_to_nobody),
         ("a_vmm_that_was_killed_for_memory_is_told_so", a_vmm_that_was_killed_for_memory_is_told_so),
         ("a_vmm_that_died_is_kept_until_it_is_ended", a_vmm_that_died_is_kept_until_it_is_ended),
+        ("a_vmm_that_keeps_its_stderr_open_is_ended", hostile::a_vmm_that_keeps_its_stderr_open_is_ended),
         ("ten_launches_at_once_share_nothing", ten_launches_at_once_share_nothing),
         ("more_vms_than_the_machine_holds_are_refused", more_vms_than_the_machine_holds_are_refused),
         ("a_launch_on_a_full_disk_is_told_and_undone", a_launch_on_a_full_disk_is_told_and_undone),

@@ -40,8 +40,10 @@ listener = socket.socket(fileno=3)
 while True:
     monitor, _ = listener.accept()
     while word := monitor.recv(100):
-        if word == b"die":
+        if word in (b"die", b"park"):
             sys.stderr.write("these are my last words\n")
+            if word == b"park":
+                socket.send_fds(monitor, [b"unread"], [2])
             os._exit(3)
         if word == b"hog":
             hog = bytearray(400 << 20)
