@@ -28,6 +28,11 @@ impl Socket {
         Ok(Self(registered.map_err(|error| Error::Io(error.into()))?))
     }
 
+    /// The descriptor, which is not waited for any more.
+    pub(crate) fn into_descriptor(self) -> OwnedFd {
+        self.0.into_inner()
+    }
+
     pub(crate) async fn send(&self, message: &impl Serialize, descriptors: &[OwnedFd]) -> Result<(), Error> {
         let text = serde_json::to_vec(message).map_err(|error| Error::Protocol(error.to_string()))?;
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -51,5 +56,11 @@ impl Socket {
         let message =
             serde_json::from_slice(&packet.bytes).map_err(|error| Error::Protocol(error.to_string()))?;
         Ok(Some((message, packet.descriptors)))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

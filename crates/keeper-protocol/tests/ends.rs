@@ -73,7 +73,7 @@ async fn answer_launch(answerer: Answerer, vm: VmId) -> [UnixStream; 3] {
 
 #[tokio::test]
 async fn a_launch_brings_streams_and_the_state() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
     let asked = tokio::spawn(async move { server.launch(vm, "base").await });
     let (request, answerer) = keeper.receive().await.unwrap().unwrap();
@@ -92,7 +92,7 @@ async fn a_launch_brings_streams_and_the_state() {
 
 #[tokio::test]
 async fn a_list_of_any_length_comes_in_parts_that_fit() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let all: Vec<VmId> = (0..2 * LIST_PART).map(|_| VmId::generate()).collect();
     let asked = tokio::spawn(async move { server.list().await });
     for part in [&all[..LIST_PART], &all[LIST_PART..], &[]] {
@@ -115,7 +115,7 @@ async fn a_list_of_any_length_comes_in_parts_that_fit() {
 
 #[tokio::test]
 async fn an_attachment_brings_streams() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
     let asked = tokio::spawn(async move { server.attach(vm).await });
     let (request, answerer) = keeper.receive().await.unwrap().unwrap();
@@ -132,7 +132,7 @@ async fn an_attachment_brings_streams() {
 
 #[tokio::test]
 async fn answers_find_their_questions_in_any_order() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let (first, second) = (VmId::generate(), VmId::generate());
     let usage = tokio::spawn({
         let server = server.clone();
@@ -153,7 +153,7 @@ async fn answers_find_their_questions_in_any_order() {
 
 #[tokio::test]
 async fn a_refusal_keeps_its_words() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let asked = tokio::spawn(async move { server.launch(VmId::generate(), "nope").await });
     let (_, answerer) = keeper.receive().await.unwrap().unwrap();
     let refusal = Failure::new(ErrorCode::UnknownTemplate, "there is no template `nope`");
@@ -165,7 +165,7 @@ async fn a_refusal_keeps_its_words() {
 
 #[tokio::test]
 async fn a_vm_that_nobody_waits_for_is_ended() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
     let asking = server.clone();
     let asked = tokio::spawn(async move { asking.launch(vm, "base").await });
@@ -179,7 +179,7 @@ async fn a_vm_that_nobody_waits_for_is_ended() {
 
 #[tokio::test]
 async fn a_keeper_that_goes_fails_all_that_wait() {
-    let (keeper, server) = ends().await;
+    let (mut keeper, server) = ends().await;
     let asked = tokio::spawn({
         let server = server.clone();
         async move { server.list().await }
@@ -196,7 +196,7 @@ async fn a_keeper_that_goes_fails_all_that_wait() {
 #[tokio::test]
 async fn what_is_no_request_is_an_error_not_the_end() {
     let (keeper, server) = pair().unwrap();
-    let keeper = KeeperEnd::new(keeper).unwrap();
+    let mut keeper = KeeperEnd::new(keeper).unwrap();
     rustix::net::send(&server, b"{\"id\":1,\"body\":{\"launch\":{}}}", rustix::net::SendFlags::empty())
         .unwrap();
     assert!(matches!(keeper.receive().await, Err(Error::Protocol(_))));

@@ -19,7 +19,7 @@ use std::{
 
 use skep_keeper_protocol::{AdminKey, Answer, Answerer, KeeperEnd, SwarmAbility, Welcome};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
 };
@@ -38,6 +38,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A server that lived this long had started well.
 const WELL_STARTED: Duration = Duration::from_secs(10);
+/// How long what a server sent last is still received, once its process has ended. Its socket closes with the process, unless it
+/// gave its end to another one.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// How long a server may take to be ready: it opens the store, which another one still writes to.
 const READY: Duration = Duration::from_secs(60);
 
@@ -57,6 +60,8 @@ struct Running {
     id: ServerId,
     process: ServerProcess,
     serving: JoinHandle<()>,
+    /// Dropped to end the serving.
+    cut: oneshot::Sender<()>,
     calls: mpsc::Receiver<Call>,
     configured: Configured,
 }
@@ -146,8 +151,9 @@ impl Lives<'_> {
             swarm: self.ability.clone(),
             succeeds,
         };
-        let serving = tokio::spawn(serve(end, welcome, listeners, desk));
-        Ok(Running { id, process, serving, calls, configured })
+        let (cut, cuts) = oneshot::channel();
+        let serving = tokio::spawn(serve(end, welcome, listeners, desk, cuts));
+        Ok(Running { id, process, serving, cut, calls, configured })
     }
 
     /// From the start of a server until nothing of it is left, and of its VMs only those that belong to somebody.
@@ -174,8 +180,7 @@ impl Lives<'_> {
             if stopped.is_none() {
                 let Successor { running, waits } = *successor;
                 self.end_vms_of_nobody(false).await;
-                // One that went away meanwhile is found dead next.
-                let _ = waits.answer(Answer::Alone, &[]).await;
+                answer_later(waits, Answer::Alone);
                 return Ok(Life::Succeeded(running));
             }
             self.bury(successor.running).await;
@@ -210,7 +215,7 @@ impl Lives<'_> {
             let error = match (made, half.take()) {
                 (Ok(waits), Some(running)) => {
                     tracing::info!("another server is ready and takes the place of this one");
-                    let _ = asked.answer(Answer::Restarting, &[]).await;
+                    answer_later(asked, Answer::Restarting);
                     return Turn::Successor(Box::new(Successor { running, waits }));
                 }
                 (Ok(_), None) => Error::NoRestart("the new server ended".to_owned()),
@@ -220,7 +225,7 @@ impl Lives<'_> {
                 }
             };
             tracing::error!(%error, "{error}; the server serves on");
-            let _ = asked.answer(Answer::Refused(error.into()), &[]).await;
+            answer_later(asked, Answer::Refused(error.into()));
         }
     }
 
@@ -249,14 +254,18 @@ impl Lives<'_> {
 
     /// Ends a server and what it started, and takes its status.
     async fn bury(&self, running: Running) -> Option<ExitStatus> {
-        let Running { id, process, serving, calls, .. } = running;
+        let Running { id, process, mut serving, cut, calls, .. } = running;
         // Nobody answers a call of one that is ended.
         drop(calls);
         process.kill();
         process.ended().await;
         let status = process.status();
-        // Its socket is closed now; what it asked last is finished.
-        if !serving.is_finished() {
+        // What it asked last is finished.
+        if !serving.is_finished() && timeout(LAST_REQUESTS, &mut serving).await.is_err() {
+            tracing::warn!(
+                "the server ended, and its socket is open or its last requests take long: it is cut off"
+            );
+            drop(cut);
             let _ = serving.await;
         }
         let helpers = Arc::clone(&self.helpers);
@@ -287,6 +296,13 @@ impl Running {
             () = self.process.ended() => self.calls.recv().await,
         }
     }
+}
+
+/// Answers without waiting: a server that reads no answers must not hold up its own end. One that went away needs none.
+fn answer_later(asked: Answerer, answer: Answer) {
+    tokio::spawn(async move {
+        let _ = asked.answer(answer, &[]).await;
+    });
 }
 
 fn exit_code(status: Option<ExitStatus>) -> ExitCode {

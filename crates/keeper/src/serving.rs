@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, sync::Arc};
 
 use skep_keeper_protocol::{Answer, Answerer, KeeperEnd, Request, Welcome};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::{JoinSet, spawn_blocking},
 };
 
@@ -43,14 +43,20 @@ pub(crate) enum Call {
     Unable(String),
 }
 
-/// Answers one server until its socket closes, and finishes what it asked.
-pub(crate) async fn serve(end: KeeperEnd, welcome: Welcome, listeners: Vec<OwnedFd>, desk: Desk) {
+/// Answers one server until its socket closes or `cut` is dropped, and finishes what it asked.
+pub(crate) async fn serve(
+    mut end: KeeperEnd,
+    welcome: Welcome,
+    listeners: Vec<OwnedFd>,
+    desk: Desk,
+    cut: oneshot::Receiver<()>,
+) {
     if let Err(error) = end.welcome(&welcome, &listeners).await {
         return tracing::error!(%error, "the server could not be welcomed");
     }
     drop(listeners);
     let perform = |request, answerer| perform(desk.clone(), request, answerer);
-    answer_all(&end, perform).await;
+    answer_all(&mut end, perform, cut).await;
 }
 
 async fn perform(desk: Desk, request: Request, answerer: Answerer) {
@@ -93,13 +99,18 @@ async fn tls(files: Option<Arc<crate::PairFiles>>, seen: u64, serving: u64) -> R
     Ok(Answer::Tls { pair: pair.map_err(|error| Error::io("TLS files")(std::io::Error::other(error)))? })
 }
 
-async fn answer_all<F>(end: &KeeperEnd, perform: impl Fn(Request, Answerer) -> F)
-where
+async fn answer_all<F>(
+    end: &mut KeeperEnd,
+    perform: impl Fn(Request, Answerer) -> F,
+    mut cut: oneshot::Receiver<()>,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
     let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
+            // Answers that wait to be sent fail then.
+            _ = &mut cut => break end.close(),
             received = end.receive(), if under_way.len() < UNDER_WAY => match received {
                 Ok(Some((request, answerer))) => drop(under_way.spawn(perform(request, answerer))),
                 Ok(None) => break,
@@ -126,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_asks_too_much_waits() {
         let (ours, theirs) = skep_keeper_protocol::pair().unwrap();
-        let end = KeeperEnd::new(ours).unwrap();
+        let mut end = KeeperEnd::new(ours).unwrap();
         let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
         let welcome = Welcome { settings: serde_json::json!({}), admin_key: None, swarm, succeeds: false };
         end.welcome(&welcome, &[]).await.unwrap();
@@ -134,6 +145,7 @@ mod tests {
 
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let counted = (Arc::clone(&begun), Arc::clone(&gate));
+        let (_uncut, cut) = oneshot::channel();
         tokio::spawn(async move {
             let perform = |_, answerer: Answerer| {
                 counted.0.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +155,7 @@ mod tests {
                     answerer.answer(Answer::List { vms: Vec::new() }, &[]).await.unwrap();
                 }
             };
-            answer_all(&end, perform).await;
+            answer_all(&mut end, perform, cut).await;
         });
         let mut asked = JoinSet::new();
         for _ in 0..UNDER_WAY + 50 {

@@ -1,8 +1,14 @@
 //! VMMs and servers that were taken over by what they run, or by what they read.
 
+use std::{fs, net::TcpListener};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use crate::fixture::{self, Fixture, wait_until};
+use crate::{
+    fixture::{self, Fixture, wait_until},
+    parts,
+};
 
 /// The VMM sends its standard error over the monitor's socket, whose other end does not read: the pipe outlives the VMM.
 pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
@@ -16,4 +22,56 @@ pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
     assert!(keeper.log().contains("these are my last words"), "{}", keeper.log());
     keeper.stop();
     fixture.assert_nothing_left();
+}
+
+/// The keeper closes what it was sent, and the close of such a socket lasts until its peer reads or resets.
+pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
+    // Nothing accepts or reads: what is written to its connections stays there.
+    let peer = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = peer.local_addr().unwrap().port();
+    // Alone, and behind more than the keeper takes out of a packet: the kernel closes the last ones then.
+    for behind in [0, 100] {
+        let fixture = Fixture::new();
+        let keeper = fixture.keeper();
+        let vm = keeper.launch_for_good();
+        // The server ends when it is not talked with further, at times before it answers.
+        keeper.try_ask(&json!({"pass_lingering": {"port": port, "behind": behind}}));
+        if behind > 0 {
+            keeper.kill_server();
+        }
+        let list = json!({"list": {}});
+        wait_until("the next server", || keeper.try_ask(&list).is_some_and(|list| list["vms"][0] == vm.id));
+        keeper.stop_by(Signal::INT);
+        fixture.assert_nothing_left();
+    }
+    // A control: whoever closes such a socket waits.
+    let (sender, thread) = std::sync::mpsc::channel();
+    let closing = std::thread::spawn(move || {
+        let stream = parts::lingering(port);
+        sender.send(rustix::thread::gettid()).unwrap();
+        drop(stream);
+    });
+    let syscall = format!("/proc/self/task/{}/syscall", thread.recv().unwrap().as_raw_nonzero());
+    // The number of `close`.
+    let close = "3 ";
+    wait_until("the close begins", || fs::read_to_string(&syscall).unwrap().starts_with(close));
+    assert!(!closing.is_finished());
+    drop(peer);
+    closing.join().unwrap();
+}
+
+pub(crate) fn a_socket_that_outlives_its_server_holds_up_nothing() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch_for_good();
+    let left = keeper.ask(&json!({"leave_socket_open": {}}))["pid"].as_u64().unwrap();
+    let left = Pid::from_raw(i32::try_from(left).unwrap()).unwrap();
+    let left = pidfd_open(left, PidfdFlags::empty()).unwrap();
+    keeper.kill_server();
+    let list = json!({"list": {}});
+    wait_until("the next server", || keeper.try_ask(&list).is_some_and(|list| list["vms"][0] == vm.id));
+    keeper.stop_by(Signal::INT);
+    fixture.assert_nothing_left();
+    // It was there all the time.
+    pidfd_send_signal(&left, Signal::KILL).unwrap();
 }

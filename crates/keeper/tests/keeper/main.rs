@@ -63,6 +63,14 @@ fn main() -> ExitCode {
         ("groups_that_cannot_be_remembered_are_not_left", groups_that_cannot_be_remembered_are_not_left),
         ("descriptors_suffice_for_many_vms", descriptors_suffice_for_many_vms),
         ("a_server_that_cannot_start_ends_the_keeper", a_server_that_cannot_start_ends_the_keeper),
+        (
+            "sockets_that_a_server_passes_hold_up_nothing",
+            hostile::sockets_that_a_server_passes_hold_up_nothing,
+        ),
+        (
+            "a_socket_that_outlives_its_server_holds_up_nothing",
+            hostile::a_socket_that_outlives_its_server_holds_up_nothing,
+        ),
         ("a_helper_is_secluded_and_ends_with_its_server", a_helper_is_secluded_and_ends_with_its_server),
         ("a_restart_brings_another_server_to_the_same_vms", a_restart_brings_another_server_to_the_same_vms),
         ("a_restart_that_cannot_be_changes_nothing", a_restart_that_cannot_be_changes_nothing),

@@ -3,11 +3,12 @@
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    io::{self, BufRead, BufReader, IoSlice, Read, Write},
+    mem::MaybeUninit,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,6 +16,9 @@ use std::{
     time::Duration,
 };
 
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt::set_socket_linger,
+};
 use serde_json::{Value, json};
 use skep_api::{
     ErrorCode, Failure, VmId,
@@ -52,6 +56,8 @@ while True:
 
 /// VMs at the same time.
 pub(crate) const MAX_VMS: u32 = 12;
+/// The most descriptors that the kernel takes in one message.
+const MOST_PASSED: usize = 253;
 /// While the data directory has it, templates are damaged.
 pub(crate) const DAMAGE: &str = "damage";
 
@@ -220,6 +226,7 @@ pub(crate) fn server() -> ExitCode {
     let socket = unsafe { OwnedFd::from_raw_fd(3) };
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).unwrap();
     let inherited = descriptors();
+    let raw = socket.try_clone().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (end, welcome, listeners) = ServerEnd::connect(socket).await.unwrap();
@@ -242,6 +249,7 @@ pub(crate) fn server() -> ExitCode {
             alone,
             key,
             inherited,
+            raw,
             vms: Mutex::default(),
         });
         let [listener] = <[OwnedFd; 1]>::try_from(listeners).unwrap();
@@ -277,6 +285,8 @@ struct Played {
     alone: Arc<AtomicBool>,
     key: AdminKey,
     inherited: Vec<String>,
+    /// The keeper's socket, for what `end` does not send.
+    raw: OwnedFd,
     vms: Mutex<HashMap<VmId, Driven>>,
 }
 
@@ -325,6 +335,15 @@ impl Played {
                 std::mem::forget(stream);
                 Ok(serde_json::from_str(&said).unwrap())
             }
+            "pass_lingering" => {
+                let unwanted = lingering(details["port"].as_u64().unwrap().try_into().unwrap());
+                let null = File::open("/dev/null").unwrap();
+                let mut passed = vec![null.as_fd(); details["behind"].as_u64().unwrap().try_into().unwrap()];
+                passed.push(unwanted.as_fd());
+                pass(&self.raw, &passed);
+                Ok(json!({}))
+            }
+            "leave_socket_open" => Ok(json!({"pid": outlive_with(&self.raw)})),
             "restart" => self.end.restart().await.map(|()| json!({})),
             "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
             other => panic!("{other}"),
@@ -363,6 +382,30 @@ impl Played {
             "server": attempt(fs::write(path("server/file"), "text")),
         })
     }
+}
+
+/// A connection whose close takes ten minutes while the other end reads nothing.
+pub(crate) fn lingering(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    set_socket_linger(&stream, Some(Duration::from_secs(600))).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 16]).is_ok() {}
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+/// Sends descriptors that nobody asked for, more of them than a packet of ours may have too.
+fn pass(socket: &OwnedFd, descriptors: &[BorrowedFd<'_>]) {
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PASSED))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    sendmsg(socket, &[IoSlice::new(b"{}")], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// A process that has a copy of the socket and does not end with this one.
+fn outlive_with(socket: &OwnedFd) -> u32 {
+    let copy = Stdio::from(socket.try_clone().unwrap());
+    Command::new("sleep").arg("600").stdin(copy).spawn().unwrap().id()
 }
 
 /// The descriptors that are open, but the one that looks.

@@ -182,7 +182,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
     }
 }
 
-async fn keep(end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
+async fn keep(mut end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
     while let Ok(Some((request, answerer))) = end.receive().await {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
         match request {
