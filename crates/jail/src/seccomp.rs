@@ -129,9 +129,12 @@ fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
     let keeps = (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE).cast_unsigned();
     let reserves = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
     rules.insert(libc::SYS_fallocate, vec![rule(1, SeccompCmpOp::MaskedEq(u64::from(keeps)), reserves)?]);
-    // Only local sockets: the network namespace is empty, but vsock and the kernel's crypto know no namespace.
-    rules
-        .insert(libc::SYS_socket, vec![rule(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
+    // Only local sockets: the network namespace is empty, but vsock and the kernel's crypto know no namespace. Some families,
+    // TIPC among them, have pairs too.
+    let other_family = || rule(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()));
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        rules.insert(call, vec![other_family()?]);
+    }
     let mut program = x32_denied();
     program.extend(compile(rules, libc::EPERM)?);
     Ok(program)
