@@ -141,7 +141,8 @@ struct WriteBody {
     content: String,
     /// How `content` is written: `utf-8` unless given.
     encoding: Option<String>,
-    /// Permission bits in octal digits; 0644, or those of the file that is replaced, unless given.
+    /// Permission bits in octal digits, 0000 to 1777; 0644, or those of the file that is replaced, unless given. Setuid and setgid
+    /// are not given, and not kept.
     #[schema(example = "0644")]
     mode: Option<String>,
     /// Whether missing folders are made; true unless given.
@@ -387,7 +388,7 @@ struct MakeBody {
     path: String,
     /// How `path` is written.
     path_encoding: Option<PathEncoding>,
-    /// Permission bits in octal digits; 0755 unless given.
+    /// Permission bits in octal digits, 0000 to 1777; 0755 unless given.
     #[schema(example = "0755")]
     mode: Option<String>,
     /// A VM, by process id or id; the server's workspace unless given.
@@ -519,8 +520,10 @@ fn within<N: PartialOrd + std::fmt::Display>(
 pub(super) fn mode(text: &str) -> Result<u32, Failure> {
     let digits = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit)) && (1..=5).contains(&text.len());
     let mode = if digits { u32::from_str_radix(text, 8).ok() } else { None };
-    mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| {
-        let message = format!("`mode` is `{text}`; give octal digits from 0000 to 7777, such as `0644`");
+    mode.filter(|mode| *mode <= 0o1777).ok_or_else(|| {
+        let message = format!(
+            "`mode` is `{text}`; give octal digits from 0000 to 1777, such as `0644`: setuid and setgid cannot be given"
+        );
         Failure::new(ErrorCode::InvalidValue, message)
     })
 }

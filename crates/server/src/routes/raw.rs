@@ -161,7 +161,8 @@ pub(super) struct RawQuery {
     path: String,
     /// How `path` is written.
     path_encoding: Option<PathEncoding>,
-    /// Permission bits in octal digits; 0644, or those of the file that is replaced, unless given.
+    /// Permission bits in octal digits, 0000 to 1777; 0644, or those of the file that is replaced, unless given. Setuid and setgid
+    /// are not given, and not kept.
     #[param(example = "0644")]
     mode: Option<String>,
     /// Whether missing folders are made; true unless given.

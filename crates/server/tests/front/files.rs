@@ -104,6 +104,14 @@ async fn wrong_requests_are_refused_by_name() {
         let message = refused(skep.get(&format!("/api/files/read?{query}")).await, status, code).await;
         assert!(message.contains(name), "{query}: {message}");
     }
+    // Nothing here gives a file the rights of its owner or group.
+    for mode in ["4755", "2755", "6755", "07777", "10000", "8", ""] {
+        let body = json!({"path": skep.at("new"), "content": "x", "mode": mode}).to_string();
+        let message = refused(skep.post("/api/files/write", &body).await, 400, "invalid_value").await;
+        assert!(message.contains(&format!("`{mode}`")), "{message}");
+    }
+    let body = json!({"path": skep.at("new"), "content": "x", "mode": "1755"}).to_string();
+    assert_eq!(skep.post("/api/files/write", &body).await.status(), 201);
 }
 
 #[tokio::test]

@@ -59,6 +59,6 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
 }
 
 fn mode(text: &str) -> Result<u32, String> {
-    let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
-    octal.ok_or_else(|| format!("`{text}` is no mode; give octal digits such as 0644"))
+    let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o1777);
+    octal.ok_or_else(|| format!("`{text}` is no mode; give octal digits from 0000 to 1777, such as 0644"))
 }

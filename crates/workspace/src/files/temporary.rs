@@ -18,8 +18,9 @@ use crate::roots::Slot;
 
 /// Tries at a name that nobody has.
 const TRIES: u32 = 16;
-/// The bits of a mode that a file keeps when its content is replaced.
-const KEPT_BITS: u32 = 0o7777;
+/// The bits of a mode that a new file gets. Not setuid and setgid: new content must not run with the rights that somebody gave to
+/// the old one, as with write(2).
+const GIVEN_BITS: u32 = 0o1777;
 
 /// A file under a name of its own, beside the one that it shall have. Dropped before that, it leaves nothing.
 pub(super) struct Temporary<S: Borrow<Slot>> {
@@ -59,7 +60,7 @@ impl<S: Borrow<Slot>> Temporary<S> {
         &mut self.file
     }
 
-    /// Gives it mode and owner of the file that it replaces, or this mode.
+    /// Gives it mode and owner of the file that it replaces, or this mode; setuid and setgid of neither.
     pub(super) fn dress(&self, replaced: Option<&Stat>, mode: Option<u32>, default: u32) -> io::Result<()> {
         if let Some(old) = replaced {
             let own = rustix::fs::fstat(&self.file)?;
@@ -67,8 +68,9 @@ impl<S: Borrow<Slot>> Temporary<S> {
                 fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
             }
         }
-        let kept = replaced.map(|old| old.st_mode & KEPT_BITS);
-        Ok(fchmod(&self.file, Mode::from_raw_mode(mode.or(kept).unwrap_or(default)))?)
+        let kept = replaced.map(|old| old.st_mode);
+        let mode = mode.or(kept).unwrap_or(default) & GIVEN_BITS;
+        Ok(fchmod(&self.file, Mode::from_raw_mode(mode))?)
     }
 
     /// Puts it in its place, so that neither a reader nor a power cut ever finds half of it.

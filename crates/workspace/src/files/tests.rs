@@ -126,6 +126,12 @@ async fn mode_and_owner_of_a_replaced_file_are_kept() {
     assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o750);
     ground.run(WriteFile { mode: Some(0o600), ..ground.writing("file", "newer") }).await.unwrap();
     assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o600);
+    // New content does not get the rights that were given to the old one, and asks for none.
+    fs::set_permissions(ground.at("file"), fs::Permissions::from_mode(0o7755)).unwrap();
+    ground.run(ground.writing("file", "newest")).await.unwrap();
+    assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o1755);
+    ground.run(WriteFile { mode: Some(0o6711), ..ground.writing("file", "last") }).await.unwrap();
+    assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o711);
 }
 
 #[tokio::test]
