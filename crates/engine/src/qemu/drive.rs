@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::{net::UnixStream, sync::broadcast::Receiver, time::timeout};
+use tokio::{net::UnixStream, sync::watch::Receiver, time::timeout};
 
 use super::{Qemu, monitor::Monitor};
 use crate::{Driver, Error, Machine, VmmEnd};
@@ -86,7 +86,7 @@ impl Machine for QemuMachine {
 
 impl QemuMachine {
     /// Waits for the end of a migration, in either direction.
-    async fn migrated(&self, events: &mut Receiver<String>, what: &'static str) -> Result<(), Error> {
+    async fn migrated(&self, events: &mut Receiver<()>, what: &'static str) -> Result<(), Error> {
         let waiting = async {
             loop {
                 match self.migration_status().await?.as_str() {
@@ -100,8 +100,8 @@ impl QemuMachine {
                     _ => {}
                 }
                 tokio::select! {
-                    // Whichever event it was, or that some were missed: the status tells.
-                    _ = events.recv() => {}
+                    // Whichever event it was: the status is asked again.
+                    _ = events.changed() => {}
                     _ = self.monitor.gone() => return Err(Error::MonitorGone(format!("it did not {what}"))),
                 }
             }

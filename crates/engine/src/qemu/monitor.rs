@@ -1,4 +1,10 @@
 //! The QEMU Machine Protocol: JSON, a message a line (QEMU's `docs/interop/qmp-spec`).
+//!
+//! A VMM that its guest took over may send anything, as fast as it likes. So a line has a limit, each line counts against the
+//! budget that tokio gives a task before others run, and the first line that is no message ends the connection.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
@@ -12,20 +18,25 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
 use serde_json::{Map, Value, json};
 use tokio::{
-    io::Interest,
-    net::UnixStream,
-    sync::{broadcast, oneshot, watch},
-    task::AbortHandle,
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader, Interest},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{oneshot, watch},
+    task::{AbortHandle, coop::consume_budget},
     time::timeout,
 };
 
 use crate::{Error, machine::VmmEnd};
 
-/// A guest cannot make QEMU say more than this in one message; what is longer is no QEMU.
-const MAX_LINE_BYTES: usize = 1 << 20;
+/// The longest line, with its end. What we ask is answered in a few kilobytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// The longest name of an event; QEMU's have some thirty bytes.
+const MAX_EVENT_BYTES: usize = 64;
 /// An answer takes milliseconds; under full load of the machine seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -33,10 +44,9 @@ type Waiting = HashMap<u64, oneshot::Sender<Result<Value, String>>>;
 
 /// A client of one monitor.
 pub(super) struct Monitor {
-    stream: Arc<UnixStream>,
     next: AtomicU64,
     shared: Arc<Shared>,
-    writer: tokio::sync::Mutex<()>,
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
     reader: AbortHandle,
 }
 
@@ -49,8 +59,9 @@ impl Drop for Monitor {
 
 /// What the reading task fills.
 struct Shared {
+    /// `None` once the connection is gone.
     waiting: Mutex<Option<Waiting>>,
-    events: broadcast::Sender<String>,
+    events: watch::Sender<()>,
     end: watch::Sender<End>,
 }
 
@@ -63,15 +74,15 @@ struct End {
 impl Monitor {
     /// Starts to read, and leaves the negotiation that each connection begins with.
     pub(super) async fn open(stream: UnixStream) -> Result<Self, Error> {
-        let stream = Arc::new(stream);
+        let (readable, writable) = stream.into_split();
         let shared = Arc::new(Shared {
             waiting: Mutex::new(Some(HashMap::new())),
-            events: broadcast::channel(64).0,
+            events: watch::Sender::default(),
             end: watch::Sender::new(End::default()),
         });
-        let reader = tokio::spawn(read(stream.clone(), shared.clone())).abort_handle();
-        let monitor =
-            Self { stream, next: AtomicU64::new(1), shared, writer: tokio::sync::Mutex::new(()), reader };
+        let reader = tokio::spawn(read(readable, shared.clone())).abort_handle();
+        let writer = tokio::sync::Mutex::new(writable);
+        let monitor = Self { next: AtomicU64::new(1), shared, writer, reader };
         monitor.call("qmp_capabilities", json!({})).await?;
         Ok(monitor)
     }
@@ -98,17 +109,21 @@ impl Monitor {
         let _forget = Forget { shared: &self.shared, id };
         let mut line = json!({"execute": command, "arguments": arguments, "id": id}).to_string();
         line.push('\n');
-        self.send(line.as_bytes(), descriptor.as_ref().map(AsFd::as_fd)).await?;
-        match timeout(PATIENCE, answer).await {
-            Ok(Ok(Ok(value))) => Ok(value),
-            Ok(Ok(Err(reason))) => Err(Error::Refused { command, reason }),
-            Ok(Err(_)) => Err(Error::MonitorGone(format!("`{command}` was not answered"))),
+        let exchange = async {
+            self.send(line.as_bytes(), descriptor.as_ref().map(AsFd::as_fd)).await?;
+            Ok(answer.await)
+        };
+        match timeout(PATIENCE, exchange).await {
+            Ok(Ok(Ok(Ok(value)))) => Ok(value),
+            Ok(Ok(Ok(Err(reason)))) => Err(Error::Refused { command, reason }),
+            Ok(Ok(Err(_))) => Err(Error::MonitorGone(format!("`{command}` was not answered"))),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::TimedOut { what: "answer its monitor", seconds: PATIENCE.as_secs() }),
         }
     }
 
-    /// Events from here on, by name.
-    pub(super) fn events(&self) -> broadcast::Receiver<String> {
+    /// Changes with each event from here on.
+    pub(super) fn events(&self) -> watch::Receiver<()> {
         self.shared.events.subscribe()
     }
 
@@ -121,20 +136,40 @@ impl Monitor {
         }
     }
 
-    async fn send(&self, mut bytes: &[u8], mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+    async fn send(&self, bytes: &[u8], mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         // One command after the other: a half-written one must not be interleaved.
-        let _turn = self.writer.lock().await;
-        while !bytes.is_empty() {
-            let sent = self
-                .stream
-                .async_io(Interest::WRITABLE, || send_once(&self.stream, bytes, descriptor))
-                .await
-                .map_err(|error| Error::MonitorGone(error.to_string()))?;
+        let writer = self.writer.lock().await;
+        let mut sending = Sending { stream: (*writer).as_ref(), bytes, sent: 0 };
+        while sending.sent < bytes.len() {
+            let sent = sending.stream.async_io(Interest::WRITABLE, || {
+                send_once(sending.stream, &bytes[sending.sent..], descriptor)
+            });
+            sending.sent += sent.await.map_err(|error| Error::MonitorGone(error.to_string()))?;
             descriptor = None;
-            bytes = &bytes[sent..];
         }
         Ok(())
     }
+}
+
+/// A command on its way. Given up in its middle, it ends the connection: the next one would be read as its rest.
+struct Sending<'a> {
+    stream: &'a UnixStream,
+    bytes: &'a [u8],
+    sent: usize,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        if (1..self.bytes.len()).contains(&self.sent) {
+            hang_up(self.stream);
+        }
+    }
+}
+
+/// Ends the connection for both sides, whoever holds descriptors of it.
+fn hang_up(stream: &UnixStream) {
+    // The only error is that the other side has ended it before.
+    let _ = shutdown(stream, Shutdown::Both);
 }
 
 fn send_once(
@@ -151,35 +186,23 @@ fn send_once(
     Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
-async fn read(stream: Arc<UnixStream>, shared: Arc<Shared>) {
-    let mut buffer = Vec::new();
-    while read_some(&stream, &mut buffer).await {
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = buffer.drain(..=end).collect();
-            if let Ok(Value::Object(message)) = serde_json::from_slice(&line) {
-                shared.take(message);
-            }
-        }
-        if buffer.len() > MAX_LINE_BYTES {
+async fn read(stream: OwnedReadHalf, shared: Arc<Shared>) {
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let limited = &mut (&mut stream).take(MAX_LINE_BYTES as u64);
+        // A line without its end is longer than the limit, or was cut off.
+        let is_whole = limited.read_until(b'\n', &mut line).await.is_ok() && line.ends_with(b"\n");
+        if !is_whole || !shared.take(&line) {
             break;
         }
+        // Lines that are in the buffer already are read without a wait, at which other tasks would run.
+        consume_budget().await;
     }
+    hang_up(stream.get_ref().as_ref());
     shared.waiting().take();
     shared.end.send_modify(|end| end.gone = true);
-}
-
-/// Whether anything came.
-async fn read_some(stream: &UnixStream, buffer: &mut Vec<u8>) -> bool {
-    loop {
-        if stream.readable().await.is_err() {
-            return false;
-        }
-        match stream.try_read_buf(buffer) {
-            Ok(read) => return read > 0,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => return false,
-        }
-    }
 }
 
 /// Takes a command out of those that wait.
@@ -201,27 +224,39 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, mut message: Map<String, Value>) {
-        if let Some(Value::String(event)) = message.remove("event") {
-            if event == "SHUTDOWN" {
-                let said = end_said(&message);
-                self.end.send_modify(|end| end.said = said);
-            }
-            // Nobody listening is the usual case.
-            let _ = self.events.send(event);
-            return;
+    /// Takes what came. `false`: it is no message of the protocol.
+    fn take(&self, line: &[u8]) -> bool {
+        let Ok(mut message) = serde_json::from_slice::<Map<String, Value>>(line) else { return false };
+        if let Some(event) = message.remove("event") {
+            return event.as_str().is_some_and(|event| self.take_event(event, &message));
         }
-        let Some(id) = message.get("id").and_then(Value::as_u64) else { return };
+        let Some(id) = message.get("id").map(Value::as_u64) else {
+            // The greeting, or what QEMU answers to what it cannot read.
+            return message.contains_key("QMP") || message.contains_key("error");
+        };
         let answer = match (message.remove("return"), message.remove("error")) {
             (Some(value), _) => Ok(value),
             (None, Some(error)) => Err(error["desc"].as_str().unwrap_or("no reason given").to_owned()),
-            (None, None) => Err("neither an answer nor an error".to_owned()),
+            (None, None) => return false,
         };
-        let sender = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
+        let sender = id.and_then(|id| self.waiting().as_mut()?.remove(&id));
         if let Some(sender) = sender {
             // The caller may have gone away.
             let _ = sender.send(answer);
         }
+        true
+    }
+
+    fn take_event(&self, event: &str, message: &Map<String, Value>) -> bool {
+        if event.len() > MAX_EVENT_BYTES {
+            return false;
+        }
+        if event == "SHUTDOWN" {
+            let said = end_said(message);
+            self.end.send_modify(|end| end.said = said);
+        }
+        self.events.send_replace(());
+        true
     }
 }
 
