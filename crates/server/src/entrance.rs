@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::{
     extract::{Request, State},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use skep_api::ErrorCode;
 
 use crate::{
     body::BodyTimes,
-    error::{HTTPS_REQUIRED, Refusal},
+    error::{HTTPS_REQUIRED, HeadRefusal, Refusal},
     limits::{Limiter, Limits},
     origin::{Origin, TrustedProxies},
 };
@@ -43,12 +43,15 @@ pub(crate) async fn locate(
     next.run(request).await
 }
 
-/// Refuses what did not come by https, and who comes too often.
+/// Refuses what was no request, what did not come by https, and who comes too often.
 pub(crate) async fn enter(
     State(entrance): State<Arc<Entrance>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
+    if let Some(refusal) = request.extensions().get::<HeadRefusal>() {
+        return Ok(refusal.into_response());
+    }
     let origin = Origin::of(request.extensions());
     if !origin.trusted() {
         return Err(Refusal::new(ErrorCode::HttpsRequired, HTTPS_REQUIRED));

@@ -128,21 +128,26 @@ pub(crate) struct Cause(pub(crate) String);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = status_of(self.failure.kind());
-        let mut response = Response::new(Body::from(body_of(status, &self.failure.message)));
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(SKEP_ERROR, HeaderValue::from_static(self.failure.code.as_str()));
-        add_standard_headers(headers, status);
+        let mut response = answer_of(status_of(self.failure.kind()), &self.failure);
         if let Some(limit) = self.limit {
-            limit.mark(headers);
+            limit.mark(response.headers_mut());
         }
         if let Some(cause) = self.cause {
             response.extensions_mut().insert(Cause(redacted(&cause).into_owned()));
         }
         response
     }
+}
+
+/// The answer that a refusal has, whatever its status.
+fn answer_of(status: StatusCode, failure: &Failure) -> Response {
+    let mut response = Response::new(Body::from(body_of(status, &failure.message)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(SKEP_ERROR, HeaderValue::from_static(failure.code.as_str()));
+    add_standard_headers(headers, status);
+    response
 }
 
 fn add_standard_headers(headers: &mut HeaderMap, status: StatusCode) {
@@ -234,15 +239,39 @@ pub(crate) const UNKNOWN_ROUTE: &str = "no such path; GET /api/openapi.json list
 /// What a caller reads who did not come by https.
 pub(crate) const HTTPS_REQUIRED: &str = "HTTPS required";
 
-/// Code and body of the answer to what never became a request, because the HTTP library refused it.
-pub(crate) fn bare_answer(status: StatusCode) -> (ErrorCode, String) {
-    let message = match status {
-        StatusCode::FORBIDDEN => return (ErrorCode::HttpsRequired, body_of(status, HTTPS_REQUIRED)),
-        StatusCode::URI_TOO_LONG => "the path and query are too long; shorten them",
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "the headers are too large or too many; send fewer",
-        _ => "the request is not HTTP/1.1 as it should be: check its path, its headers and their encoding",
-    };
-    (ErrorCode::MalformedRequest, body_of(status, message))
+/// Code and body of the answer to plain HTTP where TLS is expected.
+pub(crate) fn https_required() -> (ErrorCode, String) {
+    (ErrorCode::HttpsRequired, body_of(StatusCode::FORBIDDEN, HTTPS_REQUIRED))
+}
+
+/// Why the head of an HTTP/1.1 request was refused before it became a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadRefusal {
+    /// It is no HTTP, or two readers may understand it in two ways.
+    Malformed,
+    /// Its path and query are too long.
+    TargetTooLong,
+    /// Its headers are too large, or too many.
+    HeadersTooLarge,
+}
+
+impl IntoResponse for HeadRefusal {
+    fn into_response(self) -> Response {
+        let (status, message) = match self {
+            Self::Malformed => (
+                StatusCode::BAD_REQUEST,
+                "the request is not HTTP/1.1 as it should be: check its path, its headers and their encoding",
+            ),
+            Self::TargetTooLong => {
+                (StatusCode::URI_TOO_LONG, "the path and query are too long; shorten them")
+            }
+            Self::HeadersTooLarge => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "the headers are too large or too many; send fewer",
+            ),
+        };
+        answer_of(status, &Failure::new(ErrorCode::MalformedRequest, message))
+    }
 }
 
 #[cfg(test)]

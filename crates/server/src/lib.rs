@@ -20,7 +20,6 @@ mod key_uses;
 mod key_watch;
 mod limits;
 mod linger;
-mod listener;
 mod metrics;
 mod openapi;
 mod origin;

@@ -37,14 +37,9 @@ impl Unread {
         if there { request.map(|body| Body::new(Watched { body, unread })) } else { request }
     }
 
-    /// What to do when the connection closes.
-    pub(crate) fn linger(&self) -> Option<Linger> {
-        self.0.load(Ordering::Relaxed).then(Linger::begin)
-    }
-
-    /// Notes that there is more which nobody will read.
-    pub(crate) fn note(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// Whether there is more that will not be read.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

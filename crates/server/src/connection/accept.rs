@@ -5,30 +5,29 @@ use std::{
     io,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use axum::{Extension, middleware::AddExtension};
 use axum_server::accept::Accept;
-use http::StatusCode;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::AsyncReadExt,
     net::TcpStream,
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 use tower::Layer;
 
 use super::{
+    exchanges::Exchanges,
+    plain_text::refuse_plain_text,
     steady::{Parts, Steady},
-    tempo::Tempo,
+    wire::Wire,
 };
 use crate::{
     limits::{Connections, Limits},
-    linger::{Linger, Unread},
-    listener::{Connection, bare_refusal},
+    linger::Unread,
     origin::{Encrypted, TrustedProxies},
 };
 
@@ -67,11 +66,11 @@ impl Door {
     }
 }
 
-type Served<S> = AddExtension<AddExtension<AddExtension<S, Unread>, Tempo>, Encrypted>;
-type LetIn<S> = (Connection<Steady<Wire>>, Served<S>);
+type Served<S> = AddExtension<AddExtension<AddExtension<S, Unread>, Exchanges>, Encrypted>;
+type LetIn<S> = (Steady<Wire>, Served<S>);
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Door {
-    type Stream = Connection<Steady<Wire>>;
+    type Stream = Steady<Wire>;
     type Service = Served<S>;
     type Future = Pin<Box<dyn Future<Output = io::Result<LetIn<S>>> + Send>>;
 
@@ -97,14 +96,14 @@ impl Inner {
             () = stopped(&mut stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
         let encrypted = Encrypted(matches!(stream, Wire::Tls(_)));
-        let (tempo, unread) = (Tempo::new(), Unread::default());
+        let (exchanges, unread) = (Exchanges::new(), Unread::default());
         let service = Extension(unread.clone()).layer(service);
-        let service = Extension(tempo.clone()).layer(service);
+        let service = Extension(exchanges.clone()).layer(service);
         let service = Extension(encrypted).layer(service);
         let is_http2 = first == HTTP2_PREFACE;
         let limits = Arc::clone(&self.limits);
-        let steady = Steady::new(Parts { stream, first, is_http2, tempo, limits, permit });
-        Ok((Connection::new(steady, unread, !is_http2), service))
+        let steady = Steady::new(Parts { stream, first, is_http2, exchanges, unread, limits, permit });
+        Ok((steady, service))
     }
 
     /// TLS, and the first words.
@@ -156,56 +155,4 @@ async fn first_words(wire: &mut Wire) -> io::Result<Vec<u8>> {
         }
     }
     Ok(words[..length].to_vec())
-}
-
-/// Tells who speaks plain HTTP where TLS is expected.
-async fn refuse_plain_text(mut stream: TcpStream) -> io::Error {
-    let answer = bare_refusal(StatusCode::FORBIDDEN);
-    if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
-        let mut linger = Linger::begin();
-        std::future::poll_fn(|cx| linger.poll(Pin::new(&mut stream), cx)).await;
-    }
-    io::ErrorKind::InvalidData.into()
-}
-
-/// What the bytes travel on.
-#[derive(Debug)]
-pub(crate) enum Wire {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-macro_rules! on_either {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Wire::Plain(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-            Wire::Tls(stream) => {
-                let $stream = Pin::new(stream.as_mut());
-                $call
-            }
-        }
-    };
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => stream.poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        on_either!(self, stream => stream.poll_write(cx, bytes))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => stream.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => stream.poll_shutdown(cx))
-    }
 }

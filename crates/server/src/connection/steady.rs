@@ -1,4 +1,5 @@
-//! A connection that may not stand still for ever, and whose requests are told apart.
+//! A connection that may not stand still for ever, whose requests are told apart, and that closes so that its last answer
+//! arrives.
 //!
 //! ```text
 //! no request            idle_timeout, from the end of the last one
@@ -7,9 +8,12 @@
 //! ```
 //!
 //! The body of a request has its times where it is read. An answer that has nothing to say yet may take as long as it likes.
+//!
+//! In place of a head that is refused, the HTTP library reads a request of ours, which the router answers with the refusal.
+//! Nothing that is written is looked at: an answer may hold any bytes.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -21,25 +25,58 @@ use tokio::{
 };
 
 use super::{
-    framing::{Framing, POISON, Verdict},
-    tempo::{Standing, Tempo},
+    exchanges::{Exchanges, Last, Standing},
+    framing::{Framing, Step},
 };
-use crate::limits::{Limits, Permit};
+use crate::{
+    limits::{Limits, Permit},
+    linger::{Linger, Unread},
+};
+
+/// What the HTTP library reads in place of a refused head. Which request of the connection it is stands in [`Exchanges`]:
+/// a caller that sends the same bytes is answered as for any other path.
+const SUBSTITUTE: &[u8] = b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
+/// The same for a refused HEAD request, whose answer has no body.
+const SUBSTITUTE_HEAD: &[u8] = b"HEAD / HTTP/1.1\r\nconnection: close\r\n\r\n";
 
 /// A connection with its times.
 #[derive(Debug)]
 pub(crate) struct Steady<T> {
     inner: T,
-    /// `None` on HTTP/2, whose frames say themselves where they end.
-    framing: Option<Framing>,
-    /// Read, and not yet handed on.
-    ahead: Vec<u8>,
+    protocol: Protocol,
+    /// Read, and not yet looked at.
+    unseen: Vec<u8>,
+    /// Of a whole head: what is not yet handed on.
+    head: Vec<u8>,
+    /// The heads so far.
+    heads: u64,
     head_since: Option<Instant>,
-    tempo: Tempo,
+    exchanges: Exchanges,
+    unread: Unread,
     limits: Arc<Limits>,
     reading: Option<Pin<Box<Sleep>>>,
     writing: Option<Pin<Box<Sleep>>>,
+    closing: Closing,
     _permit: Permit,
+}
+
+/// How what is read is handed on.
+#[derive(Debug)]
+enum Protocol {
+    Http1(Framing),
+    /// A head was refused: nothing more is handed on.
+    Refused,
+    /// Its frames say themselves where they end.
+    Http2,
+}
+
+/// How far the end of a connection is.
+#[derive(Debug)]
+enum Closing {
+    Open,
+    /// Nothing more is written; what still comes is read and dropped.
+    Lingering(Linger),
+    Done,
 }
 
 /// What a connection is made of.
@@ -48,54 +85,90 @@ pub(super) struct Parts<T> {
     /// What was read of it already.
     pub(super) first: Vec<u8>,
     pub(super) is_http2: bool,
-    pub(super) tempo: Tempo,
+    pub(super) exchanges: Exchanges,
+    pub(super) unread: Unread,
     pub(super) limits: Arc<Limits>,
     pub(super) permit: Permit,
 }
 
 impl<T> Steady<T> {
     pub(super) fn new(parts: Parts<T>) -> Self {
-        let Parts { stream, first, is_http2, tempo, limits, permit } = parts;
-        let framing = (!is_http2).then(|| Framing::new(limits.max_header_bytes, limits.max_headers));
+        let Parts { stream, first, is_http2, exchanges, unread, limits, permit } = parts;
+        let protocol = if is_http2 {
+            Protocol::Http2
+        } else {
+            Protocol::Http1(Framing::new(limits.max_header_bytes, limits.max_headers))
+        };
         Self {
             inner: stream,
-            framing,
-            ahead: first,
+            protocol,
+            unseen: first,
+            head: Vec::new(),
+            heads: 0,
             head_since: None,
-            tempo,
+            exchanges,
+            unread,
             limits,
             reading: None,
             writing: None,
+            closing: Closing::Open,
             _permit: permit,
         }
     }
 
-    /// Hands on what may be handed on of what was read ahead.
-    fn hand_on(&mut self, buf: &mut ReadBuf<'_>) {
-        let shown = self.ahead.len().min(buf.remaining());
-        let verdict = match &mut self.framing {
-            Some(framing) => framing.next(&self.ahead[..shown]),
-            None => Verdict::Pass(shown),
+    /// Hands on what may be handed on of what was read before. Whether there was anything.
+    fn hand_on(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        while self.head.is_empty() && !self.unseen.is_empty() {
+            let mut unseen = std::mem::take(&mut self.unseen);
+            let shown = unseen.len().min(buf.remaining());
+            let passed = self.look_at(&unseen[..shown]);
+            buf.put_slice(&unseen[..passed.handed_on]);
+            unseen.drain(..passed.handed_on + passed.kept);
+            // A buffer that is empty is given back.
+            if !unseen.is_empty() && !matches!(self.protocol, Protocol::Refused) {
+                self.unseen = unseen;
+            }
+            if passed.handed_on > 0 {
+                return true;
+            }
+        }
+        let part = self.head.len().min(buf.remaining());
+        buf.put_slice(&self.head[..part]);
+        self.head.drain(..part);
+        if self.head.is_empty() {
+            self.head = Vec::new();
+        }
+        part > 0
+    }
+
+    /// What becomes of these bytes, at least one.
+    fn look_at(&mut self, bytes: &[u8]) -> Passed {
+        let Protocol::Http1(framing) = &mut self.protocol else {
+            return Passed { handed_on: bytes.len(), kept: 0 };
         };
-        match verdict {
-            Verdict::Pass(length) => {
-                buf.put_slice(&self.ahead[..length]);
-                self.ahead.drain(..length);
-            }
-            Verdict::Refuse => {
-                // The library answers this and closes, and sees nothing of what came behind.
-                self.ahead = POISON.to_vec();
-                self.framing = None;
-                let shown = POISON.len().min(buf.remaining());
-                buf.put_slice(&POISON[..shown]);
-                self.ahead.drain(..shown);
-            }
-        }
-        if self.ahead.is_empty() {
-            self.ahead = Vec::new();
-        }
-        let in_head = self.framing.as_ref().is_some_and(Framing::in_head);
+        let step = framing.next(bytes);
+        let in_head = framing.in_head();
         self.head_since = in_head.then(|| self.head_since.unwrap_or_else(Instant::now));
+        match step {
+            Step::Pass(length) => return Passed { handed_on: length, kept: 0 },
+            Step::Kept => return Passed { handed_on: 0, kept: bytes.len() },
+            Step::Head { taken, head, is_last } => {
+                self.heads += 1;
+                self.head = head;
+                if is_last {
+                    self.exchanges.end_with(self.heads, Last::Unframed);
+                }
+                return Passed { handed_on: 0, kept: taken };
+            }
+            Step::Refused { refusal, is_head } => {
+                self.heads += 1;
+                self.head_since = None;
+                self.head = if is_head { SUBSTITUTE_HEAD } else { SUBSTITUTE }.to_vec();
+                self.exchanges.end_with(self.heads, Last::Refused(refusal));
+            }
+        }
+        self.protocol = Protocol::Refused;
+        Passed { handed_on: 0, kept: bytes.len() }
     }
 
     /// When silence becomes too long; `None` where it never does. The flag: or is only looked at again.
@@ -103,10 +176,10 @@ impl<T> Steady<T> {
         if let Some(since) = self.head_since {
             return Some((since + self.limits.header_timeout, true));
         }
-        match self.tempo.standing() {
+        match self.exchanges.standing() {
             Standing::Quiet(since) => Some((since + self.limits.idle_timeout, true)),
             // Where the socket itself takes nothing, the write says so.
-            Standing::Busy(_) if self.framing.is_some() => None,
+            Standing::Busy(_) if !matches!(self.protocol, Protocol::Http2) => None,
             Standing::Busy(Some(since)) => Some((since + self.limits.write_timeout, true)),
             Standing::Busy(None) => Some((Instant::now() + self.limits.write_timeout, false)),
             Standing::Upgraded => None,
@@ -127,6 +200,14 @@ impl<T> Steady<T> {
     }
 }
 
+/// What became of bytes that were read.
+struct Passed {
+    /// The first of them, so many.
+    handed_on: usize,
+    /// So many of those that follow.
+    kept: usize,
+}
+
 impl<T: AsyncRead + Unpin> AsyncRead for Steady<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -134,20 +215,29 @@ impl<T: AsyncRead + Unpin> AsyncRead for Steady<T> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.ahead.is_empty() {
+        while buf.remaining() > 0 && !this.hand_on(buf) {
+            if matches!(this.protocol, Protocol::Refused) {
+                return this.poll_silence(cx).map(Err);
+            }
             let before = buf.filled().len();
             match Pin::new(&mut this.inner).poll_read(cx, buf) {
                 Poll::Pending => return this.poll_silence(cx).map(Err),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) => {}
             }
-            if buf.filled().len() == before || this.framing.is_none() {
+            if buf.filled().len() == before {
                 return Poll::Ready(Ok(()));
             }
-            this.ahead.extend_from_slice(&buf.filled()[before..]);
-            buf.set_filled(before);
+            let passed = this.look_at(&buf.filled()[before..]);
+            let seen = before + passed.handed_on;
+            if !matches!(this.protocol, Protocol::Refused) {
+                this.unseen.extend_from_slice(&buf.filled()[seen + passed.kept..]);
+            }
+            buf.set_filled(seen);
+            if passed.handed_on > 0 {
+                break;
+            }
         }
-        this.hand_on(buf);
         Poll::Ready(Ok(()))
     }
 }
@@ -170,9 +260,21 @@ impl<T: AsyncWrite + Unpin> Steady<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Steady<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Steady<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_writing(cx, |inner, cx| inner.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_writing(cx, |inner, cx| inner.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -180,6 +282,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Steady<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_writing(cx, |inner, cx| inner.poll_shutdown(cx))
+        let this = &mut *self;
+        if matches!(this.closing, Closing::Open) {
+            ready!(this.poll_writing(cx, |inner, cx| inner.poll_shutdown(cx)))?;
+            let is_unread = matches!(this.protocol, Protocol::Refused) || this.unread.is_set();
+            this.closing = if is_unread { Closing::Lingering(Linger::begin()) } else { Closing::Done };
+        }
+        if let Closing::Lingering(linger) = &mut this.closing {
+            ready!(linger.poll(Pin::new(&mut this.inner), cx));
+            this.closing = Closing::Done;
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -1,5 +1,6 @@
 //! Connections as hostile and careless callers make them.
 
+mod answers;
 mod framing;
 mod http2;
 mod limits;

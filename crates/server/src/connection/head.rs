@@ -1,0 +1,111 @@
+//! What the head of an HTTP/1.1 request means for the bytes that follow it, or why it is refused.
+//!
+//! The checks include all that the HTTP library makes: it answers what it cannot read with a bare status and closes, and
+//! such an answer would lack the shape of ours. A test of `framing` compares the two.
+
+use std::str::from_utf8;
+
+use http::{Method, Uri};
+use httparse::{Error, Header, Request, Status};
+
+use crate::error::HeadRefusal;
+
+/// The longest path and query that the HTTP library reads, in bytes.
+const LONGEST_TARGET: usize = u16::MAX as usize - 1;
+/// The longest name of a header that it reads, in bytes.
+const LONGEST_NAME: usize = u16::MAX as usize;
+/// The longest body that it counts, in bytes.
+const LONGEST_BODY: u64 = u64::MAX - 2;
+
+/// What follows a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// The next head.
+    Head,
+    /// A body of so many bytes, at least one.
+    Body(u64),
+    /// Chunks or another protocol, whose end is not looked for: the connection takes no other request.
+    Unframed,
+}
+
+/// What follows a complete head.
+///
+/// # Errors
+/// Where two readers may understand the head in two ways, or the HTTP library cannot read it.
+pub(super) fn judge(head: &[u8], most_headers: usize) -> Result<After, HeadRefusal> {
+    let mut headers = vec![httparse::EMPTY_HEADER; most_headers];
+    let mut request = Request::new(&mut headers);
+    let parsed = request.parse(head).map_err(refusal_of)?;
+    if parsed != Status::Complete(head.len()) {
+        return Err(HeadRefusal::Malformed);
+    }
+    check_request_line(&request)?;
+    if request.headers.iter().any(|header| header.name.len() > LONGEST_NAME) {
+        return Err(HeadRefusal::HeadersTooLarge);
+    }
+    after(&request).ok_or(HeadRefusal::Malformed)
+}
+
+/// Whether the beginning of a head is wrong already, however it goes on.
+///
+/// # Errors
+/// As [`judge`].
+pub(super) fn check_beginning(head: &[u8], most_headers: usize) -> Result<(), HeadRefusal> {
+    let mut headers = vec![httparse::EMPTY_HEADER; most_headers];
+    Request::new(&mut headers).parse(head).map(drop).map_err(refusal_of)
+}
+
+fn refusal_of(error: Error) -> HeadRefusal {
+    match error {
+        Error::TooManyHeaders => HeadRefusal::HeadersTooLarge,
+        _ => HeadRefusal::Malformed,
+    }
+}
+
+fn check_request_line(request: &Request<'_, '_>) -> Result<(), HeadRefusal> {
+    let (Some(method), Some(target)) = (request.method, request.path) else {
+        return Err(HeadRefusal::Malformed);
+    };
+    if target.len() > LONGEST_TARGET {
+        return Err(HeadRefusal::TargetTooLong);
+    }
+    let readable = Method::from_bytes(method.as_bytes()).is_ok() && Uri::try_from(target).is_ok();
+    if readable { Ok(()) } else { Err(HeadRefusal::Malformed) }
+}
+
+/// What follows, by the headers; `None` where that is open to interpretation.
+fn after(request: &Request<'_, '_>) -> Option<After> {
+    let values = |name: &str| values(request.headers, name);
+    let (lengths, codings) = (values("content-length"), values("transfer-encoding"));
+    let upgrades = request.method == Some("CONNECT") || !values("upgrade").is_empty();
+    if values("host").len() > 1 {
+        return None;
+    }
+    let after = match (&lengths[..], &codings[..]) {
+        ([], []) => After::Head,
+        ([length], []) => match length_of(length)? {
+            0 => After::Head,
+            length => After::Body(length),
+        },
+        // HTTP/1.0 has no chunks.
+        ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") && request.version == Some(1) => {
+            After::Unframed
+        }
+        _ => return None,
+    };
+    Some(if upgrades { After::Unframed } else { after })
+}
+
+fn length_of(value: &[u8]) -> Option<u64> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let length = from_utf8(value).ok().filter(|_| digits)?.parse().ok()?;
+    (length <= LONGEST_BODY).then_some(length)
+}
+
+fn values<'a>(headers: &[Header<'a>], name: &str) -> Vec<&'a [u8]> {
+    headers
+        .iter()
+        .filter(|header| header.name.eq_ignore_ascii_case(name))
+        .map(|header| header.value)
+        .collect()
+}

@@ -1,0 +1,36 @@
+//! The answer to plain HTTP where TLS is expected: no request comes of it, so it is written by hand.
+
+use std::{io, pin::Pin};
+
+use http::StatusCode;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use ulid::Ulid;
+
+use crate::{error::https_required, linger::Linger, request::API_VERSION};
+
+/// Answers 403 and closes.
+pub(super) async fn refuse_plain_text(mut stream: TcpStream) -> io::Error {
+    let answer = answer();
+    if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
+        let mut linger = Linger::begin();
+        std::future::poll_fn(|cx| linger.poll(Pin::new(&mut stream), cx)).await;
+    }
+    io::ErrorKind::InvalidData.into()
+}
+
+fn answer() -> String {
+    let (code, body) = https_required();
+    let status = StatusCode::FORBIDDEN;
+    let request_id = Ulid::generate().to_string().to_ascii_lowercase();
+    tracing::info!(
+        request_id,
+        status = status.as_u16(),
+        "request {request_id}: plain HTTP where TLS is expected"
+    );
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\
+         skep-error: {}\r\nskep-version: {API_VERSION}\r\nx-request-id: {request_id}\r\n\r\n{body}",
+        body.len(),
+        code.as_str()
+    )
+}

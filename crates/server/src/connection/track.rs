@@ -1,0 +1,67 @@
+//! The layer that counts a connection's requests, and ends it after its last one.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use axum::{body::Body, extract::Request, middleware::Next, response::Response};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header::CONNECTION};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+
+use super::exchanges::{Exchange, Exchanges, Last};
+
+/// To be put around everything else. A request that stands for a refused head leaves with its
+/// [`HeadRefusal`](crate::error::HeadRefusal) beside it.
+pub(crate) async fn track(mut request: Request, next: Next) -> Response {
+    let Some(exchanges) = request.extensions().get::<Exchanges>().cloned() else {
+        return next.run(request).await;
+    };
+    let exchange = exchanges.begin();
+    let last = exchanges.last(exchange.number);
+    if let Some(Last::Refused(refusal)) = last {
+        request.extensions_mut().insert(refusal);
+    }
+    let mut response = next.run(request).await;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        exchanges.upgrade();
+        return response;
+    }
+    if last.is_some() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response.map(|body| Body::new(Answering { body, exchange }))
+}
+
+/// The body of an answer on its way.
+struct Answering {
+    body: Body,
+    exchange: Exchange,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        // Whoever asks for more has found room for what there was.
+        self.exchange.release();
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if matches!(frame, Some(Ok(_))) {
+            self.exchange.hold();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
