@@ -13,13 +13,18 @@ use tokio::{
     },
     time::sleep,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// How often a key is looked up that nobody told us of: another process may have revoked it.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Answers once the key was revoked or expired, or its account was deleted. A store that is away for a while ends nothing.
-pub(crate) async fn key_lost(store: Arc<dyn Store>, key: Key) -> Failure {
-    lost(store, key, LOOK).await
+///
+/// A task of its own does the look-ups: the body of an answer is polled only while its caller reads, so what is awaited in it
+/// must hold nothing that others wait for. The task ends when this is dropped.
+pub(crate) fn key_lost(store: Arc<dyn Store>, key: Key) -> impl Future<Output = Failure> + Send + 'static {
+    let watch = AbortOnDropHandle::new(tokio::spawn(lost(store, key, LOOK)));
+    async move { watch.await.unwrap_or_else(|error| Failure::new(ErrorCode::Internal, error.to_string())) }
 }
 
 /// Waits until the server is about to cut off those who are still there.

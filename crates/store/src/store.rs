@@ -191,6 +191,6 @@ pub trait Store: Send + Sync {
     /// Notes an attempt at a delivery, and answers why its webhook was disabled by it, if it was; fails with `UnknownDelivery`.
     async fn record_attempt(&self, command: RecordAttempt) -> Result<Option<DisabledReason>>;
 
-    /// Proves that the store takes commands; fails with `Unavailable` where that takes longer than `limit`.
+    /// Proves that the store takes commands and answers queries; fails with `Unavailable` where that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;
 }

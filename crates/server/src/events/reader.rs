@@ -13,6 +13,7 @@ use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval_at},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{frame, tail::Tail, wanted::Wanted};
 use crate::error::Refusal;
@@ -77,14 +78,14 @@ impl Reader {
             biased;
             failure = ends => Err(failure.into()),
             _ = pulse.tick() => Ok(vec![frame::place(&place.at)]),
-            frames = events(&**store, tail, told, wanted, place) => frames,
+            frames = events(store, tail, told, wanted, place) => frames,
         }
     }
 }
 
 /// The next events. Nothing is lost where this is given up: the place moves with what is answered.
 async fn events(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     tail: &Tail,
     told: &mut watch::Receiver<u64>,
     wanted: &Wanted,
@@ -102,7 +103,7 @@ async fn events(
                 }
                 found.frames
             }
-            None => page(store, wanted, place).await?,
+            None => page(Arc::clone(store), wanted, place).await?,
         };
         if !frames.is_empty() {
             return Ok(frames);
@@ -111,11 +112,13 @@ async fn events(
 }
 
 /// A page out of the store, and what is missing before it.
-async fn page(store: &dyn Store, wanted: &Wanted, place: &mut Place) -> Result<Vec<Bytes>, Refusal> {
+async fn page(store: Arc<dyn Store>, wanted: &Wanted, place: &mut Place) -> Result<Vec<Bytes>, Refusal> {
     let after = place.at.sequence;
     let (of, kinds) = (wanted.from(), wanted.kinds().to_vec());
     let query = ReadEvents { of, kinds, after, limit: PAGE, bytes: PAGE_BYTES };
-    let page = store.read_events(query).await?;
+    // A task of its own waits for the store: this is polled only while the caller reads.
+    let reading = AbortOnDropHandle::new(tokio::spawn(async move { store.read_events(query).await }));
+    let page = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
     let mut frames = Vec::with_capacity(page.events.len() + 1);
     if after + 1 < page.span.oldest {
         let on = EventId { sequence: page.span.oldest - 1, ..place.at.clone() };

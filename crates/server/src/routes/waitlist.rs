@@ -21,6 +21,7 @@ use skep_api::{
     waitlist::{JoinStatus, JoinWaitlist, Joined, Removed, Waitlist, WaitlistEntry},
 };
 use skep_store::{ListWaitlist, RemoveFromWaitlist, Store, WaitlistPage};
+use tokio_util::task::AbortOnDropHandle;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -211,7 +212,7 @@ async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
     let head = csv_text::rows([head]).map_err(Refusal::internal)?;
     let pages = stream::unfold(Some(Ok(first)), move |page| {
         let store = Arc::clone(&store);
-        async move { next_part(&*store, page?).await }
+        async move { next_part(store, page?).await }
     });
     let whole = stream::iter([Ok::<Bytes, String>(head)]).chain(pages);
     let headers = [
@@ -224,7 +225,10 @@ async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
 type PageOrNot = Result<WaitlistPage, String>;
 
 /// The rows of a page, and the page after it. After a failure nothing follows: the answer is seen to be cut short.
-async fn next_part(store: &dyn Store, page: PageOrNot) -> Option<(Result<Bytes, String>, Option<PageOrNot>)> {
+async fn next_part(
+    store: Arc<dyn Store>,
+    page: PageOrNot,
+) -> Option<(Result<Bytes, String>, Option<PageOrNot>)> {
     let page = match page {
         Ok(page) => page,
         Err(error) => {
@@ -236,8 +240,12 @@ async fn next_part(store: &dyn Store, page: PageOrNot) -> Option<(Result<Bytes, 
     let next = match page.next {
         None => None,
         before => {
-            let page = store.list_waitlist(ListWaitlist { limit: LARGEST_PAGE, before }).await;
-            Some(page.map_err(|error| error.to_string()))
+            // A task of its own waits for the store: this is polled only while the caller reads.
+            let query = ListWaitlist { limit: LARGEST_PAGE, before };
+            let reading =
+                AbortOnDropHandle::new(tokio::spawn(async move { store.list_waitlist(query).await }));
+            let page = reading.await.map_err(|error| error.to_string());
+            Some(page.and_then(|page| page.map_err(|error| error.to_string())))
         }
     };
     Some((rows, next))

@@ -28,5 +28,6 @@ mod store_faults;
 mod streams;
 mod tickets;
 mod transport;
+mod unread;
 mod waitlist;
 mod webhooks;

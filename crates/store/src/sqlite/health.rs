@@ -1,4 +1,4 @@
-//! The proof that the database can be written.
+//! The proof that the database can be written and read.
 
 use rusqlite::Connection;
 
@@ -13,5 +13,11 @@ pub(super) fn write_second(connection: &Connection) -> Result<(), Fault> {
          ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE value <> excluded.value",
         [],
     )?;
+    Ok(())
+}
+
+/// Reads what was written last.
+pub(super) fn read_second(connection: &Connection) -> Result<(), Fault> {
+    connection.query_row("SELECT value FROM meta WHERE name = 'pinged_at'", [], |_| Ok(()))?;
     Ok(())
 }

@@ -505,8 +505,11 @@ impl Store for SqliteStore {
     }
 
     async fn ping(&self, limit: Duration) -> Result<()> {
-        let written = tokio::time::timeout(limit, self.writer.run(health::write_second));
-        written.await.unwrap_or_else(|_| {
+        let both = async {
+            self.writer.run(health::write_second).await?;
+            self.readers.run(health::read_second).await
+        };
+        tokio::time::timeout(limit, both).await.unwrap_or_else(|_| {
             let source = Cause::text(format!("no answer within {} ms", limit.as_millis()));
             Err(Error::Unavailable { path: self.path.clone(), source })
         })

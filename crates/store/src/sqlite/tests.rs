@@ -316,6 +316,31 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
     }
 }
 
+#[tokio::test]
+async fn a_store_whose_readers_do_not_answer_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(impatient(&folder)).await.unwrap();
+    store.ping(Duration::from_secs(30)).await.unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    let mut busy: Vec<_> = (0..16)
+        .map(|_| {
+            let released = Arc::clone(&released);
+            Box::pin(store.readers.run(move |_| Ok(released.lock().unwrap().recv().is_err())))
+        })
+        .collect();
+    for query in &mut busy {
+        assert!(futures_util::FutureExt::now_or_never(query).is_none());
+    }
+    let away = store.ping(Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!(away.code(), skep_api::ErrorCode::StoreUnavailable, "{away}");
+    drop(release);
+    for query in busy {
+        query.await.unwrap();
+    }
+    store.ping(Duration::from_secs(30)).await.unwrap();
+}
+
 /// Tells what a page costs with so many tickets.
 async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
     for ready in [None, Some(true)] {
