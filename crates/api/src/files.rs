@@ -1,5 +1,7 @@
 //! Files: the operations, and what they answer. Each runs on the server's workspace and inside a VM alike.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use crate::{
     path::{AbsolutePath, PathEncoding},
 };
 
-/// The longest content that travels as JSON, in bytes. What is longer is streamed.
+/// The longest content that travels as JSON, in bytes of JSON. What is longer is streamed.
 pub const LONGEST_CONTENT: u64 = 32 << 20;
 /// The longest page of a listing.
 pub const LONGEST_PAGE: u32 = 1_000;
@@ -364,7 +366,7 @@ pub struct FilesFound {
     pub syntax: PatternSyntax,
     /// By path.
     pub matches: Vec<FoundFile>,
-    /// Whether there may be more: the limit, or the time, was reached.
+    /// Whether there may be more: the limit, the time, or 16 MiB of JSON were reached.
     pub truncated: bool,
 }
 
@@ -388,8 +390,8 @@ pub struct GrepFiles {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MatchedLine {
     /// The file.
-    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
-    pub path: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "/srv/workspace/notes.md"))]
+    pub path: Arc<str>,
     /// How `path` is written, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
@@ -399,15 +401,15 @@ pub struct MatchedLine {
     /// The first byte of the match, from 1.
     #[cfg_attr(feature = "openapi", schema(example = 5))]
     pub column: u64,
-    /// The line, without its end. What is not UTF-8 is replaced.
-    #[cfg_attr(feature = "openapi", schema(example = "    todo!()"))]
-    pub text: String,
+    /// The line, without its end. What is not UTF-8 is replaced. A line near several matches stands in memory once.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "    todo!()"))]
+    pub text: Arc<str>,
     /// The lines before it.
-    #[cfg_attr(feature = "openapi", schema(example = json!(["fn main() {"])))]
-    pub before: Vec<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["fn main() {"])))]
+    pub before: Vec<Arc<str>>,
     /// The lines after it.
-    #[cfg_attr(feature = "openapi", schema(example = json!(["fn main() {"])))]
-    pub after: Vec<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["fn main() {"])))]
+    pub after: Vec<Arc<str>>,
 }
 
 /// The lines that matched.
@@ -416,7 +418,7 @@ pub struct MatchedLine {
 pub struct LinesFound {
     /// By path and line.
     pub matches: Vec<MatchedLine>,
-    /// Whether there may be more: the limit, or the time, was reached.
+    /// Whether there may be more: the limit, the time, or 16 MiB of JSON were reached.
     pub truncated: bool,
 }
 

@@ -5,6 +5,7 @@
 pub mod accounts;
 pub mod admin;
 pub mod audit;
+pub mod budget;
 pub mod error;
 pub mod events;
 pub mod exec;

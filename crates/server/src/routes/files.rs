@@ -256,7 +256,8 @@ struct SearchQuery {
     r#type: Option<FileType>,
     /// Whether names that begin with a dot are looked at; true unless given.
     hidden: Option<bool>,
-    /// Whether what `.gitignore` names is left out; false unless given.
+    /// Whether what `.gitignore`, `.ignore` and `.git/info/exclude` name is left out; false unless given. One of these files
+    /// that is longer than 64 KiB is passed over, and so is one with which more than 2,000 patterns would hold in a folder.
     gitignore: Option<bool>,
     /// Matches at the most, 1 to 10,000; 1,000 unless given.
     #[param(minimum = 1, maximum = 10000)]

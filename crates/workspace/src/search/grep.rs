@@ -1,10 +1,11 @@
 //! Searching for lines in files.
 
 use std::{
+    collections::VecDeque,
     io,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -15,14 +16,15 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch,
 };
 use ignore::{DirEntry, WalkState};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use skep_api::{
+    budget::{LONGEST_ANSWER, json_bytes},
     files::{GrepFiles, LinesFound, MatchedLine},
     path::told,
 };
 
 use super::{
     Leash,
+    open::open,
     pattern::{COMPILED_BYTES, Pattern},
     walk::{Scope, each_below},
 };
@@ -34,7 +36,9 @@ use crate::{
 /// The longest line that is answered, in bytes: of a longer one its beginning.
 const LINE_BYTES: usize = 4 << 10;
 /// What a search may hold of one line while it looks, in bytes.
-const HELD_BYTES: usize = 16 << 20;
+const HELD_BYTES: usize = 4 << 20;
+/// JSON of a match beside its texts, in bytes: the names of its fields, its numbers, its commas.
+const MATCH_BYTES: usize = 100;
 
 pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<LinesFound, Error> {
     let refused = |field, reason: String| Error::InvalidPattern { field, reason };
@@ -46,14 +50,21 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
     let glob = request.glob.as_deref().map(Pattern::glob).transpose();
     let glob = glob.map_err(|reason| refused("glob", format!("is no glob: {reason}")))?;
     let path = request.path.as_path();
-    let search = Search { matcher, request, leash, found: Mutex::default(), count: AtomicUsize::new(0) };
+    let search = Search {
+        matcher,
+        request,
+        leash,
+        found: Mutex::default(),
+        count: AtomicUsize::new(0),
+        bytes: AtomicUsize::new(0),
+    };
     let start = roots.find(path, Last::Follow)?;
     let whole = if start.is_directory() {
-        search.folder(&start, glob.as_ref())?
+        search.folder(&start, glob.as_ref())? && !leash.is_cut()
     } else {
         crate::files::require_file(&start, path)?;
         search
-            .file(&mut search.searcher(), start.read(), || path.into())
+            .file(&mut search.searcher(), start.read(), path.into())
             .map_err(|error| Error::of_path(path, &error))?;
         !leash.is_cut()
     };
@@ -67,6 +78,8 @@ struct Search<'a> {
     leash: &'a Leash,
     found: Mutex<Vec<MatchedLine>>,
     count: AtomicUsize,
+    /// What all that was found takes as JSON and in memory, about.
+    bytes: AtomicUsize,
 }
 
 impl Search<'_> {
@@ -78,7 +91,7 @@ impl Search<'_> {
             move |entry: &DirEntry, below: &Path| {
                 let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
                 if is_file && glob.is_none_or(|glob| glob.matches(below)) {
-                    let path = || self.request.path.as_path().join(below);
+                    let path = self.request.path.as_path().join(below);
                     // What cannot be read, or is gone since, has no lines for who searches.
                     let _ = self.file(&mut searcher, open(start, below), path);
                 }
@@ -101,17 +114,20 @@ impl Search<'_> {
         &self,
         searcher: &mut Searcher,
         file: io::Result<std::fs::File>,
-        path: impl FnOnce() -> PathBuf,
+        path: PathBuf,
     ) -> io::Result<()> {
         let context = self.request.context as usize;
-        let mut lines = Lines { search: self, context, before: Vec::new(), found: Vec::new() };
-        searcher.search_file(&self.matcher, &file?, &mut lines)?;
+        let path_bytes = path.as_os_str().len();
+        let mut lines =
+            Lines { search: self, context, path_bytes, before: VecDeque::new(), found: Vec::new() };
+        searcher.search_reader(&self.matcher, Awaited { file: file?, leash: self.leash }, &mut lines)?;
         if lines.found.is_empty() {
             return Ok(());
         }
-        let (path, path_encoding) = told(path().as_os_str());
+        let (path, path_encoding) = told(path.as_os_str());
+        let path: Arc<str> = path.into();
         for line in &mut lines.found {
-            (line.path, line.path_encoding) = (path.clone(), path_encoding);
+            (line.path, line.path_encoding) = (Arc::clone(&path), path_encoding);
         }
         self.count.fetch_add(lines.found.len(), Ordering::Relaxed);
         self.found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut lines.found);
@@ -119,35 +135,53 @@ impl Search<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > self.request.limit as usize
+        self.count.load(Ordering::Relaxed) > self.request.limit as usize || self.is_over_budget()
+    }
+
+    fn is_over_budget(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > LONGEST_ANSWER
+    }
+
+    /// Whether so much more may be answered.
+    fn takes(&self, bytes: usize) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= LONGEST_ANSWER
     }
 
     fn answer(self, whole: bool) -> LinesFound {
         let limit = self.request.limit as usize;
         let mut matches = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let truncated = !whole || matches.len() > limit;
+        let truncated = !whole || matches.len() > limit || self.bytes.into_inner() > LONGEST_ANSWER;
         matches.sort_by(|one, other| (&one.path, one.line).cmp(&(&other.path, other.line)));
         matches.truncate(limit);
         LinesFound { matches, truncated }
     }
 }
 
-/// Opens what is a file, also where something else has its name by now, or a link stands on the way.
-fn open(folder: &Found, below: &Path) -> io::Result<std::fs::File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let way = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let file = openat2(folder, below, flags, Mode::empty(), way)?;
-    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
-        FileType::RegularFile => Ok(file.into()),
-        _ => Err(io::ErrorKind::InvalidInput.into()),
+/// A file that ends once nobody waits for the search any more.
+struct Awaited<'a> {
+    file: std::fs::File,
+    leash: &'a Leash,
+}
+
+impl io::Read for Awaited<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.leash.is_cut() { Ok(0) } else { self.file.read(buffer) }
     }
+}
+
+/// A line of a file, and what it takes as JSON in bytes.
+#[derive(Clone)]
+struct Line {
+    text: Arc<str>,
+    bytes: usize,
 }
 
 /// The lines of one file, which are given its path at the end.
 struct Lines<'a> {
     search: &'a Search<'a>,
     context: usize,
-    before: Vec<String>,
+    path_bytes: usize,
+    before: VecDeque<Line>,
     found: Vec<MatchedLine>,
 }
 
@@ -157,28 +191,30 @@ impl Sink for Lines<'_> {
     fn matched(&mut self, _: &Searcher, matched: &SinkMatch<'_>) -> io::Result<bool> {
         let bytes = matched.bytes();
         let column = self.search.matcher.find(bytes).ok().flatten().map_or(0, |at| at.start());
-        let text = line(bytes);
-        self.follow(&text);
+        let line = Line::of(bytes);
+        let before: usize = self.before.iter().map(Line::cost).sum();
+        let whole = size_of::<MatchedLine>() + MATCH_BYTES + self.path_bytes + line.cost() + before;
+        if !self.follow(&line) || !self.search.takes(whole) {
+            return Ok(false);
+        }
         self.found.push(MatchedLine {
-            path: String::new(),
+            path: Arc::default(),
             path_encoding: None,
             line: matched.line_number().unwrap_or_default(),
             column: column as u64 + 1,
-            before: self.before.clone(),
+            before: self.before.iter().map(|line| Arc::clone(&line.text)).collect(),
             after: Vec::new(),
-            text: text.clone(),
+            text: Arc::clone(&line.text),
         });
-        self.remember(text);
+        self.remember(line);
         Ok(!self.search.leash.is_cut() && self.found.len() <= self.search.request.limit as usize)
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> io::Result<bool> {
-        let text = line(context.bytes());
-        if *context.kind() != SinkContextKind::Before {
-            self.follow(&text);
-        }
-        self.remember(text);
-        Ok(true)
+        let line = Line::of(context.bytes());
+        let fits = *context.kind() == SinkContextKind::Before || self.follow(&line);
+        self.remember(line);
+        Ok(fits)
     }
 
     fn context_break(&mut self, _: &Searcher) -> io::Result<bool> {
@@ -188,27 +224,41 @@ impl Sink for Lines<'_> {
 }
 
 impl Lines<'_> {
-    /// A line that stands behind those that matched before it.
-    fn follow(&mut self, text: &str) {
-        let context = self.context;
-        let close = self.found.iter_mut().rev().take(context);
-        close.filter(|found| found.after.len() < context).for_each(|found| found.after.push(text.to_owned()));
+    /// A line that stands behind those that matched before it. Whether it still fits into the answer.
+    fn follow(&mut self, line: &Line) -> bool {
+        let (context, search) = (self.context, self.search);
+        let mut close = self.found.iter_mut().rev().take(context).filter(|found| found.after.len() < context);
+        close.all(|found| {
+            let fits = search.takes(line.cost());
+            if fits {
+                found.after.push(Arc::clone(&line.text));
+            }
+            fits
+        })
     }
 
     /// A line that stands before those that match behind it.
-    fn remember(&mut self, text: String) {
+    fn remember(&mut self, line: Line) {
         if self.context == 0 {
             return;
         }
         if self.before.len() == self.context {
-            self.before.remove(0);
+            self.before.pop_front();
         }
-        self.before.push(text);
+        self.before.push_back(line);
     }
 }
 
-fn line(bytes: &[u8]) -> String {
-    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-    let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-    String::from_utf8_lossy(&bytes[..bytes.len().min(LINE_BYTES)]).into_owned()
+impl Line {
+    fn of(bytes: &[u8]) -> Self {
+        let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        let text: Arc<str> = String::from_utf8_lossy(&bytes[..bytes.len().min(LINE_BYTES)]).into();
+        Self { bytes: json_bytes(&*text), text }
+    }
+
+    /// What one more mention of it takes, in bytes.
+    fn cost(&self) -> usize {
+        self.bytes + size_of::<Arc<str>>()
+    }
 }

@@ -1,14 +1,19 @@
 //! Searching below a folder: for names, and for lines. By the libraries of ripgrep, on all processors.
 
 mod grep;
+mod ignored;
 mod names;
+mod open;
 mod pattern;
 mod walk;
 
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use skep_api::files::{GrepFiles, SearchFiles};
 use tokio::sync::{Semaphore, oneshot};
@@ -19,7 +24,8 @@ use crate::{Error, Place, Roots, Run, leash::Leash};
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Searches at once; each has threads of its own.
-static TURNS: Semaphore = Semaphore::const_new(32);
+const MOST_AT_ONCE: usize = 16;
+static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MOST_AT_ONCE)));
 
 impl Run for SearchFiles {
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
@@ -37,14 +43,16 @@ async fn while_awaited<T: Send + 'static>(
     place: &Place,
     work: impl FnOnce(&Roots, &Leash) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    // Nobody closes it.
-    let _turn = TURNS.acquire().await.map_err(|_| Error::Broken)?;
+    // Never closed. A caller that leaves while it waits has no turn; after that the thread has it until it ends.
+    let turn = Arc::clone(&TURNS).acquire_owned().await.map_err(|_| Error::Broken)?;
     let place = place.clone();
     let (leash, cut) = Leash::of(TIME_LIMIT);
     let (answer, answered) = oneshot::channel();
     let search = move || {
-        // Nobody may wait for it any more.
-        let _ = answer.send(behind_the_fence(&place, |roots| work(roots, &leash)));
+        let outcome = behind_the_fence(&place, |roots| work(roots, &leash));
+        drop(turn);
+        // The caller may have left.
+        let _ = answer.send(outcome);
     };
     // A thread of its own: the fence is there for the rest of a thread's life.
     std::thread::Builder::new().name("search".to_owned()).spawn(search).map_err(Error::Unfenced)?;

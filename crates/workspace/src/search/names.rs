@@ -8,6 +8,7 @@ use std::{
 use ignore::{DirEntry, WalkState};
 use rustix::fs::{AtFlags, CWD, FileType as Kind, statat};
 use skep_api::{
+    budget::Budget,
     files::{FilesFound, FoundFile, SearchFiles},
     path::told,
 };
@@ -31,7 +32,7 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
         return Err(Error::NotAFolder { path: path.display().to_string() });
     }
     let limit = request.limit as usize;
-    let found = Mutex::new(Vec::new());
+    let found = Mutex::new((Vec::new(), Budget::default()));
     let scope = Scope { hidden: request.hidden, gitignore: request.gitignore };
     let look = |entry: &DirEntry, below: &Path| {
         if !pattern.matches(below) {
@@ -53,13 +54,17 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
             modified_at: modified_at(&stat),
         };
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.push(file);
+        let (files, budget) = &mut *found;
+        if !budget.takes(&file) {
+            return WalkState::Quit;
+        }
+        files.push(file);
         // One more than is answered shows that there are more.
-        if found.len() > limit { WalkState::Quit } else { WalkState::Continue }
+        if files.len() > limit { WalkState::Quit } else { WalkState::Continue }
     };
     let whole = each_below(&folder, scope, leash, || look)?;
-    let mut matches = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let truncated = !whole || matches.len() > limit;
+    let (mut matches, budget) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let truncated = !whole || matches.len() > limit || budget.is_exhausted();
     matches.sort_by(|one, other| one.path.cmp(&other.path));
     matches.truncate(limit);
     let (path, _) = told(path.as_os_str());

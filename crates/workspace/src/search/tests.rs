@@ -166,28 +166,154 @@ async fn a_search_that_nobody_waits_for_ends() {
     }
 }
 
-/// The library opens them before anybody else sees them, and a FIFO would hold the search for ever.
-#[tokio::test]
-async fn rules_that_are_no_file_are_not_opened() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["open", "shut"] {
-        fs::create_dir(folder.path().join(name)).unwrap();
-        fs::write(folder.path().join(name).join("file"), "x").unwrap();
-    }
-    let fifo = folder.path().join("shut/.gitignore");
-    mkfifoat(CWD, fifo, Mode::RUSR | Mode::WUSR).unwrap();
-    let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
-    let search = |gitignore| SearchFiles {
+fn searching(folder: &TempDir, pattern: &str, gitignore: bool) -> SearchFiles {
+    SearchFiles {
         path: AbsolutePath::parse("path", folder.path().to_str().unwrap(), PathEncoding::Plain).unwrap(),
-        pattern: "file".to_owned(),
+        pattern: pattern.to_owned(),
         syntax: PatternSyntax::Glob,
         r#type: None,
         hidden: true,
         gitignore,
-        limit: 10,
+        limit: 10_000,
+    }
+}
+
+async fn found(folder: &TempDir, search: SearchFiles) -> Vec<String> {
+    let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
+    let start = format!("{}/", folder.path().display());
+    let found = search.run(&place).await.unwrap().matches;
+    found.into_iter().map(|found| found.path.strip_prefix(&start).unwrap().to_owned()).collect()
+}
+
+/// A FIFO would hold the search for ever, and a link leads anywhere.
+#[tokio::test]
+async fn rules_that_are_no_file_are_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["open", "fifo", "link"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("file"), "x").unwrap();
+    }
+    fs::write(folder.path().join("open/.gitignore"), "file\n").unwrap();
+    mkfifoat(CWD, folder.path().join("fifo/.gitignore"), Mode::RUSR | Mode::WUSR).unwrap();
+    symlink("../open/.gitignore", folder.path().join("link/.gitignore")).unwrap();
+    assert_eq!(found(&folder, searching(&folder, "file", false)).await.len(), 3);
+    assert_eq!(found(&folder, searching(&folder, "file", true)).await, ["fifo/file", "link/file"]);
+}
+
+#[tokio::test]
+async fn rules_count_from_the_nearest_folder_and_by_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in [
+        (".gitignore", "*.o\n/top\n!kept.o\nbuild/\n"),
+        (".git/info/exclude", "excluded\n"),
+        ("a.o", ""),
+        ("kept.o", ""),
+        ("top", ""),
+        ("excluded", ""),
+        ("build/x", ""),
+        ("deep/.gitignore", "!a.o\n/own\n"),
+        ("deep/.ignore", "ruled\n"),
+        ("deep/a.o", ""),
+        ("deep/top", ""),
+        ("deep/own", ""),
+        ("deep/ruled", ""),
+        ("deep/er/own", ""),
+        ("deep/er/b.o", ""),
+        ("deep/er/excluded", ""),
+        ("deep/er/build", ""),
+    ] {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let search = SearchFiles { hidden: false, ..searching(&folder, "*", true) };
+    let kept = ["deep", "deep/a.o", "deep/er", "deep/er/build", "deep/er/own", "deep/top", "kept.o"];
+    assert_eq!(found(&folder, search).await, kept);
+}
+
+#[tokio::test]
+async fn rules_of_any_size_take_bounded_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
+    fs::create_dir_all(folder.path().join("huge/below")).unwrap();
+    fs::create_dir_all(folder.path().join("many")).unwrap();
+    fs::create_dir_all(folder.path().join("line")).unwrap();
+    fs::File::create(folder.path().join("huge/.gitignore")).unwrap().set_len(1 << 30).unwrap();
+    fs::File::create(folder.path().join("line/.git")).unwrap().set_len(1 << 30).unwrap();
+    write("huge/below/.gitignore", "*.o\n");
+    write("many/.gitignore", &"*x*.o\n".repeat(10_000));
+    for name in ["huge/a.o", "huge/below/a.o", "many/x.o", "line/a.o"] {
+        write(name, "");
+    }
+    let found = found(&folder, searching(&folder, "*.o", true)).await;
+    assert_eq!(found, ["huge/a.o", "line/a.o", "many/x.o"]);
+}
+
+#[tokio::test]
+async fn more_folders_with_rules_than_are_kept_are_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..100 {
+        let below = folder.path().join(format!("{number}"));
+        fs::create_dir(&below).unwrap();
+        fs::write(below.join(".gitignore"), "*.o\n").unwrap();
+        for name in ["a.o", "b.c", "c.o"] {
+            fs::write(below.join(name), "").unwrap();
+        }
+    }
+    assert_eq!(found(&folder, searching(&folder, "*.[co]", true)).await.len(), 100);
+}
+
+#[tokio::test]
+async fn lines_near_many_matches_stand_in_memory_once_and_the_answer_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("needle {}\n", "x".repeat(2_000));
+    fs::write(folder.path().join("file"), line.repeat(10_000)).unwrap();
+    let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
+    let path = AbsolutePath::parse("path", folder.path().to_str().unwrap(), PathEncoding::Plain).unwrap();
+    let grep = GrepFiles { path, pattern: "needle".to_owned(), glob: None, context: 100, limit: 10_000 };
+    let found = grep.run(&place).await.unwrap();
+    assert!(found.truncated);
+    let json = serde_json::to_vec(&found).unwrap().len();
+    assert!(json <= skep_api::budget::LONGEST_ANSWER && json > 8 << 20, "{json}");
+    let mentions: usize = found.matches.iter().map(|found| 1 + found.before.len() + found.after.len()).sum();
+    let texts: std::collections::HashSet<_> = found
+        .matches
+        .iter()
+        .flat_map(|found| found.before.iter().chain(&found.after).chain([&found.text]))
+        .map(|text| text.as_ptr())
+        .collect();
+    assert!(texts.len() * 10 < mentions, "{} texts for {mentions} mentions", texts.len());
+}
+
+/// A thread that searches has its turn until it ends, whether its caller waits or not.
+#[tokio::test]
+async fn abandoned_searches_take_no_more_threads_than_there_are_turns() {
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
     };
-    assert_eq!(search(false).run(&place).await.unwrap().matches.len(), 2);
-    assert_eq!(search(true).run(&place).await.unwrap().matches.len(), 1);
+
+    use futures_util::FutureExt;
+
+    let ground = Ground::new();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    let (alive, ended) = mpsc::channel::<()>();
+    for _ in 0..60 {
+        let (begun, released, alive) = (Arc::clone(&begun), Arc::clone(&released), alive.clone());
+        let mut search = Box::pin(while_awaited(&ground.place, move |_, _| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            let _ = released.lock().unwrap().recv();
+            drop(alive);
+            Ok(())
+        }));
+        assert!((&mut search).now_or_never().is_none());
+    }
+    drop((release, alive));
+    let _ = ended.recv();
+    let begun = begun.load(Ordering::Relaxed);
+    assert!(begun <= MOST_AT_ONCE, "{begun} threads searched for nobody");
 }
 
 #[tokio::test]

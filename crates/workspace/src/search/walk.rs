@@ -2,30 +2,24 @@
 
 use std::{
     ffi::OsStr,
-    os::unix::ffi::OsStrExt,
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use ignore::{DirEntry, WalkBuilder, WalkState};
 
-use super::Leash;
+use super::{Leash, ignored::Ignored};
 use crate::{Error, roots::Found};
+
+/// Threads of one search. They wait for disks more than they work.
+const MOST_THREADS: usize = 4;
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope {
     pub(super) hidden: bool,
     pub(super) gitignore: bool,
-}
-
-/// The files that say what is left out. The library opens them before anybody else sees them.
-const RULES: [&str; 3] = [".gitignore", ".ignore", ".git/info/exclude"];
-
-/// Whether a folder's rules can be read: a FIFO in their place would hold the search for ever.
-fn may_be_entered(folder: &Path) -> bool {
-    let is_file = |name: &&str| folder.join(name).metadata().map_or(true, |found| found.is_file());
-    RULES.iter().all(is_file)
 }
 
 /// Shows each entry below a folder, with its path below it, until somebody has enough; each thread has a look of its own.
@@ -45,17 +39,13 @@ pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
         .hidden(!scope.hidden)
         .follow_links(false)
         .same_file_system(true)
-        .git_ignore(scope.gitignore)
-        .git_exclude(scope.gitignore)
-        .ignore(scope.gitignore)
-        .require_git(false)
-        .threads(std::thread::available_parallelism().map_or(1, usize::from));
+        .threads(std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS));
     if scope.gitignore {
-        if !may_be_entered(&start) {
-            return Ok(true);
-        }
-        walk.filter_entry(|entry| {
-            !entry.file_type().is_some_and(|kind| kind.is_dir()) || may_be_entered(entry.path())
+        let top = folder.as_fd().try_clone_to_owned().map_err(Error::Unfenced)?;
+        let (ignored, start) = (Ignored::below(top), start.clone());
+        walk.filter_entry(move |entry| {
+            let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
+            below(&start, entry.path()).is_none_or(|below| !ignored.contains(below, is_folder))
         });
     }
     let whole = AtomicBool::new(true);
@@ -68,12 +58,19 @@ pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
             }
             // What cannot be read, or is gone since, is not there for who searches.
             let Ok(entry) = entry else { return WalkState::Continue };
-            // The walk puts names behind its start.
-            match entry.path().as_os_str().as_bytes().get(start.as_os_str().len()..) {
-                Some(below @ [_, ..]) => look(&entry, Path::new(OsStr::from_bytes(below))),
-                _ => WalkState::Continue,
+            match below(start, entry.path()) {
+                Some(below) => look(&entry, below),
+                None => WalkState::Continue,
             }
         })
     });
     Ok(whole.into_inner())
+}
+
+/// The path below the start of a walk, which puts names behind it; `None` for the start itself.
+fn below<'p>(start: &Path, path: &'p Path) -> Option<&'p Path> {
+    match path.as_os_str().as_bytes().get(start.as_os_str().len()..) {
+        Some(below @ [_, ..]) => Some(Path::new(OsStr::from_bytes(below))),
+        _ => None,
+    }
 }

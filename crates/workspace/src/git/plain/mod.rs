@@ -41,7 +41,7 @@ mod worktree;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -65,7 +65,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 const MOST_HELD: usize = 32 << 20;
 
 /// Readings at once; each holds some memory.
-static TURNS: Semaphore = Semaphore::const_new(16);
+static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(16)));
 
 /// Reads one repository, for one answer.
 struct Reader<'a> {
@@ -94,10 +94,12 @@ async fn read<T: Send + 'static>(
     if place.has_fence() {
         return None;
     }
-    let _turn = TURNS.acquire().await.ok()?;
+    let turn = Arc::clone(&TURNS).acquire_owned().await.ok()?;
     let (place, path) = (place.clone(), path.cloned());
     let (leash, _waiting) = Leash::of(TIME_LIMIT);
     let reading = tokio::task::spawn_blocking(move || {
+        // The thread has the turn until it ends, also where the caller leaves before.
+        let _turn = turn;
         let roots: Arc<Roots> = place.roots().ok()?;
         let repository = Repository::look(&place, path.as_ref())?;
         let objects = Objects::new(&roots, repository.common_dir.join("objects"));

@@ -1,0 +1,157 @@
+//! How long an answer may become that is gathered piece by piece.
+
+use std::io;
+
+use serde::Serialize;
+
+/// JSON that an answer may gather, in bytes.
+pub const LONGEST_ANSWER: usize = 16 << 20;
+
+/// What is left for the elements of an answer.
+///
+/// An element costs its bytes of JSON and the size of its type, so that a million tiny elements take no more memory than a few
+/// long ones. What does not fit exhausts the budget: nothing is taken after it, and the answer has no gaps.
+#[derive(Debug)]
+pub struct Budget {
+    left: Option<usize>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::of(LONGEST_ANSWER)
+    }
+}
+
+impl Budget {
+    /// A budget of so many bytes.
+    pub fn of(bytes: usize) -> Self {
+        Self { left: Some(bytes) }
+    }
+
+    /// Whether this element still fits.
+    pub fn takes<T: Serialize>(&mut self, element: &T) -> bool {
+        let cost = json_bytes(element) + size_of::<T>();
+        self.left = self.left.and_then(|left| left.checked_sub(cost));
+        self.left.is_some()
+    }
+
+    /// Whether something did not fit.
+    pub fn is_exhausted(&self) -> bool {
+        self.left.is_none()
+    }
+
+    /// What is left, in bytes; nothing once it is exhausted.
+    pub fn left(&self) -> usize {
+        self.left.unwrap_or(0)
+    }
+
+    /// Shortens a text to what still fits, and whether it was shortened.
+    pub fn cut(&mut self, text: &mut String) -> bool {
+        let Some(mut left) = self.left.and_then(|left| left.checked_sub(2)) else {
+            self.left = None;
+            let whole = text.len();
+            text.clear();
+            return whole > 0;
+        };
+        let end = text.char_indices().find_map(|(at, char)| match left.checked_sub(escaped(char)) {
+            Some(less) => {
+                left = less;
+                None
+            }
+            None => Some(at),
+        });
+        self.left = end.is_none().then_some(left);
+        end.inspect(|end| text.truncate(*end)).is_some()
+    }
+
+    /// The element, where it still fits.
+    pub fn fitting<T: Serialize>(&mut self, element: T) -> Option<T> {
+        self.takes(&element).then_some(element)
+    }
+
+    /// Shortens a page to what still fits, and to no less than its first element, without which pages would never end. Whether
+    /// it was shortened.
+    pub fn shorten<T: Serialize>(&mut self, page: &mut Vec<T>) -> bool {
+        let fitting = page.iter().take_while(|element| self.takes(*element)).count();
+        let whole = page.len();
+        page.truncate(fitting.max(1));
+        page.len() < whole
+    }
+}
+
+/// How many bytes a character takes in a text of JSON.
+fn escaped(char: char) -> usize {
+    match char {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..'\u{20}' => 6,
+        _ => char.len_utf8(),
+    }
+}
+
+/// How many bytes a value takes as JSON. One that JSON cannot hold takes none: it is refused where it is written.
+pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
+    let mut counter = Counter(0);
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
+/// Counts what is written.
+struct Counter(usize);
+
+impl io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_counted() {
+        for text in ["", "plain", "\0\u{1}\"\\\n", "\u{fc}\u{2603}"] {
+            assert_eq!(json_bytes(text), serde_json::to_string(text).unwrap().len(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_after_what_did_not_fit() {
+        let mut budget = Budget::of(100);
+        assert!(budget.takes(&[0_u8; 16]) && !budget.takes(&"x".repeat(100)) && budget.is_exhausted());
+        assert!(!budget.takes(&0_u8));
+        assert_eq!(budget.fitting(7), None);
+    }
+
+    #[test]
+    fn a_text_is_cut_where_its_json_would_be_too_long() {
+        for text in ["", "plain", "\0\u{1}\"\\\n\r\t\u{8}\u{c}\u{7f}", "\u{fc}\u{2603}"] {
+            let whole = json_bytes(text);
+            let mut same = text.to_owned();
+            assert!(!Budget::of(whole).cut(&mut same) && same == text);
+            for bytes in 0..whole {
+                let mut shorter = text.to_owned();
+                let cut = Budget::of(bytes).cut(&mut shorter);
+                assert_eq!(cut, !text.is_empty());
+                assert!(text.starts_with(&shorter) && (json_bytes(&shorter) <= bytes || shorter.is_empty()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_keeps_its_first_element() {
+        let mut page = vec!["x".repeat(60); 3];
+        assert!(Budget::of(100).shorten(&mut page));
+        assert_eq!(page.len(), 1);
+        assert!(!Budget::of(10).shorten(&mut page), "it is as short as pages become");
+        let mut page = vec![1_u8, 2];
+        assert!(!Budget::default().shorten(&mut page));
+        assert_eq!(page, [1, 2]);
+        assert!(!Budget::of(0).shorten(&mut Vec::<u8>::new()));
+    }
+}

@@ -1,0 +1,158 @@
+//! What `.ignore`, `.gitignore` and `.git/info/exclude` leave out of a search (gitignore(5)).
+//!
+//! The walk's own reader of these files takes them whole, opens them by name and follows links. Here the kernel opens them below
+//! the folder of the search, and what is read, compiled and kept has limits.
+
+use std::{
+    collections::HashMap,
+    io::Read,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use ignore::{
+    Match,
+    gitignore::{Gitignore, GitignoreBuilder},
+};
+
+use super::open::open;
+
+/// The longest file of patterns, and the most text of the patterns that hold in one folder, in bytes. A file that goes beyond
+/// is passed over.
+const LONGEST: usize = 64 << 10;
+/// The most patterns that hold in one folder.
+const MOST: usize = 2_000;
+/// The most folders whose patterns are kept, and the most that were compiled for them. With one more all are forgotten, and
+/// read again where they are needed.
+const MOST_KEPT: usize = 4_096;
+const MOST_COMPILED: usize = 16;
+
+/// The files of a folder, those that count more first. What one of them says of a path in any folder counts more than what the
+/// next one says in the same folder.
+const FILES: [&str; 3] = [".ignore", ".gitignore", ".git/info/exclude"];
+
+/// What is left out below the folder of a search.
+pub(super) struct Ignored {
+    top: OwnedFd,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    folders: HashMap<PathBuf, Rules>,
+    compiled: usize,
+}
+
+/// The patterns of a folder and of those above it, the nearest first. Folders without patterns of their own share those of the
+/// folder above.
+type Rules = Option<Arc<Patterns>>;
+
+struct Patterns {
+    folder: PathBuf,
+    files: [Option<Gitignore>; FILES.len()],
+    above: Rules,
+    /// Text and number of the patterns, those above included.
+    bytes: usize,
+    count: usize,
+}
+
+impl Ignored {
+    pub(super) fn below(top: OwnedFd) -> Self {
+        Self { top, kept: Mutex::default() }
+    }
+
+    /// Whether something is left out, where the folders on its way are not. Its path begins below the folder of the search.
+    pub(super) fn contains(&self, below: &Path, is_folder: bool) -> bool {
+        let rules = self.rules(below.parent().unwrap_or(Path::new("")));
+        (0..FILES.len()).find_map(|file| verdict(&rules, file, below, is_folder)).unwrap_or(false)
+    }
+
+    fn rules(&self, folder: &Path) -> Rules {
+        if let Some(known) = self.kept().folders.get(folder) {
+            return known.clone();
+        }
+        let mut rules = None;
+        let mut ways: Vec<_> = folder.ancestors().collect();
+        ways.reverse();
+        for way in ways {
+            let known = self.kept().folders.get(way).cloned();
+            rules = match known {
+                Some(known) => known,
+                None => {
+                    let read = Patterns::read(&self.top, way, rules);
+                    self.kept().keep(way, &read);
+                    read
+                }
+            };
+        }
+        rules
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn keep(&mut self, folder: &Path, rules: &Rules) {
+        let own = rules.as_ref().is_some_and(|patterns| patterns.folder == folder);
+        if self.folders.len() >= MOST_KEPT || self.compiled + usize::from(own) > MOST_COMPILED {
+            *self = Self::default();
+        }
+        self.compiled += usize::from(own);
+        self.folders.insert(folder.to_owned(), rules.clone());
+    }
+}
+
+impl Patterns {
+    fn read(top: &OwnedFd, folder: &Path, above: Rules) -> Rules {
+        let (bytes, count) = above.as_ref().map_or((0, 0), |above| (above.bytes, above.count));
+        let files = [None, None, None];
+        let mut patterns = Self { folder: folder.to_owned(), files, above: above.clone(), bytes, count };
+        for (at, name) in FILES.iter().enumerate() {
+            if let Some(text) = text(top, &folder.join(name), LONGEST - patterns.bytes) {
+                patterns.files[at] = patterns.compiled(&text);
+            }
+        }
+        if patterns.files.iter().any(Option::is_some) { Some(Arc::new(patterns)) } else { above }
+    }
+
+    fn compiled(&mut self, text: &str) -> Option<Gitignore> {
+        let count = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
+        if count == 0 || self.count + count > MOST {
+            return None;
+        }
+        let mut builder = GitignoreBuilder::new(".");
+        for line in text.lines() {
+            // A line that is no pattern means nothing.
+            let _ = builder.add_line(None, line);
+        }
+        let compiled = builder.build().ok()?;
+        (self.bytes, self.count) = (self.bytes + text.len(), self.count + count);
+        Some(compiled)
+    }
+}
+
+/// What one sort of file says of a path: whether it is left out.
+fn verdict(rules: &Rules, file: usize, below: &Path, is_folder: bool) -> Option<bool> {
+    let mut here = rules.as_deref();
+    while let Some(patterns) = here {
+        let path = below.strip_prefix(&patterns.folder).unwrap_or(below);
+        match patterns.files[file].as_ref().map_or(Match::None, |file| file.matched(path, is_folder)) {
+            Match::None => here = patterns.above.as_deref(),
+            Match::Ignore(_) => return Some(true),
+            Match::Whitelist(_) => return Some(false),
+        }
+    }
+    None
+}
+
+/// The text of a file that is no longer than this.
+fn text(top: &OwnedFd, path: &Path, longest: usize) -> Option<String> {
+    let file = open(top, path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(longest as u64 + 1).read_to_end(&mut bytes).ok()?;
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    (bytes.len() <= longest).then(|| String::from_utf8_lossy(text).into_owned())
+}
