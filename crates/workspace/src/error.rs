@@ -134,14 +134,12 @@ pub enum Error {
     },
     /// More than fits into one answer.
     #[error(
-        "{bytes} bytes of `{path}` are more than JSON holds (32 MiB); read a window by `offset` and `limit`, or \
-             stream it with `Accept: application/octet-stream`"
+        "what was asked for of `{path}` takes more than 32 MiB as JSON in this encoding; read a window by `offset` and `limit`, \
+             or stream it with `Accept: application/octet-stream`"
     )]
     ContentTooLong {
         /// As the caller named it.
         path: String,
-        /// What was asked for.
-        bytes: u64,
     },
     /// Bytes that are no text.
     #[error("`{path}` is not valid {encoding} here; read it with `encoding=base64`")]

@@ -89,6 +89,10 @@ pub struct RepositoryStatus {
     pub conflicted: Vec<FilePath>,
     /// Whether there is none of all these.
     pub clean: bool,
+    /// Whether 16 MiB of JSON were reached, and there is more.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub truncated: bool,
 }
 
 /// A file of a diff.
@@ -124,7 +128,7 @@ pub struct Diff {
     pub diff: String,
     /// Each file.
     pub files: Vec<DiffFile>,
-    /// Whether `diff` would be longer than 16 MiB, or `files` too long.
+    /// Whether `diff` and `files` together would take more than 16 MiB of JSON.
     pub truncated: bool,
 }
 
@@ -222,6 +226,10 @@ pub struct Branches {
     pub detached: bool,
     /// By name.
     pub branches: Vec<Branch>,
+    /// Whether 16 MiB of JSON were reached, and there is more.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub truncated: bool,
 }
 
 /// What is staged.
@@ -230,6 +238,10 @@ pub struct Branches {
 pub struct Staged {
     /// All that the next commit would hold.
     pub staged: Vec<ChangedPath>,
+    /// Whether 16 MiB of JSON were reached, and there is more.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub truncated: bool,
 }
 
 /// A commit that was made.
@@ -383,6 +395,10 @@ pub struct Worktree {
 pub struct Worktrees {
     /// The main one first.
     pub worktrees: Vec<Worktree>,
+    /// Whether 16 MiB of JSON were reached, and there is more.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub truncated: bool,
 }
 
 /// A work tree that was added or removed.
@@ -435,4 +451,8 @@ pub struct Stash {
 pub struct Stashes {
     /// Newest first.
     pub stashes: Vec<Stash>,
+    /// Whether 16 MiB of JSON were reached, and there is more.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub truncated: bool,
 }

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
+use skep_api::{budget::json_bytes, files::LONGEST_CONTENT};
+
 use crate::Error;
 
 /// How content is written.
@@ -41,8 +43,26 @@ impl Form {
         }
     }
 
-    /// Writes bytes down.
+    /// How long so many bytes are as digits; a text is measured once it is written down.
+    pub(super) fn digits(self, bytes: u64) -> u64 {
+        match self {
+            Self::Base64 => bytes.div_ceil(3).saturating_mul(4),
+            Self::Hex => bytes.saturating_mul(2),
+            Self::Text(_) => bytes,
+        }
+    }
+
+    /// Writes bytes down, where that is not longer as JSON than an answer may be.
     pub(super) fn write_down(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
+        let text = self.text(bytes, path)?;
+        // No character takes more than `\u0000` does.
+        if text.len() as u64 > LONGEST_CONTENT / 6 && json_bytes(&text) as u64 > LONGEST_CONTENT {
+            return Err(Error::ContentTooLong { path: path.to_owned() });
+        }
+        Ok(text)
+    }
+
+    fn text(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
         match self {
             Self::Base64 => Ok(BASE64.encode(&bytes)),
             Self::Hex => Ok(HEXLOWER_PERMISSIVE.encode(&bytes)),
@@ -122,6 +142,20 @@ mod tests {
         assert!(Form::Text(UTF_16LE).write_down(vec![0x41], "/f").is_err());
         assert!(Form::by_label("latin1").unwrap().read("\u{2603}").is_err());
         assert!(Form::Base64.read("not base64!").is_err() && Form::Hex.read("0").is_err());
+    }
+
+    #[test]
+    fn content_that_is_too_long_as_json_is_refused() {
+        let utf8 = Form::Text(UTF_8);
+        let sixth = LONGEST_CONTENT as usize / 6;
+        assert!(utf8.write_down(vec![1; sixth - 1], "/f").is_ok());
+        let refused = utf8.write_down(vec![1; sixth + 1], "/f").unwrap_err();
+        assert!(refused.to_string().contains("`limit`"), "{refused}");
+        assert!(
+            Form::Hex.write_down(vec![1; LONGEST_CONTENT as usize / 2], "/f").is_err(),
+            "quotes count too"
+        );
+        assert!(utf8.write_down(vec![b'x'; LONGEST_CONTENT as usize - 2], "/f").is_ok());
     }
 
     proptest! {

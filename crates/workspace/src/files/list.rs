@@ -11,6 +11,7 @@ use rustix::{
     io::Errno,
 };
 use skep_api::{
+    budget::Budget,
     files::{FolderEntry, FolderPage, ListFolder},
     path::told,
 };
@@ -33,11 +34,30 @@ pub(super) fn list(roots: &Roots, request: &ListFolder) -> Result<FolderPage, Er
     let mut names = first_names(&folder, after.as_deref(), limit + 1).map_err(refused)?;
     let more = names.len() > limit;
     names.truncate(limit);
-    let next_cursor = names.last().filter(|_| more).map(|name| cursor(name));
-    let entries = names.into_iter().filter_map(|name| entry(&folder, path, &name).transpose());
-    let entries = entries.collect::<Result<_, Errno>>().map_err(refused)?;
+    let Listed { entries, through } = listed(&folder, path, &names).map_err(refused)?;
+    let more = more || through < names.len();
+    let next_cursor = names[..through].last().filter(|_| more).map(|name| cursor(name));
     let (path, path_encoding) = answered(path);
     Ok(FolderPage { path, path_encoding, entries, next_cursor })
+}
+
+/// Entries of a page, and how many of its names they cover: an entry may be gone since.
+struct Listed {
+    entries: Vec<FolderEntry>,
+    through: usize,
+}
+
+/// The entries of these names, as far as they may be answered together.
+fn listed(folder: &Found, path: &std::path::Path, names: &[OsString]) -> Result<Listed, Errno> {
+    let (mut entries, mut budget) = (Vec::new(), Budget::default());
+    for (at, name) in names.iter().enumerate() {
+        let Some(entry) = entry(folder, path, name)? else { continue };
+        if !budget.takes(&entry) && !entries.is_empty() {
+            return Ok(Listed { entries, through: at });
+        }
+        entries.push(entry);
+    }
+    Ok(Listed { entries, through: names.len() })
 }
 
 /// The first names in order behind this one, in memory for no more than there are.

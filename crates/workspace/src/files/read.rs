@@ -29,8 +29,8 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
     let mut file = found.read().map_err(refused)?;
     let whole = size(found.stat());
     let wanted = request.limit.unwrap_or(u64::MAX).min(whole.saturating_sub(request.offset));
-    if wanted > LONGEST_CONTENT {
-        return Err(Error::ContentTooLong { path: path.display().to_string(), bytes: wanted });
+    if form.digits(wanted) > LONGEST_CONTENT {
+        return Err(Error::ContentTooLong { path: path.display().to_string() });
     }
     if wanted > 0 {
         // Not beyond the end: far enough, no file system has such a place.

@@ -1,6 +1,9 @@
 //! Branches.
 
-use skep_api::git::{Branch, BranchChanged, Branches, GitBranches, GitChangeBranch};
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{Branch, BranchChanged, Branches, GitBranches, GitChangeBranch},
+};
 
 use super::{
     Refused,
@@ -24,22 +27,30 @@ impl Run for GitBranches {
             return Ok(branches);
         }
         let repository = Repository::find(place, self.path.as_ref()).await?;
-        let git = repository.reading().args(["for-each-ref", FORMAT, "refs/heads/"]);
+        let git = repository.reading().at_most(LONGEST_ANSWER).args(["for-each-ref", FORMAT, "refs/heads/"]);
         let git = if self.remote { git.args(["refs/remotes/"]) } else { git };
         let (said, current) = tokio::try_join!(repository.done(git), repository.branch())?;
-        if said.cut {
-            return Err(Refused::TooMuch { command: "branch" }.into());
-        }
-        let branches = read(&said.out).ok_or(Refused::Unreadable { command: "branch" })?;
-        Ok(Branches { detached: current.is_none(), current, branches })
+        let whole = if said.cut { said.out.iter().rposition(|byte| *byte == b'\n') } else { None };
+        let text = &said.out[..whole.unwrap_or(said.out.len())];
+        let mut budget = Budget::default();
+        let branches = read(text, &mut budget).ok_or(Refused::Unreadable { command: "branch" })?;
+        let truncated = said.cut || budget.is_exhausted();
+        Ok(Branches { detached: current.is_none(), current, branches, truncated })
     }
 }
 
 /// Names of branches hold neither zero bytes nor newlines.
-fn read(text: &[u8]) -> Option<Vec<Branch>> {
+fn read(text: &[u8], budget: &mut Budget) -> Option<Vec<Branch>> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let read: Option<Vec<_>> = lines.map(branch).collect();
-    Some(read?.into_iter().flatten().collect())
+    let mut branches = Vec::new();
+    for line in lines {
+        let Some(branch) = branch(line)? else { continue };
+        if !budget.takes(&branch) {
+            break;
+        }
+        branches.push(branch);
+    }
+    Some(branches)
 }
 
 fn branch(line: &[u8]) -> Option<Option<Branch>> {
@@ -114,7 +125,7 @@ mod tests {
     fn counts_are_read_and_other_names_passed_over() {
         let text = b"refs/heads/a\0c1\0origin/a\0ahead 1, behind 2\0\nrefs/remotes/origin/HEAD\0c1\0\0\0refs/remotes/origin/a\n\
             refs/heads/b\0c1\0origin/b\0gone\0\nrefs/heads/c\0c1\0origin/c\0\0\nrefs/remotes/origin/a\0c2\0\0\0\n";
-        let branches = read(text).unwrap();
+        let branches = read(text, &mut Budget::default()).unwrap();
         let counts: Vec<_> =
             branches.iter().map(|one| (one.name.as_str(), one.ahead, one.behind, one.remote)).collect();
         assert_eq!(
@@ -128,10 +139,18 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let line = b"refs/heads/a\0c1\0\0\0\n";
+        let mut budget = Budget::of(10_000);
+        let few = read(&line.repeat(1_000), &mut budget).unwrap().len();
+        assert!((10..100).contains(&few) && budget.is_exhausted(), "{few}");
+    }
+
     proptest! {
         #[test]
         fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = read(&text);
+            let _ = read(&text, &mut Budget::default());
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What differs between two states of the files.
 
-use skep_api::git::{Diff, GitDiff, LONGEST_DIFF};
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{Diff, DiffFile, GitDiff, LONGEST_DIFF},
+};
 
 use super::{
     Refused,
@@ -51,11 +54,23 @@ fn told(said: Said) -> Option<Diff> {
         list.truncate(LONGEST_LIST);
     }
     let files = read(if cut { cut_at_zero(&list) } else { &list })?;
+    drop(list);
     let diff = match String::from_utf8(patch) {
         Ok(text) => text,
         Err(bytes) => String::from_utf8_lossy(bytes.as_bytes()).into_owned(),
     };
-    Some(Diff { diff, files, truncated })
+    let diff = fitting(diff, files);
+    Some(Diff { truncated: truncated || diff.truncated, ..diff })
+}
+
+/// As much of both as may be answered: the list takes at most half of it.
+pub(super) fn fitting(mut diff: String, mut files: Vec<DiffFile>) -> Diff {
+    let mut list = Budget::of(LONGEST_ANSWER / 2);
+    let fitting = files.iter().take_while(|file| list.takes(*file)).count();
+    files.truncate(fitting);
+    let mut patch = Budget::of(LONGEST_ANSWER / 2 + list.left());
+    let shortened = patch.cut(&mut diff);
+    Diff { truncated: list.is_exhausted() || shortened, diff, files }
 }
 
 /// What is compared, as git's arguments.
@@ -103,7 +118,7 @@ pub(super) fn diff(git: Git) -> Git {
 }
 
 /// As much as holds whole entries without counts: those come behind all paths.
-fn cut_at_zero(text: &[u8]) -> &[u8] {
+pub(super) fn cut_at_zero(text: &[u8]) -> &[u8] {
     let end = text.windows(2).rposition(|pair| pair == b"\0:");
     end.map_or(&[], |end| &text[..end])
 }
@@ -128,7 +143,12 @@ mod tests {
         assert_eq!(said(b"", false).unwrap().files, []);
         let long = [ENTRY, b"\0", &vec![b'x'; LONGEST_DIFF + 1]].concat();
         let diff = said(&long, false).unwrap();
-        assert_eq!((diff.files.len(), diff.diff.len(), diff.truncated), (1, LONGEST_DIFF, true));
+        assert_eq!((diff.files.len(), diff.truncated), (1, true));
+        let json = serde_json::to_vec(&diff).unwrap().len();
+        assert!(json <= LONGEST_ANSWER && json > LONGEST_ANSWER - 1_000, "{json}");
+        let escaped = [ENTRY, b"\0", &vec![1; LONGEST_DIFF]].concat();
+        let diff = said(&escaped, false).unwrap();
+        assert!(diff.truncated && serde_json::to_vec(&diff).unwrap().len() <= LONGEST_ANSWER);
         let cut = said(&[ENTRY, ENTRY, b":100644 1006"].concat(), true).unwrap();
         assert_eq!((cut.files.len(), cut.truncated), (1, true));
         let many = said(&ENTRY.repeat(LONGEST_LIST / ENTRY.len() + 2), false).unwrap();

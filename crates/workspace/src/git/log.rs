@@ -1,7 +1,10 @@
 //! Commits, newest first.
 
 use jiff::Timestamp;
-use skep_api::git::{Commit, GitLog, Log, Signature};
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{Commit, GitLog, Log, Signature},
+};
 
 use super::{
     Refused, plain,
@@ -14,8 +17,6 @@ const FORMAT: &str = "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%
 const FIELDS: usize = 10;
 /// The current commit, where it is not looked up first.
 const HEAD: &str = "HEAD";
-/// The longest page that is answered, in bytes.
-const LONGEST: usize = 32 << 20;
 
 impl Run for GitLog {
     async fn run_without_programs(&self, place: &Place) -> Option<Log> {
@@ -29,7 +30,7 @@ impl Run for GitLog {
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let Start { commit, seen } = start(&self, &repository).await?;
         let (most, skip) = (format!("-n{}", self.limit + 1), format!("--skip={seen}"));
-        let git = repository.reading().at_most(LONGEST).args([
+        let git = repository.reading().at_most(LONGEST_ANSWER).args([
             "log",
             "-z",
             "--no-color",
@@ -52,17 +53,27 @@ impl Run for GitLog {
             let none = Log { commits: Vec::new(), next_cursor: None };
             return if unborn { Ok(none) } else { Err(Refused::by_words(said.words()).into()) };
         }
-        if said.cut {
+        let read = if said.cut { read_cut(&said.out) } else { read(&said.out) };
+        let mut commits = read.ok_or(Refused::Unreadable { command: "log" })?;
+        let more = said.cut || commits.len() > self.limit as usize;
+        commits.truncate(self.limit as usize);
+        let more = fit(&mut commits).ok_or(Refused::TooMuch { command: "log" })? || more;
+        if more && commits.is_empty() {
             return Err(Refused::TooMuch { command: "log" }.into());
         }
-        let mut commits = read(&said.out).ok_or(Refused::Unreadable { command: "log" })?;
-        let more = commits.len() > self.limit as usize;
-        commits.truncate(self.limit as usize);
         let first = commits.first().map(|first| first.id.clone());
         let commit = if commit == HEAD { first.unwrap_or(commit) } else { commit };
-        let next = Start { commit, seen: seen + u64::from(self.limit) };
+        let next = Start { commit, seen: seen + commits.len() as u64 };
         Ok(Log { commits, next_cursor: more.then(|| next.cursor()) })
     }
+}
+
+/// Shortens a page to what may be answered. Whether it was shortened; `None` where not even its first commit may.
+pub(super) fn fit(commits: &mut Vec<Commit>) -> Option<bool> {
+    let mut budget = Budget::default();
+    let fitting = commits.iter().take_while(|commit| budget.takes(*commit)).count();
+    commits.truncate(fitting);
+    (fitting > 0 || !budget.is_exhausted()).then_some(budget.is_exhausted())
 }
 
 /// Where the page begins.
@@ -106,6 +117,13 @@ impl Start {
             reason: format!("is `{cursor}`, which no page answered; take `next_cursor` of the page before"),
         })
     }
+}
+
+/// Reads as many commits as are whole.
+fn read_cut(text: &[u8]) -> Option<Vec<Commit>> {
+    let ends: Vec<_> = text.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at).collect();
+    let whole = ends.len() / FIELDS * FIELDS;
+    read(whole.checked_sub(1).map_or(&[], |last| &text[..=ends[last]]))
 }
 
 fn read(text: &[u8]) -> Option<Vec<Commit>> {
@@ -153,6 +171,23 @@ mod tests {
         for wrong in ["", "x", "LS1vdXRwdXQueA", "YS4x"] {
             assert!(Start::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_page_ends_at_its_budget_and_where_git_was_cut_off() {
+        let one = format!("{}\0\0a\0b\01\0c\0d\02\0subject\0{}\0", "a".repeat(40), "x".repeat(1 << 20));
+        let mut page = read(one.repeat(20).as_bytes()).unwrap();
+        assert_eq!(fit(&mut page), Some(true));
+        assert_eq!(page.len(), 15);
+        assert_eq!(fit(&mut page), Some(false));
+        assert_eq!(fit(&mut Vec::new()), Some(false));
+        let mut huge = read(one.as_bytes()).unwrap();
+        huge[0].body = "\u{1}".repeat(LONGEST_ANSWER / 5);
+        assert_eq!(fit(&mut huge), None);
+        for cut in [1, 2, 30, one.len() - 1] {
+            assert_eq!(read_cut(&one.repeat(3).as_bytes()[..3 * one.len() - cut]).unwrap().len(), 2, "{cut}");
+        }
+        assert!(read_cut(&one.as_bytes()[..one.len() - 1]).unwrap().is_empty());
     }
 
     proptest! {

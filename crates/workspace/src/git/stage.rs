@@ -1,8 +1,17 @@
 //! Staging.
 
-use skep_api::git::{ChangedPath, GitAdd, Staged};
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{GitAdd, Staged},
+};
 
-use super::{Refused, changes::read_changed, diff::diff, lock::turn, repository::Repository};
+use super::{
+    Refused,
+    changes::read_changed,
+    diff::{cut_at_zero, diff},
+    lock::turn,
+    repository::Repository,
+};
 use crate::{Error, Place, Run};
 
 impl Run for GitAdd {
@@ -24,7 +33,7 @@ impl Run for GitAdd {
         if let Some(git) = git {
             repository.done(git).await?;
         }
-        Ok(Staged { staged: staged(&repository).await? })
+        staged(&repository).await
     }
 }
 
@@ -38,10 +47,11 @@ fn check(files: &[String]) -> Result<(), Error> {
     }
 }
 
-async fn staged(repository: &Repository) -> Result<Vec<ChangedPath>, Error> {
-    let said = repository.done(diff(repository.reading()).args(["--cached", "--raw", "-z"])).await?;
-    if said.cut {
-        return Err(Refused::TooMuch { command: "add" }.into());
-    }
-    Ok(read_changed(&said.out).ok_or(Refused::Unreadable { command: "add" })?)
+async fn staged(repository: &Repository) -> Result<Staged, Error> {
+    let git = diff(repository.reading().at_most(LONGEST_ANSWER)).args(["--cached", "--raw", "-z"]);
+    let said = repository.done(git).await?;
+    let text = if said.cut { cut_at_zero(&said.out) } else { &said.out };
+    let mut staged = read_changed(text).ok_or(Refused::Unreadable { command: "add" })?;
+    let truncated = Budget::default().shorten(&mut staged) || said.cut;
+    Ok(Staged { staged, truncated })
 }

@@ -1,6 +1,9 @@
 //! Putting changes away.
 
-use skep_api::git::{GitStash, Stash, StashAction, Stashes};
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{GitStash, Stash, StashAction, Stashes},
+};
 
 use super::{Refused, commit::as_person, lock::turn, repository::Repository};
 use crate::{Error, Place, Run};
@@ -16,14 +19,14 @@ impl Run for GitStash {
         let _turn = turn(&repository.common_dir).await?;
         let before = list(&repository).await?;
         let verb = match self.action {
-            StashAction::List => return Ok(Stashes { stashes: before }),
+            StashAction::List => return Ok(before),
             StashAction::Push => "push",
             StashAction::Pop => "pop",
             StashAction::Apply => "apply",
             StashAction::Drop => "drop",
         };
         let nothing = || Refused::NothingStashed { path: self.path.as_path().display().to_string() };
-        if self.action != StashAction::Push && before.is_empty() {
+        if self.action != StashAction::Push && before.stashes.is_empty() {
             return Err(nothing().into());
         }
         // It names the files that it takes away by a pattern of its own, which it must not take for a name.
@@ -40,25 +43,32 @@ impl Run for GitStash {
         if !said.done() {
             return Err(Refused::by_words(said.words()).into());
         }
-        let stashes = list(&repository).await?;
-        if self.action == StashAction::Push && stashes.len() == before.len() {
+        let after = list(&repository).await?;
+        // The newest one comes first; a list that is cut may be as long as before.
+        if self.action == StashAction::Push && after == before {
             return Err(nothing().into());
         }
-        Ok(Stashes { stashes })
+        Ok(after)
     }
 }
 
-async fn list(repository: &Repository) -> Result<Vec<Stash>, Error> {
-    let git = repository.reading().args(["stash", "list", "-z", "--format=%gd%x00%H%x00%gs"]);
+async fn list(repository: &Repository) -> Result<Stashes, Error> {
+    let git = repository.reading().at_most(LONGEST_ANSWER).args([
+        "stash",
+        "list",
+        "-z",
+        "--format=%gd%x00%H%x00%gs",
+    ]);
     let said = repository.done(git).await?;
     let text = String::from_utf8_lossy(&said.out);
     let fields: Vec<&str> = text.split_terminator('\0').collect();
-    Ok(fields
-        .chunks_exact(3)
-        .map(|fields| Stash {
-            name: fields[0].to_owned(),
-            commit: fields[1].to_owned(),
-            message: fields[2].to_owned(),
-        })
-        .collect())
+    // What is cut ends anywhere; its last one may be incomplete.
+    let whole = fields.len().saturating_sub(usize::from(said.cut));
+    let mut budget = Budget::default();
+    let stashes = fields[..whole].chunks_exact(3).map_while(|fields| {
+        let [name, commit, message] = [0, 1, 2].map(|at| fields[at].to_owned());
+        budget.fitting(Stash { name, commit, message })
+    });
+    let stashes = stashes.collect();
+    Ok(Stashes { stashes, truncated: said.cut || budget.is_exhausted() })
 }

@@ -1,6 +1,7 @@
 //! What is changed in a work tree.
 
 use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
     git::{GitStatus, RepositoryStatus},
     path::told,
 };
@@ -13,9 +14,6 @@ use super::{
 };
 use crate::{Error, Place, Run};
 
-/// The longest status that is answered, in bytes.
-const LONGEST: usize = 32 << 20;
-
 impl Run for GitStatus {
     async fn run_without_programs(&self, place: &Place) -> Option<RepositoryStatus> {
         plain::status(self, place).await
@@ -27,7 +25,7 @@ impl Run for GitStatus {
         }
         let repository = Repository::find(place, Some(&self.path)).await?;
         repository.work_tree()?;
-        let git = repository.reading().at_most(LONGEST).args([
+        let git = repository.reading().at_most(LONGEST_ANSWER).args([
             "status",
             "--porcelain=v2",
             "--branch",
@@ -37,13 +35,20 @@ impl Run for GitStatus {
             "--find-renames",
         ]);
         let said = repository.done(git).await?;
-        if said.cut {
-            return Err(Refused::TooMuch { command: "status" }.into());
-        }
-        let mut status = read(&said.out).ok_or(Refused::Unreadable { command: "status" })?;
+        let read = if said.cut { read_cut(&said.out) } else { read(&said.out) };
+        let mut status = read.ok_or(Refused::Unreadable { command: "status" })?;
         (status.path, status.path_encoding) = told(self.path.as_path().as_os_str());
         Ok(status)
     }
+}
+
+/// Reads as much as holds whole fields.
+fn read_cut(text: &[u8]) -> Option<RepositoryStatus> {
+    let end = text.iter().rposition(|byte| *byte == 0)?;
+    // A renamed file has its earlier path in a field of its own, which may be missing.
+    let status =
+        read(&text[..end]).or_else(|| read(&text[..text[..end].iter().rposition(|byte| *byte == 0)?]))?;
+    Some(RepositoryStatus { truncated: true, ..status })
 }
 
 /// Reads porcelain format 2, separated by zero bytes (git-status(1)). `None` for what no git says.
@@ -62,20 +67,26 @@ fn read(text: &[u8]) -> Option<RepositoryStatus> {
         untracked: Vec::new(),
         conflicted: Vec::new(),
         clean: false,
+        truncated: false,
     };
+    let mut budget = Budget::default();
     let mut fields = text.split(|byte| *byte == 0);
     while let Some(field) = fields.next() {
         match field.first() {
             None => {}
             Some(b'#') => header(field, &mut status),
-            Some(b'?') => status.untracked.push(file_path(field.get(2..)?)),
-            Some(b'u') => status.conflicted.push(file_path(nth(field, 10)?)),
-            Some(b'1') => entry(field, nth(field, 8)?, None, &mut status)?,
-            Some(b'2') => entry(field, nth(field, 9)?, Some(fields.next()?), &mut status)?,
+            Some(b'?') => status.untracked.extend(budget.fitting(file_path(field.get(2..)?))),
+            Some(b'u') => status.conflicted.extend(budget.fitting(file_path(nth(field, 10)?))),
+            Some(b'1') => entry(field, nth(field, 8)?, None, &mut status, &mut budget)?,
+            Some(b'2') => entry(field, nth(field, 9)?, Some(fields.next()?), &mut status, &mut budget)?,
             Some(b'!') => {}
             Some(_) => return None,
         }
+        if budget.is_exhausted() {
+            break;
+        }
     }
+    status.truncated = budget.is_exhausted();
     let lists = [status.staged.len(), status.modified.len(), status.untracked.len(), status.conflicted.len()];
     status.clean = lists == [0; 4];
     Some(status)
@@ -86,16 +97,22 @@ fn nth(field: &[u8], blanks: usize) -> Option<&[u8]> {
     field.splitn(blanks + 1, |byte| *byte == b' ').nth(blanks)
 }
 
-fn entry(field: &[u8], path: &[u8], from: Option<&[u8]>, status: &mut RepositoryStatus) -> Option<()> {
+fn entry(
+    field: &[u8],
+    path: &[u8],
+    from: Option<&[u8]>,
+    status: &mut RepositoryStatus,
+    budget: &mut Budget,
+) -> Option<()> {
     let letters = nth(field, 1)?;
     let (staged, modified) = (*letters.first()?, *letters.get(1)?);
     // Which of both was moved, only its letter says.
     let from_of = |letter| from.filter(|_| matches!(letter, b'R' | b'C'));
     if staged != b'.' {
-        status.staged.push(changed(path, kind(staged)?, from_of(staged)));
+        status.staged.extend(budget.fitting(changed(path, kind(staged)?, from_of(staged))));
     }
     if modified != b'.' {
-        status.modified.push(changed(path, kind(modified)?, from_of(modified)));
+        status.modified.extend(budget.fitting(changed(path, kind(modified)?, from_of(modified))));
     }
     Some(())
 }
@@ -140,6 +157,29 @@ mod tests {
         assert_eq!((status.staged[1].path.as_str(), status.staged[1].from.as_deref()), ("to", Some("from")));
         assert_eq!((status.conflicted[0].path.as_str(), status.untracked[0].path.as_str()), ("both", "new"));
         assert!(!status.clean);
+    }
+
+    #[test]
+    fn a_status_ends_at_its_budget_and_where_git_was_cut_off() {
+        let one = format!("? {}\0", "x".repeat(4_000));
+        let status = read(one.repeat(5_000).as_bytes()).unwrap();
+        assert!(status.truncated && !status.clean);
+        assert!((4_000..5_000).contains(&status.untracked.len()), "{}", status.untracked.len());
+        let json = serde_json::to_vec(&status).unwrap();
+        assert!(json.len() <= LONGEST_ANSWER && json.len() > LONGEST_ANSWER - (1 << 20), "{}", json.len());
+
+        let hash = "a".repeat(40);
+        let renamed = format!("2 R. N... 1 1 1 {hash} {hash} R100 to\0from\0");
+        for (text, paths) in [
+            ("? a\0? b\0? c".to_owned(), 2),
+            (format!("? a\0{renamed}? c"), 2),
+            (format!("? a\0{}", &renamed[..renamed.len() - 2]), 1),
+            (format!("? a\0{}", &renamed[..renamed.len() - 7]), 1),
+        ] {
+            let status = read_cut(text.as_bytes()).unwrap();
+            assert!(status.truncated);
+            assert_eq!(status.untracked.len() + status.staged.len(), paths, "{text:?}");
+        }
     }
 
     proptest! {

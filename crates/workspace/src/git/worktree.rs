@@ -7,6 +7,7 @@ use std::{
 };
 
 use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
     git::{GitChangeWorktree, GitWorktrees, Worktree, WorktreeChanged, Worktrees},
     path::told,
 };
@@ -24,13 +25,23 @@ use crate::{
 impl Run for GitWorktrees {
     async fn run(self, place: &Place) -> Result<Worktrees, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?;
-        Ok(Worktrees { worktrees: list(&repository).await? })
+        let (mut worktrees, cut) = list(&repository).await?;
+        let mut budget = Budget::default();
+        let truncated = budget.shorten(&mut worktrees) || cut;
+        Ok(Worktrees { worktrees, truncated })
     }
 }
 
-async fn list(repository: &Repository) -> Result<Vec<Worktree>, Error> {
-    let said = repository.done(repository.reading().args(["worktree", "list", "--porcelain", "-z"])).await?;
-    Ok(read(&said.out))
+/// The work trees, and whether there are more than are read.
+async fn list(repository: &Repository) -> Result<(Vec<Worktree>, bool), Error> {
+    let git = repository.reading().at_most(LONGEST_ANSWER);
+    let said = repository.done(git.args(["worktree", "list", "--porcelain", "-z"])).await?;
+    let mut worktrees = read(&said.out);
+    if said.cut {
+        // Its lines may be incomplete.
+        worktrees.pop();
+    }
+    Ok((worktrees, said.cut))
 }
 
 fn read(text: &[u8]) -> Vec<Worktree> {
@@ -94,7 +105,7 @@ async fn add(
     repository.done(git).await?;
     let (worktree, path_encoding) = told(request.worktree.as_path().as_os_str());
     let written = told(folder.as_os_str()).0;
-    let made = list(repository).await?.into_iter().find(|one| one.path == written);
+    let made = list(repository).await?.0.into_iter().find(|one| one.path == written);
     let (head, branch) = made.map(|made| (made.head, made.branch)).unwrap_or_default();
     Ok(WorktreeChanged { worktree, path_encoding, head, branch, removed: false })
 }
@@ -111,7 +122,7 @@ async fn remove(
     });
     let folder = looked.await.map_err(|_| Error::Broken)??;
     let written = told(folder.as_os_str()).0;
-    let known = list(repository).await?.into_iter().skip(1).find(|one| one.path == written);
+    let known = list(repository).await?.0.into_iter().skip(1).find(|one| one.path == written);
     let unknown = || Refused::NoRepository { path: request.worktree.as_path().display().to_string() };
     let known = known.ok_or_else(unknown)?;
     repository.done(repository.git().args(["worktree", "remove", "--"]).args([&folder])).await?;

@@ -1,6 +1,9 @@
 //! Branches, and how far each is from its upstream.
 
-use skep_api::git::{Branch, Branches, GitBranches};
+use skep_api::{
+    budget::Budget,
+    git::{Branch, Branches, GitBranches},
+};
 
 use super::{Id, Reader, read, refs::Head};
 use crate::{Place, git::settings::Own};
@@ -16,16 +19,18 @@ fn list(reader: &mut Reader<'_>, remote: bool) -> Option<Branches> {
         Head::Branch(name, _) => Some(name),
         Head::Detached(_) => None,
     };
-    let mut branches = Vec::new();
-    for (whole, id) in reader.below("refs/heads")? {
-        branches.push(branch(reader, whole.strip_prefix("refs/heads/")?, id, false)?);
-    }
-    if remote {
-        for (whole, id) in reader.below("refs/remotes")? {
-            branches.push(branch(reader, whole.strip_prefix("refs/remotes/")?, id, true)?);
+    let (mut branches, mut budget) = (Vec::new(), Budget::default());
+    let folders = [("refs/heads/", false), ("refs/remotes/", true)];
+    for (folder, is_remote) in folders.into_iter().filter(|(_, is_remote)| remote || !is_remote) {
+        for (whole, id) in reader.below(folder.trim_end_matches('/'))? {
+            let branch = branch(reader, whole.strip_prefix(folder)?, id, is_remote)?;
+            if !budget.takes(&branch) {
+                break;
+            }
+            branches.push(branch);
         }
     }
-    Some(Branches { detached: current.is_none(), current, branches })
+    Some(Branches { detached: current.is_none(), current, branches, truncated: budget.is_exhausted() })
 }
 
 fn branch(reader: &mut Reader<'_>, name: &str, id: Id, remote: bool) -> Option<Branch> {

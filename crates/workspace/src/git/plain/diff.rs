@@ -20,7 +20,11 @@ use super::{
     unsure::settled,
     worktree::{Now, walk},
 };
-use crate::{Place, git::changes::changed, roots::read_up_to};
+use crate::{
+    Place,
+    git::{changes::changed, diff::fitting},
+    roots::read_up_to,
+};
 
 /// The most files of a diff.
 const MOST_FILES: usize = 2_000;
@@ -81,7 +85,7 @@ fn answer(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
     for differs in &differ {
         files.push(reader.told(differs, request.context as usize, &mut attributes, &mut patch)?);
     }
-    Some(Diff { diff: String::from_utf8_lossy(&patch).into_owned(), files, truncated: false })
+    Some(fitting(String::from_utf8_lossy(&patch).into_owned(), files))
 }
 
 /// A path below the top that means itself.

@@ -3,7 +3,10 @@
 use skep_api::git::{GitLog, Log};
 
 use super::{Id, Reader, commit::Parsed, read, refs::Head};
-use crate::{Place, git::log::Start};
+use crate::{
+    Place,
+    git::log::{Start, fit},
+};
 
 /// A page of a log.
 pub(in crate::git) async fn log(request: &GitLog, place: &Place) -> Option<Log> {
@@ -33,6 +36,8 @@ fn page(reader: &mut Reader<'_>, request: &GitLog) -> Option<Log> {
     let more = page.len() > limit;
     page.truncate(limit);
     let commits = page.iter().map(|(id, content)| Some(Parsed::read(content)?.told(id)));
-    let next = Start { commit: commit.to_string(), seen: seen + u64::from(request.limit) };
-    Some(Log { commits: commits.collect::<Option<_>>()?, next_cursor: more.then(|| next.cursor()) })
+    let mut commits = commits.collect::<Option<Vec<_>>>()?;
+    let more = fit(&mut commits)? || more;
+    let next = Start { commit: commit.to_string(), seen: seen + commits.len() as u64 };
+    Some(Log { commits, next_cursor: more.then(|| next.cursor()) })
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use skep_api::{
+    budget::Budget,
     git::{ChangeKind, ChangedPath, GitStatus, RepositoryStatus},
     path::told,
 };
@@ -62,12 +63,14 @@ fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
         Some(head) => Some(reader.tree(head)?),
         None => None,
     };
-    let staged = staged(reader.staged(tree, &index)?)?;
+    let mut budget = Budget::default();
+    let staged = staged(reader.staged(tree, &index)?, &mut budget)?;
     let rules = reader.rules()?;
     let found = walk(&top, &index, Some(rules), &reader.leash)?;
-    let modified = modified(reader, &top, &index, found.known)?;
-    let untracked: Vec<_> = found.unknown.iter().map(|path| file_path(path)).collect();
-    let conflicted: Vec<_> = index.conflicted().map(file_path).collect();
+    let modified = modified(reader, &top, &index, found.known, &mut budget)?;
+    let fitting = |path: &[u8]| budget.fitting(file_path(path));
+    let conflicted: Vec<_> = index.conflicted().map_while(fitting).collect();
+    let untracked: Vec<_> = found.unknown.iter().map_while(|path| budget.fitting(file_path(path))).collect();
     let clean = [staged.len(), modified.len(), untracked.len(), conflicted.len()] == [0; 4];
     Some(RepositoryStatus {
         path: String::new(),
@@ -83,11 +86,12 @@ fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
         untracked,
         conflicted,
         clean,
+        truncated: budget.is_exhausted(),
     })
 }
 
 /// What differs from the last commit, with what was moved told as such. `None` where git would have to guess.
-fn staged(pairs: Vec<Pair>) -> Option<Vec<ChangedPath>> {
+fn staged(pairs: Vec<Pair>, budget: &mut Budget) -> Option<Vec<ChangedPath>> {
     let moved = moved(&pairs)?;
     let left: HashSet<_> = moved.values().copied().collect();
     let told = |pair: &Pair| {
@@ -98,7 +102,7 @@ fn staged(pairs: Vec<Pair>) -> Option<Vec<ChangedPath>> {
             _ => Some(changed(path, kind(pair.old.map(|old| old.mode), pair.new.map(|new| new.mode)), None)),
         }
     };
-    Some(pairs.iter().filter_map(told).collect())
+    Some(pairs.iter().filter_map(told).map_while(|changed| budget.fitting(changed)).collect())
 }
 
 /// What became of a file of this mode that has that one now.
@@ -147,6 +151,7 @@ fn modified(
     top: &Folder,
     index: &Index,
     known: Vec<(usize, Now)>,
+    budget: &mut Budget,
 ) -> Option<Vec<ChangedPath>> {
     let told = settled(reader, top, index, known)?.into_iter().map(|(place, now)| {
         let entry = index.entry(place);
@@ -157,7 +162,7 @@ fn modified(
         };
         changed(entry.path, change, None)
     });
-    Some(told.collect())
+    Some(told.map_while(|changed| budget.fitting(changed)).collect())
 }
 
 impl Reader<'_> {
@@ -214,7 +219,7 @@ mod tests {
     #[test]
     fn only_what_can_be_nothing_else_was_moved() {
         let told = |pairs: &[Pair]| {
-            staged(pairs.to_vec())
+            staged(pairs.to_vec(), &mut Budget::default())
                 .map(|all| all.into_iter().map(|one| (one.path, one.change, one.from)).collect::<Vec<_>>())
         };
         let renamed = |from: &str, to: &str| (to.to_owned(), ChangeKind::Renamed, Some(from.to_owned()));
