@@ -2,6 +2,7 @@
 
 mod attacks;
 pub(crate) mod ground;
+mod lost_updates;
 mod refusals;
 mod streams;
 

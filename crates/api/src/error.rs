@@ -243,6 +243,8 @@ error_codes! {
     BootFailed = "boot_failed" => Unavailable,
     /// The disk, or what the workspace's user may have of it, is full.
     DiskFull = "disk_full" => Unavailable,
+    /// Other requests change the file without a pause, or its file system does not answer.
+    FileBusy = "file_busy" => Unavailable,
     /// The server is shutting down.
     ShuttingDown = "shutting_down" => Unavailable,
     /// The store is away.

@@ -15,6 +15,7 @@ use axum::{
 };
 use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
+use skep_workspace::EntryLocks;
 use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -114,7 +115,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let limiter = Arc::new(Limiter::new(&parts.limits));
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let public = public(&parts, &limiter, &text);
-    let guarded = guarded(&parts, &limiter, &actions);
+    let guarded = guarded(&parts, &limiter, &actions)?;
     let Parts { store, uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
     let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
@@ -154,11 +155,16 @@ fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [
 }
 
 /// What needs a key.
-fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Actions>>>) -> Vec<Routes> {
+fn guarded(
+    parts: &Parts,
+    limiter: &Arc<Limiter>,
+    actions: &Arc<OnceLock<Arc<Actions>>>,
+) -> Result<Vec<Routes>, Failure> {
     let readings = parts.readings();
     let (store, vms) = (&parts.store, readings.vms.clone());
     let workspaces = Workspaces::new(parts.workspaces.clone(), parts.data_dir.clone());
-    let places = Places::new(vms.clone(), Helper::new(Arc::clone(&parts.helper)), workspaces.clone());
+    let helper = Helper::new(Arc::clone(&parts.helper));
+    let places = Places::new(vms.clone(), helper, &workspaces, parts.entry_locks()?);
     let closing = parts.closing.clone();
     let git = GitDesk {
         places: places.clone(),
@@ -171,7 +177,7 @@ fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Act
         closing: closing.clone(),
         watchers: Watchers::default(),
     };
-    vec![
+    Ok(vec![
         whoami::routes(),
         metrics::routes(readings),
         session::routes(SessionDesk { store: Arc::clone(store) }),
@@ -191,7 +197,7 @@ fn guarded(parts: &Parts, limiter: &Arc<Limiter>, actions: &Arc<OnceLock<Arc<Act
         git::routes(git),
         admin::routes(Arc::clone(&parts.restart)),
         exec::routes(ExecDesk { vms, places, store: Arc::clone(store), closing }),
-    ]
+    ])
 }
 
 /// Tickets, and what happens.
@@ -213,6 +219,15 @@ impl Parts {
     /// What the routes of webhooks use.
     fn webhook_desk(&self) -> WebhookDesk {
         WebhookDesk { store: Arc::clone(&self.store), outgoing: self.outgoing.clone() }
+    }
+
+    /// Locks on files, in a file that both servers of a restart open.
+    fn entry_locks(&self) -> Result<EntryLocks, Failure> {
+        let path = self.data_dir.join("entry.locks");
+        EntryLocks::in_file(&path).map_err(|error| {
+            let message = format!("the lock file {} cannot be opened: {error}", path.display());
+            Failure::new(ErrorCode::Internal, message)
+        })
     }
 
     /// What metrics are read from.

@@ -7,7 +7,7 @@ use skep_api::{
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
-use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
+use skep_workspace::{Content, EntryLocks, Place, Run, RunStreamed, no_content};
 
 use crate::{
     auth::Identity,
@@ -25,7 +25,8 @@ use crate::{
 pub(crate) struct Places {
     vms: Vms,
     helper: Helper,
-    workspaces: Workspaces,
+    /// Without roots: each call has those of its account.
+    bare: Place,
 }
 
 /// One of them.
@@ -55,8 +56,12 @@ impl Chosen {
 }
 
 impl Places {
-    pub(crate) fn new(vms: Vms, helper: Helper, workspaces: Workspaces) -> Self {
-        Self { vms, helper, workspaces }
+    /// `locks` are shared with the server that this one takes the place of.
+    pub(crate) fn new(vms: Vms, helper: Helper, workspaces: &Workspaces, locks: EntryLocks) -> Self {
+        // No command is started there, so none needs a directory.
+        let bare = Place::new("/", "/", BTreeMap::new(), PathBuf::new()).without_groups();
+        let bare = bare.making_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
+        Self { vms, helper, bare }
     }
 
     /// Does an operation where the caller wants it done.
@@ -169,9 +174,7 @@ impl Places {
 
     /// The workspace as this very process works on it, which starts no program there.
     fn workspace(&self, roots: Vec<PathBuf>) -> Place {
-        let first = roots.first().cloned().unwrap_or_default();
-        let place = Place::new(first.clone(), first, BTreeMap::new(), PathBuf::new()).without_groups();
-        place.with_roots(roots).making_roots_in(self.workspaces.dir()).with_walk_fence(fence)
+        self.bare.clone().with_roots(roots)
     }
 }
 

@@ -126,6 +126,12 @@ pub enum Error {
         /// As the caller named it.
         path: String,
     },
+    /// Others change it without a pause, or its file system does not answer.
+    #[error("`{path}` is being changed by other requests, or its file system does not answer; try again")]
+    Busy {
+        /// As the caller named it.
+        path: String,
+    },
     /// What the caller demanded of the file does not hold.
     #[error("`{path}` is not what `If-Match` or `If-None-Match` asks for; read it again")]
     Precondition {
@@ -270,6 +276,7 @@ impl Error {
             Some(Errno::ACCESS | Errno::PERM) => Self::Denied { path: named },
             Some(Errno::NOSPC | Errno::DQUOT) => Self::DiskFull { path: named },
             Some(Errno::FBIG) => Self::FileTooLong { path: named },
+            Some(Errno::TIMEDOUT) => Self::Busy { path: named },
             Some(Errno::NAMETOOLONG) => {
                 let reason =
                     format!("is too long: {} bytes, or a name in it over 255", path.as_os_str().len());
@@ -294,6 +301,7 @@ impl Error {
             Self::NotEmpty { .. } => ErrorCode::NotEmpty,
             Self::AlreadyExists { .. } | Self::WithinItself { .. } => ErrorCode::AlreadyExists,
             Self::MountPoint { .. } => ErrorCode::PermissionDenied,
+            Self::Busy { .. } => ErrorCode::FileBusy,
             Self::Precondition { .. } => ErrorCode::PreconditionFailed,
             Self::ContentTooLong { .. } => ErrorCode::BodyTooLarge,
             Self::NotText { .. } | Self::NotInEncoding { .. } => ErrorCode::NotText,

@@ -18,6 +18,7 @@ mod watch;
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
 pub use fence::Fence;
+pub use files::EntryLocks;
 pub use operations::{Run, run_by_name};
 pub use place::{Place, PortFence, WalkFence};
 pub use roots::Roots;

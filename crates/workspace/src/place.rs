@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Commands, Error, Fence, Roots,
+    Commands, EntryLocks, Error, Fence, Roots,
     git::{GitGrants, Reach},
     roots::Found,
 };
@@ -36,6 +36,7 @@ pub struct Place {
     port_fence: Option<PortFence>,
     git: Arc<GitGrants>,
     made_below: Option<Arc<Path>>,
+    entry_locks: EntryLocks,
 }
 
 #[derive(Debug, Clone)]
@@ -66,6 +67,7 @@ impl Place {
             port_fence: None,
             git: Arc::default(),
             made_below: None,
+            entry_locks: EntryLocks::default(),
         }
     }
 
@@ -131,6 +133,13 @@ impl Place {
     #[must_use]
     pub fn making_roots_in(self, folder: impl Into<PathBuf>) -> Self {
         Self { made_below: Some(folder.into().into()), ..self }
+    }
+
+    /// The same place, where these locks keep changes of one name apart. Places of which one has files of the other
+    /// share them; else only clones of a place do.
+    #[must_use]
+    pub fn with_entry_locks(self, entry_locks: EntryLocks) -> Self {
+        Self { entry_locks, ..self }
     }
 
     /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
@@ -214,6 +223,10 @@ impl Place {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn entry_locks(&self) -> &EntryLocks {
+        &self.entry_locks
     }
 
     pub(crate) fn walk_fence(&self) -> Option<WalkFence> {

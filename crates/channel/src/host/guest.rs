@@ -315,6 +315,7 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
                 | ErrorCode::PermissionDenied
                 | ErrorCode::RemoteForbidden
                 | ErrorCode::DiskFull
+                | ErrorCode::FileBusy
         ),
     };
     let elsewhere = [

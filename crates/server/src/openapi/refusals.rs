@@ -59,8 +59,8 @@ refusals! {
     /// Of what is done to files, here or in a VM.
     FilesWriteRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, NotEmpty, AlreadyExists, PathOutsideRoots,
-        PermissionDenied, PreconditionFailed, NotText, TooManyLinks, TooDeep, DiskFull, BodyTooLarge, SwarmUnavailable,
-        ShuttingDown, GuestTimeout,
+        PermissionDenied, PreconditionFailed, NotText, TooManyLinks, TooDeep, DiskFull, FileBusy, BodyTooLarge,
+        SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
     /// Of a restart.
     RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],

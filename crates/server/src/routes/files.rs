@@ -156,7 +156,9 @@ struct WriteBody {
 /// Write a file
 ///
 /// A reader sees the old or the new content, whole, also after a power cut. `If-Match` and `If-None-Match: *` are
-/// honoured. In a VM it needs the scope `swarm:exec` besides.
+/// honoured: of several callers with one tag, one is accepted and the others get 412, by whichever links their paths lead
+/// through. That holds for all calls of this API; a program that changes the file by itself in the moment between the
+/// comparison and the replacement is not noticed. In a VM it needs the scope `swarm:exec` besides.
 #[utoipa::path(
     post, path = "/api/files/write", tag = "files", operation_id = "write_file",
     security(("bearer" = ["files:write"])),

@@ -174,8 +174,9 @@ pub(super) struct RawQuery {
 /// Write a file of any size
 ///
 /// The body's bytes, of any content type, become the file. A reader sees the old or the new content, whole, also after a
-/// power cut; a caller that goes away before the end changes nothing. `If-Match` and `If-None-Match: *` are honoured. In a
-/// VM it needs the scope `swarm:exec` besides.
+/// power cut; a caller that goes away before the end changes nothing. `If-Match` and `If-None-Match: *` are honoured as by
+/// `POST /api/files/write`: what they ask for is compared when the whole body is there. In a VM it needs the scope
+/// `swarm:exec` besides.
 #[utoipa::path(
     put, path = "/api/files/raw", tag = "files", operation_id = "write_raw_file",
     security(("bearer" = ["files:write"])),

@@ -38,7 +38,7 @@ pub(crate) struct Skep {
     http: reqwest::Client,
     pub(crate) stop: Option<oneshot::Sender<Farewell>>,
     pub(crate) serving: Option<JoinHandle<Result<(), skep_server::Error>>>,
-    pub(crate) data: TempDir,
+    pub(crate) data: Arc<TempDir>,
 }
 
 /// How a server under test differs from any other.
@@ -98,6 +98,15 @@ impl Skep {
 
     /// A server on the data of another one.
     pub(crate) async fn start_on(data: TempDir, options: Options) -> Self {
+        Self::start_in(Arc::new(data), options).await
+    }
+
+    /// Another server on the same data, at the same time: as while one takes the place of the other.
+    pub(crate) async fn start_beside(&self) -> Self {
+        Self::start_in(Arc::clone(&self.data), Options::default()).await
+    }
+
+    async fn start_in(data: Arc<TempDir>, options: Options) -> Self {
         faults::watch();
         let Options { limits, proxies, tls, git_allow, git, restart, webhooks } = options;
         let metrics = Metrics::default();
@@ -226,7 +235,8 @@ impl Skep {
     pub(crate) async fn end(mut self) -> TempDir {
         self.stop();
         self.serving.take().unwrap().await.unwrap().unwrap();
-        std::mem::replace(&mut self.data, tempfile::tempdir().unwrap())
+        let data = std::mem::replace(&mut self.data, Arc::new(tempfile::tempdir().unwrap()));
+        Arc::into_inner(data).unwrap()
     }
 
     /// Asks the server to stop.

@@ -17,6 +17,7 @@ mod files;
 mod git;
 mod harness;
 mod keys;
+mod lost_updates;
 mod metrics;
 mod open_metrics;
 mod openapi;

@@ -1,6 +1,7 @@
 //! Files: read, written, listed, made, moved, copied and removed below the roots of a place.
 
 mod content;
+mod entry_locks;
 mod etag;
 mod list;
 mod make;
@@ -25,6 +26,7 @@ use skep_api::{
     path::{PathEncoding, told},
 };
 
+pub use entry_locks::EntryLocks;
 pub(crate) use read::require_file;
 pub(crate) use remove::entries;
 pub(crate) use temporary::is_temporary;
@@ -42,9 +44,23 @@ macro_rules! run_on_disk {
 }
 
 run_on_disk! {
-    WriteFile by write::write,
     ListFolder by list::list,
     MakeFolder by make::make,
+}
+
+macro_rules! run_with_locks {
+    ($($operation:ident by $work:path),+ $(,)?) => {
+        $(impl Run for $operation {
+            async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
+                let locks = place.entry_locks().clone();
+                on_disk(place, move |roots| $work(roots, &locks, &self)).await
+            }
+        })+
+    };
+}
+
+run_with_locks! {
+    WriteFile by write::write,
     RemoveFile by remove::remove,
     Relocate by relocate::relocate,
 }

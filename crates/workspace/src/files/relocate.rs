@@ -1,99 +1,229 @@
 //! Moving and copying a file, a link, or a folder with all that is in it.
 
-use std::{ffi::OsStr, fs::File, io, os::fd::AsFd, path::Path};
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read},
+    os::fd::AsFd,
+};
 
 use rustix::{
     fs::{
-        FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, mkdirat, openat2, readlinkat,
-        renameat_with, symlinkat,
+        AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fchmod, fstat, mkdirat, openat2,
+        readlinkat, renameat_with, symlinkat, unlinkat,
     },
     io::Errno,
 };
 use skep_api::files::{Relocate, Relocated};
 
 use super::{
-    file_type,
-    remove::{DEEPEST, entries, open_folder, whatever_stands},
+    entry_locks::{EntryLocks, Held},
+    etag, file_type,
+    remove::{DEEPEST, entries, open_folder, remove_folder},
+    size,
     temporary::{Occupied, Temporary},
     write::standing,
 };
 use crate::{Error, Roots, roots::Slot};
 
+/// How often a file is copied to another file system that is written to meanwhile, until the move is refused.
+const TRIES: u32 = 3;
 /// The bits of a mode that a copy has too: not those that lend a user's rights.
 const COPIED_BITS: u32 = 0o1777;
 
-pub(super) fn relocate(roots: &Roots, request: &Relocate) -> Result<Relocated, Error> {
-    let (from_path, to_path) = (request.from.as_path(), request.to.as_path());
-    let (from, to) = (roots.slot(from_path)?, roots.slot(to_path)?);
-    let of_from = |error: io::Error| Error::of_path(from_path, &error);
-    let of_to = |error: io::Error| of_target(to_path, &error);
-    let source = standing(&from).map_err(of_from)?.ok_or_else(|| of_from(Errno::NOENT.into()))?;
-    let kind = FileType::from_raw_mode(source.st_mode);
-    let replaced = standing(&to).map_err(of_to)?;
-    if replaced.is_some() && !request.overwrite {
-        return Err(Error::AlreadyExists { path: to_path.display().to_string() });
+pub(super) fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate) -> Result<Relocated, Error> {
+    let (from, to) = (roots.slot(request.from.as_path())?, roots.slot(request.to.as_path())?);
+    let way = Way { locks, from: &from, to: &to, request };
+    let Seen { kind, replaced, .. } = if request.keep { way.copy()? } else { way.rename()? };
+    for slot in [&from, &to] {
+        slot.sync_folder().map_err(|error| way.of_target(&error))?;
     }
-    if kind == FileType::Directory && lies_within(&to, (source.st_dev, source.st_ino)).map_err(of_to)? {
-        return Err(Error::WithinItself { path: to_path.display().to_string() });
-    }
-    let occupied = if request.overwrite { Occupied::Replace } else { Occupied::Refuse };
-    if request.keep {
-        copy(&from, &to, kind, occupied).map_err(of_to)?;
-    } else {
-        move_to(&from, &to, kind, occupied).map_err(of_to)?;
-    }
-    for folder in [from.folder(), to.folder()] {
-        folder.read().and_then(|folder| folder.sync_all()).map_err(of_to)?;
-    }
-    let both = [from_path, to_path].map(|path| skep_api::path::told(path.as_os_str()));
-    let path_encoding = both.iter().find_map(|(_, encoding)| *encoding);
+    let both = [request.from.as_path(), request.to.as_path()];
+    let texts = both.map(|path| skep_api::path::told(path.as_os_str()));
+    let path_encoding = texts.iter().find_map(|(_, encoding)| *encoding);
     let [from, to] = if path_encoding.is_some() {
-        [from_path, to_path].map(|path| skep_api::path::encoded(path.as_os_str()))
+        both.map(|path| skep_api::path::encoded(path.as_os_str()))
     } else {
-        both.map(|(text, _)| text)
+        texts.map(|(text, _)| text)
     };
-    Ok(Relocated { from, to, path_encoding, r#type: file_type(kind), replaced: replaced.is_some() })
+    Ok(Relocated { from, to, path_encoding, r#type: file_type(kind), replaced })
 }
 
-fn move_to(from: &Slot, to: &Slot, kind: FileType, occupied: Occupied) -> io::Result<()> {
-    let flags = match occupied {
-        Occupied::Replace => RenameFlags::empty(),
-        Occupied::Refuse => RenameFlags::NOREPLACE,
-    };
-    match renameat_with(from.folder(), from.name(), to.folder(), to.name(), flags) {
-        Err(Errno::XDEV) => {
-            copy(from, to, kind, occupied)?;
-            whatever_stands(from, kind, true).map(drop)
+/// Where something is, and where it shall be.
+struct Way<'a> {
+    locks: &'a EntryLocks,
+    from: &'a Slot,
+    to: &'a Slot,
+    request: &'a Relocate,
+}
+
+/// What both names had when they were looked at.
+struct Seen {
+    source: Stat,
+    kind: FileType,
+    replaced: bool,
+}
+
+impl Way<'_> {
+    fn look(&self) -> Result<Seen, Error> {
+        let of_from = |error: io::Error| self.of_source(&error);
+        let source = standing(self.from).map_err(of_from)?;
+        let source = source.ok_or_else(|| of_from(Errno::NOENT.into()))?;
+        let kind = FileType::from_raw_mode(source.st_mode);
+        let replaced = self.target_stands()?;
+        let inode = (source.st_dev, source.st_ino);
+        if kind == FileType::Directory
+            && lies_within(self.to, inode).map_err(|error| self.of_target(&error))?
+        {
+            return Err(Error::WithinItself { path: self.request.to.as_path().display().to_string() });
         }
-        outcome => Ok(outcome?),
+        Ok(Seen { source, kind, replaced })
     }
-}
 
-fn copy(from: &Slot, to: &Slot, kind: FileType, occupied: Occupied) -> io::Result<()> {
-    match kind {
-        FileType::RegularFile => {
-            let mut new = Temporary::beside(to)?;
-            let mode = copy_content(from.folder(), from.name(), new.file())?;
-            new.dress(None, Some(mode), mode)?;
-            new.place(occupied).map(drop)
+    /// Whether something has the new name, which may be replaced.
+    fn target_stands(&self) -> Result<bool, Error> {
+        let stands = standing(self.to).map_err(|error| self.of_target(&error))?.is_some();
+        if stands && !self.request.overwrite {
+            return Err(Error::AlreadyExists { path: self.request.to.as_path().display().to_string() });
         }
-        FileType::Directory => {
-            mkdirat(to.folder(), to.name(), Mode::RWXU)?;
-            let made = open_folder(to.folder(), to.name())?;
-            let source = open_folder(from.folder(), from.name())?;
-            let copied = copy_below(&source, &made, 0).and_then(|()| dress_folder(&source, &made));
-            if copied.is_err() {
-                // The folder is of this call's making; what cannot be removed stays, and says so by its name.
-                let _ = whatever_stands(to, kind, true);
+        Ok(stands)
+    }
+
+    /// Both names at once: two moves in opposite directions never wait for each other.
+    fn hold_both(&self) -> Result<Held<'_>, Error> {
+        let held = self.locks.hold(&[self.from.entry(), self.to.entry()]);
+        held.map_err(|error| self.of_source(&error))
+    }
+
+    fn hold_target(&self) -> Result<Held<'_>, Error> {
+        self.locks.hold(&[self.to.entry()]).map_err(|error| self.of_target(&error))
+    }
+
+    fn rename(&self) -> Result<Seen, Error> {
+        let held = self.hold_both()?;
+        let seen = self.look()?;
+        let flags = match self.occupied() {
+            Occupied::Replace => RenameFlags::empty(),
+            Occupied::Refuse => RenameFlags::NOREPLACE,
+        };
+        let (from, to) = (self.from, self.to);
+        match renameat_with(from.folder(), from.name(), to.folder(), to.name(), flags) {
+            Err(Errno::XDEV) => {}
+            Err(error) => return Err(self.of_target(&error.into())),
+            Ok(()) => return Ok(seen),
+        }
+        drop(held);
+        self.move_across(seen)
+    }
+
+    /// Moves to another file system.
+    fn move_across(&self, seen: Seen) -> Result<Seen, Error> {
+        let of_target = |error: io::Error| self.of_target(&error);
+        match seen.kind {
+            FileType::RegularFile => self.move_file_across(),
+            FileType::Directory => {
+                copy_folder(self.locks, self.from, self.to).map_err(of_target)?;
+                remove_folder(self.locks, self.from, true).map_err(of_target)?;
+                Ok(seen)
             }
-            copied
+            _ => {
+                let _held = self.hold_both()?;
+                let seen = self.look()?;
+                copy_link(self.from.folder(), self.from.name(), self.to.folder(), self.to.name())
+                    .and_then(|()| unlink_entry(self.from))
+                    .map_err(of_target)?;
+                Ok(seen)
+            }
         }
-        FileType::Symlink => copy_link(from.folder(), from.name(), to.folder(), to.name()),
-        _ => Err(Errno::INVAL.into()),
+    }
+
+    fn move_file_across(&self) -> Result<Seen, Error> {
+        let of_target = |error: io::Error| self.of_target(&error);
+        for _ in 0..TRIES {
+            let (mut new, copied) = self.copied_file().map_err(of_target)?;
+            let _held = self.hold_both()?;
+            let seen = self.look()?;
+            // What was written to it since would be lost.
+            if etag::of(&seen.source) == etag::of(&copied) {
+                new.place(self.occupied()).and_then(|_| unlink_entry(self.from)).map_err(of_target)?;
+                return Ok(seen);
+            }
+        }
+        Err(Error::Busy { path: self.request.from.as_path().display().to_string() })
+    }
+
+    fn copy(&self) -> Result<Seen, Error> {
+        let of_target = |error: io::Error| self.of_target(&error);
+        let seen = self.look()?;
+        let (from, to) = (self.from, self.to);
+        let replaced = match seen.kind {
+            FileType::RegularFile => {
+                let (mut new, _) = self.copied_file().map_err(of_target)?;
+                let _held = self.hold_target()?;
+                let replaced = self.target_stands()?;
+                new.place(self.occupied()).map_err(of_target)?;
+                replaced
+            }
+            FileType::Directory => {
+                copy_folder(self.locks, from, to).map_err(of_target)?;
+                seen.replaced
+            }
+            FileType::Symlink => {
+                copy_link(from.folder(), from.name(), to.folder(), to.name()).map_err(of_target)?;
+                seen.replaced
+            }
+            _ => return Err(of_target(Errno::INVAL.into())),
+        };
+        Ok(Seen { replaced, ..seen })
+    }
+
+    /// A copy of the file, on the disk, which lacks its name alone; and what was copied.
+    fn copied_file(&self) -> io::Result<(Temporary<&Slot>, Stat)> {
+        let mut new = Temporary::beside(self.to)?;
+        let copied = copy_content(self.locks, self.from.folder(), self.from.name(), new.file())?;
+        let mode = copied.st_mode & COPIED_BITS;
+        new.dress(None, Some(mode), mode)?;
+        new.sync()?;
+        Ok((new, copied))
+    }
+
+    fn occupied(&self) -> Occupied {
+        if self.request.overwrite { Occupied::Replace } else { Occupied::Refuse }
+    }
+
+    fn of_source(&self, error: &io::Error) -> Error {
+        Error::of_path(self.request.from.as_path(), error)
+    }
+
+    fn of_target(&self, error: &io::Error) -> Error {
+        let path = self.request.to.as_path();
+        let named = || path.display().to_string();
+        match Errno::from_io_error(error) {
+            Some(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Error::AlreadyExists { path: named() },
+            Some(Errno::MLINK) => Error::TooDeep { path: named(), limit: DEEPEST },
+            _ => Error::of_path(path, error),
+        }
     }
 }
 
-fn copy_below(from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
+fn unlink_entry(slot: &Slot) -> io::Result<()> {
+    Ok(unlinkat(slot.folder(), slot.name(), AtFlags::empty())?)
+}
+
+/// Copies a folder to a name that nothing has: making a folder never replaces anything, so no name is held.
+fn copy_folder(locks: &EntryLocks, from: &Slot, to: &Slot) -> io::Result<()> {
+    mkdirat(to.folder(), to.name(), Mode::RWXU)?;
+    let made = open_folder(to.folder(), to.name())?;
+    let source = open_folder(from.folder(), from.name())?;
+    let copied = copy_below(locks, &source, &made, 0).and_then(|()| dress_folder(&source, &made));
+    if copied.is_err() {
+        // The folder is of this call's making; what cannot be removed stays, and its name shows what it is.
+        let _ = remove_folder(locks, to, true);
+    }
+    copied
+}
+
+fn copy_below(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
     if depth > DEEPEST {
         return Err(too_deep());
     }
@@ -105,14 +235,14 @@ fn copy_below(from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = openat2(&to, name, flags, Mode::RUSR | Mode::WUSR, ResolveFlags::BENEATH)?;
                 let mut file = File::from(file);
-                let mode = copy_content(&from, name, &mut file)?;
-                fchmod(&file, Mode::from_raw_mode(mode))?;
+                let copied = copy_content(locks, &from, name, &mut file)?;
+                fchmod(&file, Mode::from_raw_mode(copied.st_mode & COPIED_BITS))?;
                 file.sync_all()?;
             }
             FileType::Directory => {
                 mkdirat(&to, name, Mode::RWXU)?;
                 let (source, made) = (open_folder(&from, name)?, open_folder(&to, name)?);
-                copy_below(&source, &made, depth + 1)?;
+                copy_below(locks, &source, &made, depth + 1)?;
                 dress_folder(&source, &made)?;
             }
             FileType::Symlink => copy_link(&from, name, &to, name)?,
@@ -123,19 +253,29 @@ fn copy_below(from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
     File::from(to.as_fd().try_clone_to_owned()?).sync_all()
 }
 
-/// Copies content; where the file system can, by sharing it. The mode of the source.
-fn copy_content(folder: impl AsFd, name: &OsStr, to: &mut File) -> io::Result<u32> {
+/// Copies content; where the file system can, by sharing it. What was copied.
+fn copy_content(locks: &EntryLocks, folder: impl AsFd, name: &OsStr, to: &mut File) -> io::Result<Stat> {
+    let (source, stat) = open_source(locks, folder, name)?;
+    let length = size(&stat);
+    if rustix::fs::ioctl_ficlone(&*to, &source).is_err() {
+        io::copy(&mut source.take(length), to)?;
+    } else if to.metadata()?.len() > length {
+        to.set_len(length)?;
+    }
+    Ok(stat)
+}
+
+/// A file that is copied as it is now, with nothing that is added to it later. No write to it is half done: the name is held.
+fn open_source(locks: &EntryLocks, folder: impl AsFd, name: &OsStr) -> io::Result<(File, Stat)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let mut source = File::from(openat2(folder, name, flags, Mode::empty(), resolve)?);
+    let _held = locks.hold(&[(folder.as_fd(), name)])?;
+    let source = File::from(openat2(&folder, name, flags, Mode::empty(), resolve)?);
     let stat = fstat(&source)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Errno::INVAL.into());
     }
-    if rustix::fs::ioctl_ficlone(&*to, &source).is_err() {
-        io::copy(&mut source, to)?;
-    }
-    Ok(stat.st_mode & COPIED_BITS)
+    Ok((source, stat))
 }
 
 fn copy_link(folder: impl AsFd, name: &OsStr, to: impl AsFd, new_name: &OsStr) -> io::Result<()> {
@@ -169,13 +309,4 @@ fn lies_within(slot: &Slot, folder: (u64, u64)) -> io::Result<bool> {
 /// Of a tree that would take more descriptors than there are.
 fn too_deep() -> io::Error {
     Errno::MLINK.into()
-}
-
-fn of_target(path: &Path, error: &io::Error) -> Error {
-    let named = || path.display().to_string();
-    match Errno::from_io_error(error) {
-        Some(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Error::AlreadyExists { path: named() },
-        Some(Errno::MLINK) => Error::TooDeep { path: named(), limit: DEEPEST },
-        _ => Error::of_path(path, error),
-    }
 }

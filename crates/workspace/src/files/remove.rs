@@ -19,46 +19,58 @@ use rustix::{
 };
 use skep_api::files::{FileRemoved, RemoveFile};
 
-use super::{answered, file_type, temporary::unused_name, write::standing};
+use super::{answered, entry_locks::EntryLocks, file_type, temporary::unused_name, write::standing};
 use crate::{Error, Roots, roots::Slot};
 
 /// Folders in folders for each of which a descriptor is held.
 pub(super) const DEEPEST: usize = 64;
 
-pub(super) fn remove(roots: &Roots, request: &RemoveFile) -> Result<FileRemoved, Error> {
+pub(super) fn remove(roots: &Roots, locks: &EntryLocks, request: &RemoveFile) -> Result<FileRemoved, Error> {
     let path = request.path.as_path();
     let refused = |error: io::Error| of(path, &error);
     let slot = roots.slot(path)?;
-    let found = standing(&slot).map_err(refused)?.ok_or_else(|| refused(Errno::NOENT.into()))?;
-    let kind = FileType::from_raw_mode(found.st_mode);
-    let removed = whatever_stands(&slot, kind, request.recursive).map_err(refused)?;
-    let synced = slot.folder().read().and_then(|folder| folder.sync_all());
-    synced.map_err(refused)?;
+    let (kind, removed) = remove_entry(locks, &slot, request.recursive).map_err(refused)?;
+    slot.sync_folder().map_err(refused)?;
     let (path, path_encoding) = answered(path);
     Ok(FileRemoved { path, path_encoding, r#type: file_type(kind), removed })
 }
 
-/// Removes what has the name. How many things that were.
-pub(super) fn whatever_stands(slot: &Slot, kind: FileType, recursive: bool) -> io::Result<u64> {
+/// Removes what has the name. What that was, and how many things with all that was in it.
+fn remove_entry(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<(FileType, u64)> {
+    let held = locks.hold(&[slot.entry()])?;
+    let found = standing(slot)?.ok_or(Errno::NOENT)?;
+    let kind = FileType::from_raw_mode(found.st_mode);
     if kind != FileType::Directory {
         unlinkat(slot.folder(), slot.name(), AtFlags::empty())?;
-        return Ok(1);
+        return Ok((kind, 1));
     }
+    drop(held);
+    Ok((kind, remove_folder(locks, slot, recursive)?))
+}
+
+/// Removes the folder that has the name. How many things that were.
+pub(super) fn remove_folder(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<u64> {
     let folder = open_folder(slot.folder(), slot.name())?;
-    let below = if recursive { below(&folder, 0)? } else { 0 };
+    let below = if recursive { below(locks, &folder, 0)? } else { 0 };
     unlinkat(slot.folder(), slot.name(), AtFlags::REMOVEDIR)?;
     Ok(below + 1)
 }
 
+/// Removes what is no folder.
+fn unlink(locks: &EntryLocks, folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    let _held = locks.hold(&[(folder.as_fd(), name)])?;
+    Ok(unlinkat(folder, name, AtFlags::empty())?)
+}
+
 /// Removes all that is in a folder. Each name is opened as it stands: what becomes a link meanwhile is not followed.
-fn below(folder: &OwnedFd, depth: usize) -> io::Result<u64> {
+fn below(locks: &EntryLocks, folder: &OwnedFd, depth: usize) -> io::Result<u64> {
     let mut removed = 0;
     for (name, kind) in entries(folder)? {
         if kind != FileType::Directory {
-            unlinkat(folder, &name, AtFlags::empty())?;
+            unlink(locks, folder, &name)?;
         } else {
             let inner = open_folder(folder, &name)?;
-            removed += if depth < DEEPEST { below(&inner, depth + 1)? } else { flat(&inner)? };
+            removed += if depth < DEEPEST { below(locks, &inner, depth + 1)? } else { flat(locks, &inner)? };
             unlinkat(folder, &name, AtFlags::REMOVEDIR)?;
         }
         removed += 1;
@@ -68,7 +80,7 @@ fn below(folder: &OwnedFd, depth: usize) -> io::Result<u64> {
 
 /// The same for what lies very deep, which would take a descriptor and a piece of the stack for each level: what is in
 /// its folders is moved up into it, level by level, until nothing is left.
-fn flat(folder: &OwnedFd) -> io::Result<u64> {
+fn flat(locks: &EntryLocks, folder: &OwnedFd) -> io::Result<u64> {
     let mut removed = 0;
     loop {
         let here = entries(folder)?;
@@ -77,14 +89,14 @@ fn flat(folder: &OwnedFd) -> io::Result<u64> {
         }
         for (name, kind) in here {
             if kind != FileType::Directory {
-                unlinkat(folder, &name, AtFlags::empty())?;
+                unlink(locks, folder, &name)?;
             } else {
                 let inner = open_folder(folder, &name)?;
                 for (below, kind) in entries(&inner)? {
                     if kind == FileType::Directory {
                         renameat_with(&inner, &below, folder, unused_name()?, RenameFlags::NOREPLACE)?;
                     } else {
-                        unlinkat(&inner, &below, AtFlags::empty())?;
+                        unlink(locks, &inner, &below)?;
                         removed += 1;
                     }
                 }

@@ -9,7 +9,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod, fchown, openat, renameat_with, unlinkat,
+        AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod, fchown, fstat, openat, renameat_with,
+        unlinkat,
     },
     io::Errno,
 };
@@ -60,22 +61,32 @@ impl<S: Borrow<Slot>> Temporary<S> {
         &mut self.file
     }
 
-    /// Gives it mode and owner of the file that it replaces, or this mode; setuid and setgid of neither.
-    pub(super) fn dress(&self, replaced: Option<&Stat>, mode: Option<u32>, default: u32) -> io::Result<()> {
-        if let Some(old) = replaced {
-            let own = rustix::fs::fstat(&self.file)?;
-            if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid) {
-                fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid)))?;
-            }
+    /// Gives it mode and owner of the file that it replaces, or this mode; setuid and setgid of neither. Whether that
+    /// changed anything.
+    pub(super) fn dress(&self, replaced: Option<&Stat>, mode: Option<u32>, default: u32) -> io::Result<bool> {
+        let own = fstat(&self.file)?;
+        let owner =
+            replaced.map(|old| (old.st_uid, old.st_gid)).filter(|old| *old != (own.st_uid, own.st_gid));
+        if let Some((user, group)) = owner {
+            fchown(&self.file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
         }
         let kept = replaced.map(|old| old.st_mode);
         let mode = mode.or(kept).unwrap_or(default) & GIVEN_BITS;
-        Ok(fchmod(&self.file, Mode::from_raw_mode(mode))?)
+        // A change of owner may have taken bits away.
+        if owner.is_none() && Mode::from_raw_mode(own.st_mode).bits() == mode {
+            return Ok(false);
+        }
+        fchmod(&self.file, Mode::from_raw_mode(mode))?;
+        Ok(true)
     }
 
-    /// Puts it in its place, so that neither a reader nor a power cut ever finds half of it.
-    pub(super) fn place(mut self, occupied: Occupied) -> io::Result<File> {
-        self.file.sync_all()?;
+    /// Brings content, mode and owner to the disk: [`Self::place`] shows only what is there already.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Puts it in its place, so that no reader ever finds half of it. The caller syncs the folder afterwards.
+    pub(super) fn place(&mut self, occupied: Occupied) -> io::Result<Stat> {
         let flags = match occupied {
             Occupied::Replace => RenameFlags::empty(),
             Occupied::Refuse => RenameFlags::NOREPLACE,
@@ -84,9 +95,7 @@ impl<S: Borrow<Slot>> Temporary<S> {
         let folder = slot.folder();
         renameat_with(folder, &self.name, folder, slot.name(), flags)?;
         self.placed = true;
-        // The name too: it stands in the folder, which is a file of its own.
-        folder.read()?.sync_all()?;
-        self.file.try_clone()
+        Ok(fstat(&self.file)?)
     }
 }
 

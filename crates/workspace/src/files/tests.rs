@@ -1,5 +1,7 @@
 //! Files on a place of its own, and attacks on a canary beside it.
 
+mod moves;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -170,7 +172,8 @@ async fn a_reader_sees_the_old_or_the_new_content() {
         });
         let roots = ground.place.roots().unwrap();
         for turn in 0..100 {
-            write::write(&roots, &ground.writing("file", &contents[turn % 2])).unwrap();
+            write::write(&roots, ground.place.entry_locks(), &ground.writing("file", &contents[turn % 2]))
+                .unwrap();
         }
         done.store(true, Ordering::Relaxed);
         assert!(reader.join().unwrap() > 0);

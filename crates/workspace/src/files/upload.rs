@@ -4,14 +4,14 @@ use std::io;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::Fuse};
-use rustix::fs::{Stat, fstat};
 use skep_api::{files::FileWritten, streams::UploadFile};
 use tokio::task::spawn_blocking;
 
 use super::{
+    entry_locks::EntryLocks,
     pour::Pour,
     temporary::Temporary,
-    write::{NEW_MODE, not_placed, occupied, replaceable, slot_for, written},
+    write::{NEW_MODE, not_placed, place, replaceable, slot_for, written},
 };
 use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no_content};
 
@@ -21,6 +21,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 impl RunStreamed for UploadFile {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(FileWritten, Content), Error> {
         let place = place.clone();
+        let locks = place.entry_locks().clone();
         let mut content = content.fuse();
         let mut upload = on_its_thread(move || Upload::begin(&*place.roots()?, self)).await?;
         loop {
@@ -30,7 +31,7 @@ impl RunStreamed for UploadFile {
             }
             upload = on_its_thread(move || upload.write(&blocks)).await?;
         }
-        Ok((on_its_thread(move || upload.finish()).await?, no_content()))
+        Ok((on_its_thread(move || upload.finish(&locks)).await?, no_content()))
     }
 }
 
@@ -60,20 +61,19 @@ impl Upload {
     }
 
     /// What must hold, must hold until the end: much may have happened since the beginning.
-    fn finish(self) -> Result<FileWritten, Error> {
+    fn finish(self, locks: &EntryLocks) -> Result<FileWritten, Error> {
         let Self { request, mut new, mut pour } = self;
         let path = request.path.as_path();
-        pour.finish(new.file()).map_err(|error| Error::of_path(path, &error))?;
+        let refused = |error: io::Error| Error::of_path(path, &error);
+        pour.finish(new.file()).and_then(|()| new.sync()).map_err(refused)?;
+        let held = locks.hold(&[new.slot().entry()]).map_err(refused)?;
         let old = replaceable(new.slot(), &request.condition, path)?;
-        let now = place(new, old.as_ref(), &request).map_err(|error| not_placed(path, &error))?;
+        let now = place(&mut new, old.as_ref(), request.mode, &request.condition)
+            .map_err(|error| not_placed(path, &error))?;
+        drop(held);
+        new.slot().sync_folder().map_err(refused)?;
         Ok(written(path, &now, old.is_none()))
     }
-}
-
-fn place(new: Temporary<Slot>, old: Option<&Stat>, request: &UploadFile) -> io::Result<Stat> {
-    new.dress(old, request.mode, NEW_MODE)?;
-    let file = new.place(occupied(&request.condition))?;
-    Ok(fstat(&file)?)
 }
 
 /// What comes next, as much as is written at once. Empty at the end.

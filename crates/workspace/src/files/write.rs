@@ -1,6 +1,7 @@
 //! Writing a file, whole or at its end.
 
 use std::{
+    borrow::Borrow,
     ffi::OsStr,
     fs::File,
     io::{self, Write},
@@ -17,6 +18,7 @@ use skep_api::files::{FileWritten, WriteCondition, WriteFile};
 use super::{
     answered,
     content::Form,
+    entry_locks::EntryLocks,
     etag, make,
     read::{require_file, stat_now},
     size,
@@ -24,21 +26,35 @@ use super::{
 };
 use crate::{
     Error, Roots,
-    roots::{Last, MOST_LINKS, Slot},
+    roots::{MOST_LINKS, Slot},
 };
 
 /// The mode of a new file.
 pub(super) const NEW_MODE: u32 = 0o644;
 
-pub(super) fn write(roots: &Roots, request: &WriteFile) -> Result<FileWritten, Error> {
+pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> Result<FileWritten, Error> {
     let content = Form::by_label(&request.encoding.0)?.read(&request.content)?;
     let path = request.path.as_path();
+    let refused = |error: io::Error| Error::of_path(path, &error);
     let slot = slot_for(roots, path, request.create_parents)?;
+    // The look that counts comes under the lock; this one refuses before anything is written.
+    let seen = replaceable(&slot, &request.condition, path)?;
+    let prepare = || prepare(&slot, seen.as_ref(), request, &content).map_err(refused);
+    let prepared = if request.append && seen.is_some() { None } else { Some(prepare()?) };
+    let held = locks.hold(&[slot.entry()]).map_err(refused)?;
     let old = replaceable(&slot, &request.condition, path)?;
-    let now = match &old {
-        Some(_) if request.append => append(roots, path, &content)?,
-        old => replace(&slot, old.as_ref(), request, &content).map_err(|error| not_placed(path, &error))?,
-    };
+    if old.is_some() && request.append {
+        let (file, now) = append(roots, &slot, path, &content)?;
+        drop(held);
+        file.sync_all().map_err(refused)?;
+        return Ok(written(path, &now, false));
+    }
+    // None is prepared where something should have been added to a file that was removed meanwhile.
+    let mut new = prepared.map_or_else(prepare, Ok)?;
+    let now = place(&mut new, old.as_ref(), request.mode, &request.condition)
+        .map_err(|error| not_placed(path, &error))?;
+    drop(held);
+    slot.sync_folder().map_err(refused)?;
     Ok(written(path, &now, old.is_none()))
 }
 
@@ -75,7 +91,7 @@ pub(super) fn written(path: &Path, now: &Stat, created: bool) -> FileWritten {
 }
 
 /// What becomes of what has the name when a new file gets it.
-pub(super) fn occupied(condition: &WriteCondition) -> Occupied {
+fn occupied(condition: &WriteCondition) -> Occupied {
     if *condition == WriteCondition::Absent { Occupied::Refuse } else { Occupied::Replace }
 }
 
@@ -121,12 +137,32 @@ fn check(condition: &WriteCondition, old: Option<&Stat>, path: &Path) -> Result<
     if holds { Ok(()) } else { Err(Error::Precondition { path: named() }) }
 }
 
-fn replace(slot: &Slot, old: Option<&Stat>, request: &WriteFile, content: &[u8]) -> io::Result<Stat> {
+/// A new file with its content, on the disk, which lacks its name alone.
+fn prepare<'a>(
+    slot: &'a Slot,
+    seen: Option<&Stat>,
+    request: &WriteFile,
+    content: &[u8],
+) -> io::Result<Temporary<&'a Slot>> {
     let mut new = Temporary::beside(slot)?;
     new.file().write_all(content)?;
-    new.dress(old, request.mode, NEW_MODE)?;
-    let file = new.place(occupied(&request.condition))?;
-    Ok(rustix::fs::fstat(&file)?)
+    new.dress(seen, request.mode, NEW_MODE)?;
+    new.sync()?;
+    Ok(new)
+}
+
+/// Gives a prepared file its name, in place of this one. The name must be held.
+pub(super) fn place(
+    new: &mut Temporary<impl Borrow<Slot>>,
+    old: Option<&Stat>,
+    mode: Option<u32>,
+    condition: &WriteCondition,
+) -> io::Result<Stat> {
+    // What stands there now may have another mode or owner than what stood there before.
+    if new.dress(old, mode, NEW_MODE)? {
+        new.sync()?;
+    }
+    new.place(occupied(condition))
 }
 
 /// Room behind a file's end: a part of what is added would be worse than nothing of it. Where a file system cannot promise room,
@@ -142,12 +178,15 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-fn append(roots: &Roots, path: &Path, content: &[u8]) -> Result<Stat, Error> {
-    let found = roots.find(path, Last::Follow)?;
+/// Adds to what has the name, which must be held. The file is not synced yet.
+fn append(roots: &Roots, slot: &Slot, path: &Path, content: &[u8]) -> Result<(File, Stat), Error> {
+    let found = roots.entry(slot, path)?;
     require_file(&found, path)?;
     let refused = |error: io::Error| Error::of_path(path, &error);
     let mut file = found.append().map_err(refused)?;
     reserve(&file, content.len()).map_err(refused)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(refused)?;
-    stat_now(&file, path)
+    file.write_all(content).map_err(refused)?;
+    // Before the name is free: the tag must be of this content, not of what is added next.
+    let now = stat_now(&file, path)?;
+    Ok((file, now))
 }

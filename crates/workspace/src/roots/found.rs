@@ -131,4 +131,17 @@ impl Slot {
     pub(crate) fn name(&self) -> &OsStr {
         &self.name
     }
+
+    /// Both, for a lock.
+    pub(crate) fn entry(&self) -> (BorrowedFd<'_>, &OsStr) {
+        (self.folder.as_fd(), &self.name)
+    }
+
+    /// Brings the folder's names to the disk: ext4 may lose a new one in a power cut.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub(crate) fn sync_folder(&self) -> io::Result<()> {
+        self.folder.read()?.sync_all()
+    }
 }

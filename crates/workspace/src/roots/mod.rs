@@ -89,6 +89,14 @@ impl Roots {
         open::slot(self, path).map_err(|error| Error::of_path(path, &error))
     }
 
+    /// What has the name of a slot now; a link itself.
+    ///
+    /// # Errors
+    /// Those of [`Self::find`], which name this path.
+    pub(crate) fn entry(&self, slot: &Slot, path: &Path) -> Result<Found, Error> {
+        open::entry(self, slot).map_err(|error| Error::of_path(path, &error))
+    }
+
     /// The root that a path lies below, by its name, and the way from there; `.` for the root itself.
     fn of(&self, path: &Path) -> Option<(&Root, PathBuf)> {
         self.0.iter().find_map(|root| {

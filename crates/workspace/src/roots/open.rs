@@ -6,9 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{fs::fstatfs, io::Errno};
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2},
+    io::Errno,
+};
 
-use super::{Found, Last, Links, Roots, Slot, split, walk::walk};
+use super::{Found, Last, Links, Roots, Slot, again_while_it_moves, split, walk::walk};
 
 /// File systems whose files are no files: what is read there is the kernel's, and what is written there acts on it
 /// (statfs(2), and `linux/magic.h`).
@@ -30,12 +33,7 @@ const KERNELS_OWN: [u64; 13] = [
 
 pub(super) fn find(roots: &Roots, path: &Path, last: Last) -> io::Result<Found> {
     let (handle, path) = handle(roots, path, last)?;
-    let found = Found::new(handle, path)?;
-    // Most of what is found lies where its root does.
-    if !roots.lie_on(found.device()) && is_the_kernels_own(&found)? {
-        return Err(outside());
-    }
-    Ok(found)
+    refuse_the_kernels_own(roots, Found::new(handle, path)?)
 }
 
 pub(super) fn is_the_kernels_own(found: impl AsFd) -> io::Result<bool> {
@@ -52,6 +50,23 @@ pub(super) fn slot(roots: &Roots, path: &Path) -> io::Result<Slot> {
         return Err(outside());
     }
     Ok(Slot::new(folder, name))
+}
+
+/// What has the name of a slot now. A link is not followed.
+pub(super) fn entry(roots: &Roots, slot: &Slot) -> io::Result<Found> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let open = || openat2(slot.folder(), slot.name(), flags, Mode::empty(), resolve);
+    let found = Found::new(again_while_it_moves(open)?, slot.folder().path().join(slot.name()))?;
+    refuse_the_kernels_own(roots, found)
+}
+
+fn refuse_the_kernels_own(roots: &Roots, found: Found) -> io::Result<Found> {
+    // Most of what is found lies where its root does.
+    if !roots.lie_on(found.device()) && is_the_kernels_own(&found)? {
+        return Err(outside());
+    }
+    Ok(found)
 }
 
 /// A handle of what a path leads to, and its own path.
