@@ -55,6 +55,7 @@ async fn the_doctor_looks_at_all_that_an_operator_must_know() {
         "data dir",
         "server data",
         "store",
+        "roots",
     ] {
         state_of(&findings, check);
     }

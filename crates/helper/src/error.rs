@@ -20,6 +20,15 @@ pub enum Error {
         #[source]
         source: PathFdError,
     },
+    /// A root cannot be opened.
+    #[error("the root {} cannot be opened: {source}", path.display())]
+    Root {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A call that is done on nobody's ground.
     #[error("a call without a ground")]
     NoGround,
@@ -46,6 +55,11 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Path { .. } => ErrorCode::UnknownPath,
+            Self::Root { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+                io::ErrorKind::NotADirectory => ErrorCode::NotADirectory,
+                _ => ErrorCode::UnknownPath,
+            },
             Self::NoVm => ErrorCode::UnknownRoute,
             Self::Landlock(_) | Self::NoGround | Self::Io { .. } => ErrorCode::Internal,
         }
@@ -62,6 +76,12 @@ impl From<Error> for Failure {
         let message = match &error {
             Error::Path { path, .. } => {
                 format!("the root `{}` is not there; make it, or give the account another", path.display())
+            }
+            Error::Root { path, source } if source.kind() == io::ErrorKind::NotFound => {
+                format!("the root `{}` is not there; make it, or give the account another", path.display())
+            }
+            Error::Root { path, source } => {
+                format!("the root `{}` cannot be used: {source}; give the account another", path.display())
             }
             other => other.to_string(),
         };

@@ -9,7 +9,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
-use skep_workspace::Fence;
+use skep_workspace::{Fence, open_root};
 
 use crate::Error;
 
@@ -37,6 +37,8 @@ const PROC: &str = "/proc";
 /// What may be reached besides programs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
+    /// Read, written and executed. Resolved paths: no link is followed.
+    pub(crate) roots: Vec<PathBuf>,
     /// Read, written and executed.
     pub(crate) write: Vec<PathBuf>,
     /// Only read. What is missing is passed over.
@@ -82,6 +84,10 @@ fn base() -> Result<Ruleset, Error> {
 }
 
 fn with(mut rules: RulesetCreated, reach: &Reach) -> Result<RulesetCreated, Error> {
+    for path in &reach.roots {
+        let folder = open_root(path).map_err(|source| Error::Root { path: path.clone(), source })?;
+        rules = rules.add_rule(PathBeneath::new(folder, AccessFs::from_all(NEWEST)))?;
+    }
     for path in &reach.write {
         rules = allow(rules, path, AccessFs::from_all(NEWEST), Missing::Fails)?;
     }

@@ -41,8 +41,8 @@ impl Helper {
 impl Handler for Helper {
     /// The fence is made anew for each call: a root may be another folder of the same name by now.
     fn on(&self, ground: Ground) -> Result<Self, Failure> {
-        let write = ground.roots.iter().chain(&self.order.scratch).cloned().collect();
-        let fence = fences::fence(&fences::Reach { write, read: readable(&self.order) })?;
+        let (roots, write) = (ground.roots.clone(), self.order.scratch.clone());
+        let fence = fences::fence(&fences::Reach { roots, write, read: readable(&self.order) })?;
         Ok(Self { here: Some(self.bare.for_account(ground.roots, fence)), ..self.clone() })
     }
 

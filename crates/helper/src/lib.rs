@@ -44,8 +44,8 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Error::io("become undumpable"))?;
     // Orphans come to us and to nobody else, so they end with us where we are the first process of a namespace.
     set_child_subreaper(Some(getpid())).map_err(Error::io("become the one that inherits orphans"))?;
-    let write = order.roots.iter().chain(&order.scratch).chain(&order.groups).cloned().collect();
-    fences::confine(&fences::Reach { write, read: readable(order) })
+    let write = order.scratch.iter().chain(&order.groups).cloned().collect();
+    fences::confine(&fences::Reach { roots: order.roots.clone(), write, read: readable(order) })
 }
 
 /// Serves the server until it hangs up.

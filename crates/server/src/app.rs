@@ -21,6 +21,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
+    account_roots::RootRules,
     audit::{Actions, AuditDesk, AuditQueue, note},
     auth::{Gate, guard},
     entrance::{Entrance, enter, locate},
@@ -79,8 +80,8 @@ pub struct Parts {
     pub restart: Restart,
     /// Where the server writes; health looks at its disk.
     pub data_dir: PathBuf,
-    /// Where accounts get folders of their own.
-    pub workspaces: PathBuf,
+    /// Which folders accounts may have, and where they get their own.
+    pub roots: RootRules,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
     /// Uses of keys, to be written together.
@@ -162,7 +163,7 @@ fn guarded(
 ) -> Result<Vec<Routes>, Failure> {
     let readings = parts.readings();
     let (store, vms) = (&parts.store, readings.vms.clone());
-    let workspaces = Workspaces::new(parts.workspaces.clone(), parts.data_dir.clone());
+    let workspaces = Workspaces::new(parts.roots.clone());
     let helper = Helper::new(Arc::clone(&parts.helper));
     let places = Places::new(vms.clone(), helper, &workspaces, parts.entry_locks()?);
     let closing = parts.closing.clone();

@@ -16,6 +16,7 @@ use landlock::{
     Scope,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use skep_workspace::open_root;
 
 /// The newest rules that we know. A kernel that knows fewer applies those.
 const NEWEST: ABI = ABI::V6;
@@ -26,7 +27,7 @@ const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 /// What the process may reach beside `/usr`, `/etc`, `/proc` and three devices.
 #[derive(Debug, Clone, Default)]
 pub struct Reach {
-    /// Read and written: the server's part of the data directory, and the roots.
+    /// Read and written: the server's part of the data directory, and the roots. Resolved paths: no link is followed.
     pub write: Vec<PathBuf>,
     /// Only read, folders and single files: templates, certificates.
     pub read: Vec<PathBuf>,
@@ -68,6 +69,15 @@ pub enum Error {
         #[source]
         source: PathFdError,
     },
+    /// A root, or the server's own folder, cannot be opened.
+    #[error("{} cannot be opened for its Landlock rule: {source}; check that it exists and who owns it", path.display())]
+    Folder {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The process could still be dumped.
     #[error("the process cannot be made undumpable")]
     Dumpable(#[source] io::Error),
@@ -93,7 +103,9 @@ pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
     let mut ruleset = ruleset.create()?;
     let read = AccessFs::from_read(abi) & !AccessFs::Execute;
     for path in &reach.write {
-        ruleset = allow(ruleset, path, AccessFs::from_all(abi) & !AccessFs::Execute, Missing::Fails)?;
+        let folder = open_root(path).map_err(|source| Error::Folder { path: path.clone(), source })?;
+        let access = AccessFs::from_all(abi) & !AccessFs::Execute;
+        ruleset = ruleset.add_rule(PathBeneath::new(folder, access))?;
     }
     for path in &reach.read {
         // A file is not listed: the kernel would not take the rule.

@@ -1,6 +1,7 @@
 //! The HTTP service: who calls, what it may, and what the answer looks like. What happens is decided further in.
 
 mod accept;
+mod account_roots;
 mod address;
 mod app;
 mod audit;
@@ -42,6 +43,7 @@ mod watchers;
 mod webhooks;
 mod workspaces;
 
+pub use account_roots::{RootRefused, RootRules};
 pub use app::{Parts, router};
 pub use audit::AuditQueue;
 pub use error::SKEP_ERROR;

@@ -25,6 +25,7 @@ use crate::{
 pub(crate) struct Places {
     vms: Vms,
     helper: Helper,
+    workspaces: Workspaces,
     /// Without roots: each call has those of its account.
     bare: Place,
 }
@@ -61,7 +62,7 @@ impl Places {
         // No command is started there, so none needs a directory.
         let bare = Place::new("/", "/", BTreeMap::new(), PathBuf::new()).without_groups();
         let bare = bare.making_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
-        Self { vms, helper, bare }
+        Self { vms, helper, workspaces: workspaces.clone(), bare }
     }
 
     /// Does an operation where the caller wants it done.
@@ -82,7 +83,7 @@ impl Places {
                 Ok(swarm.call(&caller.account.id, vm, &operation).await?)
             }
             Chosen::Workspace => {
-                let roots = roots(caller)?;
+                let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
                 if O::STARTS_PROGRAMS {
                     if let Some(answer) = operation.run_without_programs(&place).await {
@@ -113,7 +114,7 @@ impl Places {
                 Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
             }
             Chosen::Workspace => {
-                let place = self.workspace(roots(caller)?);
+                let place = self.workspace(self.roots(caller)?);
                 let content = content.unwrap_or_else(no_content);
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
@@ -130,7 +131,7 @@ impl Places {
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
-        let roots = self.ready(of_account(caller)?).await?;
+        let roots = self.ready(self.of_account(caller)?).await?;
         Ok(self.helper.run_streamed(roots, operation, content).await?)
     }
 
@@ -151,7 +152,7 @@ impl Places {
                 Ok(swarm.exec_stream(&caller.account.id, vm, command).await?)
             }
             Chosen::Workspace => {
-                let roots = self.ready(roots(caller)?).await?;
+                let roots = self.ready(self.roots(caller)?).await?;
                 Ok(self.helper.stream(roots, &command).await?)
             }
         }
@@ -176,22 +177,25 @@ impl Places {
     fn workspace(&self, roots: Vec<PathBuf>) -> Place {
         self.bare.clone().with_roots(roots)
     }
-}
 
-/// The roots of an account, of which there is at least one.
-fn roots(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
-    if let Some(vm) = caller.key.vm {
-        let message = format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
-        return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+    /// The roots of an account, of which there is at least one.
+    fn roots(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
+        if let Some(vm) = caller.key.vm {
+            let message =
+                format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
+            return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+        }
+        self.of_account(caller)
     }
-    of_account(caller)
-}
 
-/// The same, whatever the key may reach of them.
-fn of_account(caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
-    if caller.account.roots.is_empty() {
-        let message = "this account has no roots; whoever has `server:admin` gives it some";
-        return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+    /// The same, whatever the key may reach of them.
+    fn of_account(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
+        if caller.account.roots.is_empty() {
+            let message = "this account has no roots; whoever has `server:admin` gives it some";
+            return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+        }
+        let roots: Vec<PathBuf> = caller.account.roots.iter().map(PathBuf::from).collect();
+        self.workspaces.check_stored(&roots)?;
+        Ok(roots)
     }
-    Ok(caller.account.roots.iter().map(PathBuf::from).collect())
 }

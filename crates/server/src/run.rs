@@ -28,7 +28,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    BootDefaults, Farewell, Limits, Restart, StartHelper, SwarmToCome, TrustedProxies, WebhookOrder,
+    BootDefaults, Farewell, Limits, Restart, RootRules, StartHelper, SwarmToCome, TrustedProxies,
+    WebhookOrder,
     app::{Parts, router},
     chores::Chores,
     connection::{Door, track},
@@ -67,8 +68,8 @@ pub struct ServerOrder {
     pub restart: Restart,
     /// Where the server writes.
     pub data_dir: PathBuf,
-    /// Where accounts get folders of their own.
-    pub workspaces: PathBuf,
+    /// Which folders accounts may have, and where they get their own.
+    pub roots: RootRules,
     /// What a boot gets that names nothing else.
     pub boot: BootDefaults,
     /// What is counted.
@@ -180,7 +181,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         helper: order.helper,
         restart: order.restart,
         data_dir: order.data_dir,
-        workspaces: order.workspaces,
+        roots: order.roots,
         boot: order.boot,
         uses: chores.uses.clone(),
         metrics: order.metrics,

@@ -1,4 +1,4 @@
-//! The folders that accounts get which name no roots, and which folders nobody may name.
+//! The folders that accounts get which name no roots, and the check of those that they name.
 
 use std::{
     fs::{self, DirBuilder},
@@ -9,41 +9,65 @@ use std::{
 };
 
 use skep_api::{ErrorCode, Failure};
+use skep_store::AccountRoot;
 
-use crate::error::Refusal;
+use crate::{account_roots::RootRules, error::Refusal};
 
-/// Where the accounts' own folders lie. Cheap to clone.
+/// Where the accounts' own folders lie, and which others they may have. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Workspaces {
-    dir: Arc<Path>,
-    server_dir: Arc<Path>,
-}
+pub(crate) struct Workspaces(Arc<RootRules>);
 
 impl Workspaces {
-    /// Folders below `dir`; `server_dir` is the server's own and nobody's root.
-    pub(crate) fn new(dir: PathBuf, server_dir: PathBuf) -> Self {
-        Self { dir: dir.into(), server_dir: server_dir.into() }
+    pub(crate) fn new(rules: RootRules) -> Self {
+        Self(Arc::new(rules))
     }
 
     /// Where the accounts' own folders lie.
     pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+        self.0.workspaces()
     }
 
-    /// Refuses roots through which files would reach the store.
+    /// Resolves the roots that an account shall have, beside those of other accounts.
     ///
     /// # Errors
-    /// `invalid_value`.
-    pub(crate) fn check(&self, roots: &[String]) -> Result<(), Failure> {
-        let reaches = |root: &&String| {
-            let root = Path::new(root.as_str());
-            root.starts_with(&self.server_dir) || self.server_dir.starts_with(root)
+    /// `invalid_value` for one that reaches the server's data, the system's, or another account's.
+    pub(crate) async fn check(
+        &self,
+        roots: Vec<String>,
+        others: Vec<AccountRoot>,
+    ) -> Result<Vec<String>, Refusal> {
+        let rules = Arc::clone(&self.0);
+        let check = move || {
+            let resolve = |root: String| {
+                let path = rules.check(Path::new(&root), &others)?;
+                // Clients get paths as JSON, and name files below them.
+                path.into_os_string().into_string().map_err(|path| {
+                    let message = format!(
+                        "`roots`: {root:?} leads to {path:?}, which is not UTF-8; name another folder"
+                    );
+                    Failure::new(ErrorCode::InvalidValue, message)
+                })
+            };
+            roots.into_iter().map(resolve).collect::<Result<Vec<_>, Failure>>()
         };
-        match roots.iter().find(reaches) {
+        let checked = tokio::task::spawn_blocking(check).await;
+        Ok(checked.map_err(|error| Refusal::internal(error.to_string()))??)
+    }
+
+    /// Refuses a stored root that reaches the server's data.
+    ///
+    /// # Errors
+    /// `path_outside_roots`.
+    pub(crate) fn check_stored(&self, roots: &[PathBuf]) -> Result<(), Failure> {
+        match roots.iter().find(|root| self.0.reaches_data(root)) {
             None => Ok(()),
             Some(root) => Err(Failure::new(
-                ErrorCode::InvalidValue,
-                format!("`roots` holds {root:?}, which reaches the server's own data; name another folder"),
+                ErrorCode::PathOutsideRoots,
+                format!(
+                    "the root {} of this account reaches the server's own data and is not used; a key with \
+                     `server:admin` gives the account another",
+                    root.display()
+                ),
             )),
         }
     }
@@ -53,7 +77,7 @@ impl Workspaces {
     /// # Errors
     /// `workspace_taken` where files lie there: an earlier account of that name left them, and they are not the new one's.
     pub(crate) async fn make(&self, account: &str) -> Result<String, Refusal> {
-        let path = self.dir.join(account);
+        let path = self.dir().join(account);
         let name = account.to_owned();
         let made = tokio::task::spawn_blocking(move || make(&path).map(|empty| (path, empty))).await;
         let (path, empty) = match made {
@@ -95,7 +119,7 @@ mod tests {
     use super::*;
 
     fn workspaces(data: &Path) -> Workspaces {
-        Workspaces::new(data.join("workspaces"), data.join("server"))
+        Workspaces::new(RootRules::of(data).unwrap())
     }
 
     #[tokio::test]
@@ -111,17 +135,5 @@ mod tests {
         std::os::unix::fs::symlink("/", data.path().join("workspaces/linked")).unwrap();
         let refused = workspaces.make("linked").await.unwrap_err();
         assert_eq!(refused.failure().code, ErrorCode::WorkspaceTaken);
-    }
-
-    #[test]
-    fn no_root_reaches_the_store() {
-        let workspaces = workspaces(Path::new("/var/lib/skep"));
-        let check = |root: &str| workspaces.check(&[root.to_owned()]).is_ok();
-        for good in ["/srv", "/var/lib/skep/workspaces/x", "/var/lib/skep/server-files"] {
-            assert!(check(good), "{good}");
-        }
-        for wrong in ["/", "/var", "/var/lib/skep", "/var/lib/skep/server", "//var/lib/skep//server/x"] {
-            assert!(!check(wrong), "{wrong}");
-        }
     }
 }

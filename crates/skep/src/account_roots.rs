@@ -1,13 +1,31 @@
-//! The roots that accounts were given, for whoever is confined to them.
+//! The roots that accounts were given, for a process that is confined to them.
 
 use std::path::{Path, PathBuf};
 
-/// Those that are there now. What accounts get later is out of reach until the next start.
-pub(crate) fn present(store: &Path) -> Vec<PathBuf> {
+use skep_accounts::DEFAULT_ACCOUNT;
+use skep_server::RootRules;
+use skep_store::AccountRoot;
+
+/// Those that are there now and that an account may have. What accounts get later is out of reach until the next start.
+pub(crate) fn present(data_dir: &Path, store: &Path) -> Vec<PathBuf> {
     let roots = skep_store::sqlite::account_roots(store).unwrap_or_else(|error| {
-        // Whoever opens the store next says so too, and fails.
+        // Opening the store, which comes next, fails with the same error.
         tracing::debug!(%error, "the accounts' roots were not read");
         Vec::new()
     });
-    roots.into_iter().map(PathBuf::from).filter(|root| root.is_dir()).collect()
+    let Ok(rules) = RootRules::of(data_dir) else { return Vec::new() };
+    // The roots of `default` are settings, which the store may not have yet.
+    let roots = roots.into_iter().filter(|root| root.account != DEFAULT_ACCOUNT);
+    let allowed = |root: &AccountRoot| match rules.check_stored(&root.path, &[]) {
+        Ok(()) => root.path.is_dir(),
+        Err(refused) => {
+            tracing::warn!(
+                account = root.account,
+                "a root of the account `{}` is not used: {refused}",
+                root.account
+            );
+            false
+        }
+    };
+    roots.filter(allowed).map(|root| root.path).collect()
 }

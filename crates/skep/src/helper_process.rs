@@ -94,6 +94,7 @@ fn arguments(settings: &Settings, scratch: &[PathBuf]) -> Vec<String> {
     let mut arguments = vec!["helper".to_owned()];
     let mut add = |flag: &str, path: &Path| arguments.extend([flag.to_owned(), path.display().to_string()]);
     settings.roots().iter().chain([&settings.workspaces()]).for_each(|root| add("--root", root));
+    add("--data-dir", &settings.data_dir);
     add("--store", &settings.store());
     scratch.iter().for_each(|folder| add("--scratch", folder));
     let filters = settings.git_filter.iter().filter_map(|filter| serde_json::to_string(filter).ok());

@@ -43,7 +43,7 @@ pub(crate) fn read_again() -> anyhow::Result<Settings> {
     let Cli { verb: Verb::Serve(verb) } = settings::try_parse::<Cli>(&arguments)? else {
         anyhow::bail!("this process was not started by `skep serve`");
     };
-    let settings = verb.settings.absolute()?;
+    let settings = verb.settings.resolved()?;
     match serve::check(&settings).into_iter().next() {
         Some((name, error)) => Err(error.context(format!("`{name}`"))),
         None => Ok(settings),

@@ -1,15 +1,15 @@
 //! What serving takes, whether one process does everything or the keeper started us.
 
-use std::{future::Future, net::TcpListener, sync::Arc};
+use std::{future::Future, net::TcpListener, path::PathBuf, sync::Arc};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use futures_util::FutureExt;
 use jiff::Timestamp;
-use skep_accounts::KeyHash;
+use skep_accounts::{DEFAULT_ACCOUNT, KeyHash};
 use skep_api::{ErrorCode, Failure};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
-    BootDefaults, Farewell, Metrics, Restart, ServerOrder, StartHelper, SwarmToCome, WebhookOrder,
+    BootDefaults, Farewell, Metrics, Restart, RootRules, ServerOrder, StartHelper, SwarmToCome, WebhookOrder,
     tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
@@ -102,7 +102,7 @@ pub(crate) async fn open_store(
     let sqlite = SqliteSettings { observer, ..SqliteSettings::at(settings.store()) };
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(sqlite).await?);
     let at = Timestamp::now();
-    let roots: Vec<String> = settings.roots().iter().map(|root| root.display().to_string()).collect();
+    let roots = checked_roots(settings, &*store).await?;
     let account = store.ensure_default_account(EnsureDefaultAccount { roots: roots.clone(), at }).await?;
     if account.roots != roots {
         store.set_account_roots(SetAccountRoots { account: account.id, roots }).await?;
@@ -111,6 +111,21 @@ pub(crate) async fn open_store(
         store.ensure_admin_key(EnsureAdminKey { hash, prefix, at }).await?;
     }
     Ok(store)
+}
+
+/// The roots of the account `default`, which lie apart from those of other accounts.
+async fn checked_roots(settings: &Settings, store: &dyn Store) -> anyhow::Result<Vec<String>> {
+    let others = store.roots_of_others(DEFAULT_ACCOUNT).await?;
+    let rules = RootRules::of(&settings.data_dir).context("the data directory cannot be looked at")?;
+    let resolve = |root: &PathBuf| {
+        let checked = rules.check(root, &others);
+        let root =
+            checked.context("`root`: name another by --root, or give that account another root first")?;
+        root.into_os_string()
+            .into_string()
+            .map_err(|root| anyhow!("the root {root:?} is not UTF-8; name another"))
+    };
+    settings.roots().iter().map(resolve).collect()
 }
 
 /// SIGTERM and Ctrl-C, which end the process no more once they are listened to.
@@ -180,7 +195,7 @@ pub(crate) async fn serve(
         helper,
         restart,
         data_dir: settings.server_dir(),
-        workspaces: settings.workspaces(),
+        roots: RootRules::of(&settings.data_dir).context("the data directory cannot be looked at")?,
         boot,
         metrics,
         metrics_listener,

@@ -14,7 +14,7 @@ use std::{
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use skep_workspace::git::GitFilter;
+use skep_workspace::{Location, git::GitFilter};
 use toml::{Table, Value};
 
 mod transport;
@@ -112,7 +112,7 @@ impl Settings {
 
     /// Where accounts get folders of their own.
     pub(crate) fn workspaces(&self) -> PathBuf {
-        self.data_dir.join("workspaces")
+        resolve(self.data_dir.join("workspaces"))
     }
 
     /// The server's own part of the data.
@@ -130,17 +130,24 @@ impl Settings {
         self.data_dir.join("admin.key")
     }
 
-    /// The same with all paths absolute, so that they mean the same in every process.
+    /// The same with all paths absolute, so that they mean the same in every process. Data directory and roots are without
+    /// links besides: a link that is changed later does not change them.
     ///
     /// # Errors
     /// The current directory is gone.
-    pub(crate) fn absolute(mut self) -> std::io::Result<Self> {
-        self.data_dir = std::path::absolute(&self.data_dir)?;
+    pub(crate) fn resolved(mut self) -> std::io::Result<Self> {
+        self.data_dir = resolve(std::path::absolute(&self.data_dir)?);
         self.image_dir = self.image_dir.map(std::path::absolute).transpose()?;
         self.transport = self.transport.absolute()?;
-        self.root = self.root.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
+        let root = |root| Ok(resolve(std::path::absolute(root)?));
+        self.root = self.root.iter().map(root).collect::<std::io::Result<_>>()?;
         Ok(self)
     }
+}
+
+/// A path without links. One that cannot be looked at stays as it is; using it fails, with the reason.
+fn resolve(path: PathBuf) -> PathBuf {
+    Location::of(&path).map_or(path, |found| found.path().to_owned())
 }
 
 /// `/var/lib/skep` as root, else the user's own place for such things.

@@ -1,5 +1,7 @@
 //! Accounts: their records and commands.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 use skep_api::{AccountId, keys::Limits};
 
@@ -18,6 +20,15 @@ pub struct Account {
     pub limits: Limits,
     /// When it was made.
     pub created_at: Timestamp,
+}
+
+/// A root of an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountRoot {
+    /// The account's name.
+    pub account: String,
+    /// The folder's path.
+    pub path: PathBuf,
 }
 
 /// Makes the account `default` at the first start; later it changes nothing.

@@ -8,6 +8,8 @@ use skep_api::{
     tickets::{Blocker, TicketStatus},
 };
 
+use crate::AccountRoot;
+
 /// What every command and query answers.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -120,6 +122,17 @@ pub enum Error {
         id: TicketId,
         /// Its version.
         version: u64,
+    },
+    /// A root that would be equal to, inside or around another account's.
+    #[error(
+        "`roots`: {} is {}, lies in it, or holds it, which is a root of the account `{}`; name another folder",
+        path.display(), other.path.display(), other.account
+    )]
+    RootTaken {
+        /// What was asked for.
+        path: PathBuf,
+        /// The other account's.
+        other: AccountRoot,
     },
     /// A key of one VM wants more than it may.
     #[error(
@@ -251,7 +264,7 @@ impl Error {
             Self::UnknownKey { .. } => ErrorCode::UnknownKey,
             Self::UnknownAccount { .. } => ErrorCode::UnknownAccount,
             Self::UnknownVm { .. } => ErrorCode::UnknownVm,
-            Self::NotABackup { .. } => ErrorCode::InvalidValue,
+            Self::NotABackup { .. } | Self::RootTaken { .. } => ErrorCode::InvalidValue,
             Self::UnknownWaitlistEntry { .. } => ErrorCode::UnknownWaitlistEntry,
             Self::UnknownTicket { .. } => ErrorCode::UnknownTicket,
             Self::UnknownDependency { .. } => ErrorCode::UnknownDependency,

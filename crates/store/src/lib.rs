@@ -20,8 +20,8 @@ mod waitlist;
 mod webhook;
 
 pub use account::{
-    Account, AccountDeleted, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount,
-    ListAccounts, SetAccountRoots,
+    Account, AccountDeleted, AccountPage, AccountRoot, ChangeAccount, CreateAccount, DeleteAccount,
+    EnsureDefaultAccount, ListAccounts, SetAccountRoots,
 };
 pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 pub use commits::{Commit, CommitObserver};

@@ -15,10 +15,10 @@ use skep_api::{
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
-    ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook, DeleteAccount,
-    DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms, Ended,
-    EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan,
+    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AuditPage, BeatTicket, ChangeAccount,
+    ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook,
+    DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms,
+    Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan,
     GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListDeliveries,
     ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession, Once,
     OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt, RecordBoots,
@@ -34,15 +34,17 @@ use crate::{
 pub trait Store: Send + Sync {
     /// The account `default`, made by the first start.
     async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> Result<Account>;
-    /// Gives an account other roots; fails with `UnknownAccount`.
+    /// Gives an account other roots; fails with `UnknownAccount`, `RootTaken`.
     async fn set_account_roots(&self, command: SetAccountRoots) -> Result<Account>;
     /// An account; fails with `UnknownAccount`.
     async fn account(&self, id: AccountId) -> Result<Account>;
     /// An account by its name; fails with `UnknownAccount`.
     async fn account_by_name(&self, name: &str) -> Result<Account>;
-    /// Makes an account; fails with `AccountNameTaken`.
+    /// The roots of all accounts but the one of this name, which need not exist.
+    async fn roots_of_others(&self, name: &str) -> Result<Vec<AccountRoot>>;
+    /// Makes an account; fails with `AccountNameTaken`, `RootTaken`.
     async fn create_account(&self, command: CreateAccount) -> Result<Account>;
-    /// Changes what may change of an account; fails with `UnknownAccount`.
+    /// Changes what may change of an account; fails with `UnknownAccount`, `RootTaken`.
     async fn change_account(&self, command: ChangeAccount) -> Result<Account>;
     /// Deletes an account; fails with `UnknownAccount`, `DefaultAccountStays`, `AccountInUse`.
     async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted>;

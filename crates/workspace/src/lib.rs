@@ -21,5 +21,5 @@ pub use fence::Fence;
 pub use files::EntryLocks;
 pub use operations::{Run, run_by_name};
 pub use place::{Place, PortFence, WalkFence};
-pub use roots::Roots;
+pub use roots::{Location, Roots, open_root};
 pub use streamed::{Content, RunStreamed, no_content, run_streamed_by_name};

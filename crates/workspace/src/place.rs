@@ -170,9 +170,9 @@ impl Place {
         if is_everything { None } else { Found::at_hand(&self.folders, path) }
     }
 
-    /// The folders themselves, as the kernel names them.
-    pub(crate) fn folders(&self) -> impl Iterator<Item = PathBuf> {
-        self.folders.iter().filter_map(|folder| folder.canonicalize().ok())
+    /// The folders themselves, by their resolved paths. One that a link has taken the place of is found at no path.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.folders.iter().map(PathBuf::as_path)
     }
 
     /// Has a program do first what every program does that is started here. Whatever starts one calls this, after all else

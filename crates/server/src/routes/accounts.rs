@@ -89,9 +89,6 @@ async fn create(
     Body(request): Body<CreateAccount>,
 ) -> Created<Account> {
     let granted = account(&request)?;
-    if let Some(roots) = &granted.roots {
-        desk.workspaces.check(roots)?;
-    }
     let roots = desk.roots_of_new(&granted.name, granted.roots).await?;
     let made = desk.store.create_account(skep_store::CreateAccount {
         name: granted.name,
@@ -148,19 +145,20 @@ async fn change(
     Body(request): Body<ChangeAccount>,
 ) -> Answer<Account> {
     let change = account_change(&request)?;
-    if let Some(roots) = &change.roots {
-        desk.workspaces.check(roots)?;
-    }
     if let (Some(allowed_ips), true) = (&change.allowed_ips, id == caller.account.id.to_string()) {
         check_own_address(allowed_ips, &caller)?;
     }
     let account = desk.store.account(account_id(&id)?).await?;
-    if change.roots.is_some() {
-        may_set_roots(&account.name)?;
-    }
+    let roots = match change.roots {
+        None => None,
+        Some(roots) => {
+            may_set_roots(&account.name)?;
+            Some(desk.checked(&account.name, roots).await?)
+        }
+    };
     let changed = desk.store.change_account(skep_store::ChangeAccount {
         account: account.id,
-        roots: change.roots,
+        roots,
         allowed_ips: change.allowed_ips,
         max_vms: change.max_vms,
         max_memory_mb: change.max_memory_mb,
@@ -215,16 +213,22 @@ impl AccountDesk {
     /// The roots of a new account: those that it names, or a folder of its own.
     async fn roots_of_new(&self, name: &str, named: Option<Vec<String>>) -> Result<Vec<String>, Refusal> {
         if let Some(roots) = named {
-            return Ok(roots);
+            return self.checked(name, roots).await;
         }
         // Whose folder it is comes before what lies in it.
         match self.store.account_by_name(name).await {
             Ok(_) => Err(skep_store::Error::AccountNameTaken { name: name.to_owned() }.into()),
             Err(error) if error.code() == ErrorCode::UnknownAccount => {
-                Ok(vec![self.workspaces.make(name).await?])
+                self.checked(name, vec![self.workspaces.make(name).await?]).await
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The resolved paths of roots that this account may have.
+    async fn checked(&self, name: &str, roots: Vec<String>) -> Result<Vec<String>, Refusal> {
+        let others = self.store.roots_of_others(name).await?;
+        self.workspaces.check(roots, others).await
     }
 
     async fn delete(&self, account: AccountId, request_id: &str) -> skep_store::Result<DeletedAccount> {

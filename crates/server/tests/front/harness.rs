@@ -13,8 +13,8 @@ use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
 use skep_helper::HelperOrder;
 use skep_server::{
-    BootDefaults, Farewell, Limits, Metrics, Restart, ServerOrder, StartHelper, TrustedProxies, WebhookOrder,
-    run, swarm_at_hand, tls::Certificates,
+    BootDefaults, Farewell, Limits, Metrics, Restart, RootRules, ServerOrder, StartHelper, TrustedProxies,
+    WebhookOrder, run, swarm_at_hand, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use skep_workspace::git::GitGrants;
@@ -127,7 +127,7 @@ impl Skep {
             helper: helper(data.path().join("workspaces"), git),
             restart,
             data_dir: data.path().to_owned(),
-            workspaces: data.path().join("workspaces"),
+            roots: RootRules::of(data.path()).unwrap(),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
             metrics,
             metrics_listener: Some(metrics_listener),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod account_roots;
 mod accounts;
 mod audit;
 mod auth;

@@ -33,7 +33,7 @@ pub(crate) struct Backup {
 }
 
 pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
-    let settings = verb.settings.absolute()?;
+    let settings = verb.settings.resolved()?;
     let (store, file) = (settings.store(), std::path::absolute(&verb.file)?);
     if file.symlink_metadata().is_ok() && !verb.force {
         return Err(taken(&file));

@@ -21,7 +21,7 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("a bake needs root: it boots a VM in a jail; run `sudo skep bake`");
     }
-    let settings = verb.settings.absolute()?;
+    let settings = verb.settings.resolved()?;
     // Its VMMs are children of a stage that ends. A keeper that started us would inherit them, and wait for none.
     set_child_subreaper(Some(getpid())).context("the bake cannot wait for its processes")?;
     let bar = ProgressBar::new_spinner();

@@ -98,10 +98,13 @@ fn together(all: &[Given]) -> Vec<Fault> {
     };
     match settled(all) {
         Err(why) => vec![Fault { id: None, origin: Origin::Default, why }],
-        Ok(settings) => {
-            let found = serve::check(&settings).into_iter();
-            found.map(|(id, error)| fault(id, output::one_line(&error))).collect()
-        }
+        Ok(settings) => match settings.resolved() {
+            Err(error) => vec![Fault { id: None, origin: Origin::Default, why: error.to_string() }],
+            Ok(settings) => {
+                let found = serve::check(&settings).into_iter();
+                found.map(|(id, error)| fault(id, output::one_line(&error))).collect()
+            }
+        },
     }
 }
 

@@ -16,6 +16,7 @@ mod kernel;
 mod machine;
 mod place;
 mod programs;
+mod roots;
 mod store;
 
 /// Say what this machine can do, what is missing, and how to get it; no server needs to run.
@@ -76,7 +77,7 @@ impl Finding {
 }
 
 pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
-    let settings = verb.settings.absolute()?;
+    let settings = verb.settings.resolved()?;
     if verb.clean {
         return clean(&settings, verb.json);
     }
@@ -87,6 +88,7 @@ pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
     findings.extend(programs::findings());
     findings.extend(place::findings(&settings));
     findings.extend(store::findings(&settings));
+    findings.extend(roots::findings(&settings));
     let healthy = findings.iter().all(|finding| matches!(finding.state, State::Ok | State::Warning));
     if verb.json {
         output::value(&serde_json::json!({"healthy": healthy, "findings": findings}))?;

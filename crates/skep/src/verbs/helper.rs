@@ -32,6 +32,9 @@ pub(crate) struct Helper {
     /// A folder of which accounts' roots are parts.
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
+    /// The data directory, of which no root may be a part.
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
     /// The store, which says where other roots of accounts are.
     #[arg(long, value_name = "FILE")]
     store: PathBuf,
@@ -48,8 +51,8 @@ pub(crate) struct Helper {
 
 pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
     let stream = inherited()?;
-    let Helper { root: mut roots, store, scratch, groups, git_filter } = verb;
-    roots.extend(account_roots::present(&store));
+    let Helper { root: mut roots, data_dir, store, scratch, groups, git_filter } = verb;
+    roots.extend(account_roots::present(&data_dir, &store));
     let git = GitGrants { filters: git_filter, authorities: authorities() };
     let order = HelperOrder { roots, scratch, env: environment(), groups, git };
     skep_helper::confine(&order).map_err(anyhow::Error::from).context("the helper cannot be confined")?;

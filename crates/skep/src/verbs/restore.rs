@@ -43,7 +43,7 @@ enum Away {
 }
 
 pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
-    let settings = verb.settings.absolute()?;
+    let settings = verb.settings.resolved()?;
     let (store, folder) = (settings.store(), settings.server_dir());
     if !folder.is_dir() {
         bail!(

@@ -21,7 +21,7 @@ use rustix::{
 use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
-use skep_server::{Metrics, swarm_at_hand};
+use skep_server::{Metrics, RootRules, swarm_at_hand};
 
 use super::bake::bakery;
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) struct Serve {
 }
 
 pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
-    let settings = verb.settings.absolute()?;
+    let settings = verb.settings.resolved()?;
     if let Some((_, error)) = check(&settings).into_iter().next() {
         return Err(error);
     }
@@ -78,8 +78,20 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
         ("tls", settings.transport.tls_source().map(drop)),
         ("metrics_listen", metrics.map_err(Into::into)),
         ("log_level", logging::check(settings)),
+        ("root", check_roots(settings)),
     ];
     checks.into_iter().filter_map(|(name, checked)| Some((name, checked.err()?))).collect()
+}
+
+/// Whether the roots of the account `default` are folders that an account may have. Whether they lie apart from those of other
+/// accounts is checked when the store is open.
+fn check_roots(settings: &Settings) -> anyhow::Result<()> {
+    let rules = RootRules::of(&settings.data_dir).with_context(|| {
+        let data_dir = settings.data_dir.display();
+        format!("the data directory {data_dir} cannot be looked at; name another by --data-dir")
+    })?;
+    settings.roots().iter().try_for_each(|root| rules.check(root, &[]).map(drop))?;
+    Ok(())
 }
 
 /// The keeper, until it is told to stop.

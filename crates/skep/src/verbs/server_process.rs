@@ -78,7 +78,7 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
 fn confine_to(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
     write.extend([settings.server_dir(), settings.workspaces()]);
-    write.extend(account_roots::present(&settings.store()));
+    write.extend(account_roots::present(&settings.data_dir, &settings.store()));
     let mut read = trusted();
     read.push(settings.image_dir());
     let reach = Reach { write, read };

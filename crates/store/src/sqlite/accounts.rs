@@ -1,5 +1,7 @@
 //! Accounts in SQLite.
 
+use std::path::PathBuf;
+
 use rusqlite::{Connection, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{AccountId, KeyId, keys::Limits};
@@ -10,8 +12,8 @@ use super::{
     keys, vms, webhooks,
 };
 use crate::{
-    Account, AccountPage, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount, Error,
-    ListAccounts, RevokeAllKeys, SetAccountRoots,
+    Account, AccountPage, AccountRoot, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount,
+    Error, ListAccounts, RevokeAllKeys, SetAccountRoots,
 };
 
 /// Later in order than every id.
@@ -43,7 +45,9 @@ pub(super) fn create(
     if !insert(connection, id, command)? {
         return Err(Error::AccountNameTaken { name: command.name.clone() }.into());
     }
-    by_id(connection, id)
+    let account = by_id(connection, id)?;
+    check_roots(connection, &account)?;
+    Ok(account)
 }
 
 /// Inserts the row, unless its name is taken.
@@ -85,7 +89,11 @@ pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<
             ":max_memory_mb": command.max_memory_mb.flatten().map(signed).transpose()?,
         },
     )?;
-    by_id(connection, command.account)
+    let account = by_id(connection, command.account)?;
+    if command.roots.is_some() {
+        check_roots(connection, &account)?;
+    }
+    Ok(account)
 }
 
 /// Deletes an account without VMs, and gives what it was and the keys that were revoked with it.
@@ -137,7 +145,34 @@ pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> R
     let roots = json(&command.roots)?;
     let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     change(connection, sql, params![command.account.to_string(), roots])?;
-    by_id(connection, command.account)
+    let account = by_id(connection, command.account)?;
+    check_roots(connection, &account)?;
+    Ok(account)
+}
+
+/// The roots of all accounts but this one.
+pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec<AccountRoot>, Fault> {
+    let sql = "SELECT accounts.name AS name, each.value AS path
+               FROM accounts, json_each(accounts.roots) AS each
+               WHERE accounts.deleted_at IS NULL AND accounts.name <> ?1
+               ORDER BY accounts.id, each.key";
+    all(connection, sql, [name], |row| {
+        let (account, path): (String, String) = (row.plain("name")?, row.plain("path")?);
+        Ok(AccountRoot { account, path: path.into() })
+    })
+}
+
+/// Refuses roots that overlap with another account's, in the transaction that wrote them: of two requests at once, which
+/// were both checked before, one fails. Paths are compared by their names here; they are resolved.
+fn check_roots(connection: &Connection, account: &Account) -> Result<(), Fault> {
+    let others = roots_of_others(connection, &account.name)?;
+    for path in account.roots.iter().map(PathBuf::from) {
+        let overlaps = |other: &&AccountRoot| path.starts_with(&other.path) || other.path.starts_with(&path);
+        if let Some(other) = others.iter().find(overlaps) {
+            return Err(Error::RootTaken { other: other.clone(), path }.into());
+        }
+    }
+    Ok(())
 }
 
 /// An account.

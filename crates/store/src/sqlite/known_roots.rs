@@ -2,27 +2,25 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{fault::Fault, file::DatabaseFile, migrations};
-use crate::Result;
+use super::{accounts, fault::Fault, file::DatabaseFile, migrations};
+use crate::{AccountRoot, Result};
 
 /// The roots of all accounts, whether a server runs or not. Blocks. None where there is no store yet.
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn account_roots(database: &Path) -> Result<Vec<String>> {
+pub fn account_roots(database: &Path) -> Result<Vec<AccountRoot>> {
     if !database.exists() {
         return Ok(Vec::new());
     }
     look(database).map_err(|fault| fault.into_error(database))
 }
 
-fn look(path: &Path) -> std::result::Result<Vec<String>, Fault> {
+fn look(path: &Path) -> std::result::Result<Vec<AccountRoot>, Fault> {
     let connection = DatabaseFile::find(path, Duration::from_secs(5))?.reader()?;
     if migrations::version(&connection)? == 0 {
         return Ok(Vec::new());
     }
-    let sql = "SELECT DISTINCT each.value FROM accounts, json_each(accounts.roots) AS each WHERE deleted_at IS NULL";
-    let mut statement = connection.prepare(sql)?;
-    let roots = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    Ok(roots)
+    // No account has an empty name.
+    accounts::roots_of_others(&connection, "")
 }

@@ -57,7 +57,7 @@ use self::{
     writer::Writer,
 };
 use crate::{
-    Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
+    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
     ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CommitObserver, CreateAccount, CreateTickets,
     CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
     EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error,
@@ -209,6 +209,11 @@ impl Store for SqliteStore {
     async fn account_by_name(&self, name: &str) -> Result<Account> {
         let name = name.to_owned();
         self.readers.run(move |c| accounts::by_name(c, &name)).await
+    }
+
+    async fn roots_of_others(&self, name: &str) -> Result<Vec<AccountRoot>> {
+        let name = name.to_owned();
+        self.readers.run(move |c| accounts::roots_of_others(c, &name)).await
     }
 
     async fn create_account(&self, command: CreateAccount) -> Result<Account> {

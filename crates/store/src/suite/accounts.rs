@@ -7,7 +7,9 @@ use skep_api::{AccountId, ErrorCode, keys::Limits, swarm::EndReason};
 use super::{
     account_named, boot, booted, counts, default_account, deletion, end, hash, moment, new_account, new_key,
 };
-use crate::{ChangeAccount, EnsureDefaultAccount, ListAccounts, SetAccountRoots, Store};
+use crate::{
+    AccountRoot, ChangeAccount, CreateAccount, EnsureDefaultAccount, ListAccounts, SetAccountRoots, Store,
+};
 
 pub async fn the_default_account_is_made_once(store: Arc<dyn Store>) {
     let first = default_account(&*store).await;
@@ -28,6 +30,31 @@ pub async fn roots_are_replaced(store: Arc<dyn Store>) {
     let changed = store.set_account_roots(SetAccountRoots { account: account.id, roots: roots.clone() });
     assert_eq!(changed.await.unwrap().roots, roots);
     assert_eq!(store.account(account.id).await.unwrap().roots, roots);
+}
+
+pub async fn roots_of_two_accounts_lie_apart(store: Arc<dyn Store>) {
+    let default = default_account(&*store).await;
+    let acme = account_named(&*store, "acme").await;
+    let with = |name: &str, root: &str| CreateAccount { roots: vec![root.to_owned()], ..new_account(name) };
+    for root in ["/srv/acme", "/srv/acme/sub", "/srv", "/", "/srv/work"] {
+        let refused = store.create_account(with("other", root)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InvalidValue, "{root}: {refused}");
+        let change = ChangeAccount { roots: Some(vec![root.to_owned()]), ..unchanged(acme.id) };
+        let own = root.starts_with("/srv/acme");
+        assert_eq!(store.change_account(change).await.is_ok(), own, "{root}");
+        let set = SetAccountRoots { account: default.id, roots: vec![root.to_owned()] };
+        assert_eq!(store.set_account_roots(set).await.is_ok(), root == "/srv/work", "{root}");
+    }
+    // What was refused left nothing.
+    assert_eq!(store.account_by_name("other").await.unwrap_err().code(), ErrorCode::UnknownAccount);
+    assert_eq!(store.account(default.id).await.unwrap(), default);
+    let others = store.roots_of_others("default").await.unwrap();
+    let acme_root = AccountRoot { account: "acme".to_owned(), path: "/srv/acme/sub".into() };
+    assert_eq!(others, [acme_root]);
+    // The root of a deleted account is free.
+    store.delete_account(deletion(acme.id, 3)).await.unwrap();
+    assert!(store.roots_of_others("default").await.unwrap().is_empty());
+    store.create_account(with("other", "/srv/acme")).await.unwrap();
 }
 
 pub async fn unknown_accounts_are_refused(store: Arc<dyn Store>) {

@@ -45,6 +45,7 @@ macro_rules! store_suite {
         $crate::store_suite!($fresh:
             accounts::the_default_account_is_made_once,
             accounts::roots_are_replaced,
+            accounts::roots_of_two_accounts_lie_apart,
             accounts::unknown_accounts_are_refused,
             accounts::an_account_is_kept_as_it_was_made,
             accounts::what_may_change_of_an_account_changes,

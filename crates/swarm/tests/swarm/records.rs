@@ -19,17 +19,17 @@ use skep_api::{
     webhooks::{Delivery, DisabledReason},
 };
 use skep_store::{
-    Account, AccountDeleted, AccountPage, Answered, AuditPage, BeatTicket, ChangeAccount, ChangeTicket,
-    ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook, DeleteAccount,
-    DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms, Ended,
-    EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage, EventSpan,
-    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListDeliveries,
-    ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession, Once,
-    OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt, RecordBoots,
-    RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey,
-    RotateWebhook, SetAccountRoots, SetGitCredential, Store, TestWebhook, TicketHistoryPage, TicketNews,
-    TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmRecord, WaitingTicket, WaitlistPage,
-    WakeTicket, Webhook, WebhookPage,
+    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AuditPage, BeatTicket, ChangeAccount,
+    ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook,
+    DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms,
+    Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
+    EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit,
+    ListDeliveries, ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey,
+    NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
+    RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result,
+    RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, Store,
+    TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd,
+    VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -116,6 +116,9 @@ impl Store for Records {
         unreachable!()
     }
     async fn account_by_name(&self, _: &str) -> Result<Account> {
+        unreachable!()
+    }
+    async fn roots_of_others(&self, _: &str) -> Result<Vec<AccountRoot>> {
         unreachable!()
     }
     async fn create_account(&self, _: CreateAccount) -> Result<Account> {

@@ -10,6 +10,7 @@
 
 mod at_hand;
 mod found;
+mod location;
 mod open;
 mod walk;
 
@@ -29,6 +30,7 @@ use rustix::{
 };
 
 pub(crate) use found::{Found, Slot, read_up_to};
+pub use location::Location;
 pub(crate) use walk::MOST_LINKS;
 
 use crate::Error;
@@ -126,21 +128,37 @@ impl Roots {
     }
 }
 
+/// Opens a folder that is a root, as a handle that reads and writes nothing.
+///
+/// Roots are named by their resolved paths. A symbolic link on such a path was put there later, by somebody who wants the
+/// root to be another folder, so none is followed.
+///
+/// # Errors
+/// There is no such folder, or a link stands on its path.
+pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(CWD, path, flags, Mode::empty(), resolve) {
+        Err(Errno::LOOP) => {
+            let why = "a symbolic link stands where the folder, or one above it, was when it was named";
+            Err(io::Error::new(io::ErrorKind::NotADirectory, why))
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
 impl Root {
     fn open(path: &Path) -> io::Result<Self> {
         if !path.is_absolute() {
             return Err(io::Error::other("it is not absolute"));
         }
-        // Its own name may be a link; where it leads is said by whoever names roots.
-        let path = path.canonicalize()?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
+        let directory = open_root(path)?;
         // Whether anything below it can be reached: a process that is confined to other folders only learns it here.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat2(&directory, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
         let device =
             if open::is_the_kernels_own(&directory)? { None } else { Some(fstat(&directory)?.st_dev) };
-        Ok(Self { path, directory, device })
+        Ok(Self { path: path.to_owned(), directory, device })
     }
 
     /// Whether it is all that there is, as inside a VM: links lead within it, whatever they say.

@@ -168,9 +168,28 @@ fn the_kernels_own_files_are_out_of_reach_in_a_root_that_holds_them() {
     assert_eq!(error.code(), ErrorCode::TooManyLinks);
     assert!(roots.find(Path::new("/etc"), Last::Follow).unwrap().is_directory());
     // Not even where a root lies there itself.
-    let roots = Roots::open([PathBuf::from("/proc/self")]).unwrap();
-    let error = roots.find(Path::new("/proc/self/environ"), Last::Follow).unwrap_err();
+    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    let roots = Roots::open([own.clone()]).unwrap();
+    let error = roots.find(&own.join("environ"), Last::Follow).unwrap_err();
     assert_eq!(error.code(), ErrorCode::PathOutsideRoots);
+}
+
+#[test]
+fn a_root_that_a_link_has_taken_the_place_of_is_not_opened() {
+    let ground = Ground::new();
+    let root = ground.at("one/sub");
+    assert!(Roots::open([root.clone()]).is_ok());
+    fs::rename(&root, ground.at("one/moved")).unwrap();
+    symlink(ground.at("outside"), &root).unwrap();
+    // The control: the path leads to the canary.
+    assert_eq!(fs::read_to_string(root.join("file")).unwrap(), CANARY);
+    symlink(ground.at("."), ground.at("one/up")).unwrap();
+    for linked in [root, ground.at("one/up/outside"), PathBuf::from("/proc/self/root/etc")] {
+        let error = Roots::open([linked.clone()]).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotADirectory, "{linked:?}");
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+        assert!(Found::at_hand(&[linked.clone()], &linked.join("file")).is_none());
+    }
 }
 
 #[test]

@@ -1,0 +1,159 @@
+//! Which folders may be roots of an account.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use skep_api::{ErrorCode, Failure};
+use skep_store::AccountRoot;
+use skep_workspace::Location;
+
+/// Folders of the system. Their files act on the kernel, or are processes' own.
+const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// What roots of accounts are checked against. It does not change while a server runs.
+#[derive(Debug, Clone)]
+pub struct RootRules {
+    data_dir: PathBuf,
+    workspaces: PathBuf,
+}
+
+/// Why a folder cannot be a root.
+#[derive(Debug, thiserror::Error)]
+pub enum RootRefused {
+    /// Nobody knows where it lies.
+    #[error("the root {} cannot be looked at: {source}; name another folder", path.display())]
+    Unknown {
+        /// As it was named.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Through it files would reach the store and its keys.
+    #[error(
+        "the root {} reaches the server's own data in {}; name a folder outside of it, or one in its `workspaces/`",
+        path.display(), data_dir.display()
+    )]
+    ServerData {
+        /// As it was named.
+        path: PathBuf,
+        /// The data directory.
+        data_dir: PathBuf,
+    },
+    /// Its files are the kernel's.
+    #[error("the root {} lies in /proc, /sys or /dev, or on such a file system; name another folder", path.display())]
+    System {
+        /// As it was named.
+        path: PathBuf,
+    },
+    /// Each account could reach the other one's files.
+    #[error(
+        "the root {} is {}, lies in it, or holds it, which is a root of the account `{}`; name another folder",
+        path.display(), other.path.display(), other.account
+    )]
+    OfAnother {
+        /// As it was named.
+        path: PathBuf,
+        /// The other account's.
+        other: AccountRoot,
+    },
+    /// It was replaced by a link, or stored by a version of skep that did not resolve it.
+    #[error("the root {} leads through a link to {}; name that folder itself", path.display(), real.display())]
+    Linked {
+        /// As it stands in the store.
+        path: PathBuf,
+        /// Where it leads.
+        real: PathBuf,
+    },
+}
+
+impl RootRules {
+    /// The rules of the server with this data directory.
+    ///
+    /// # Errors
+    /// The data directory cannot be looked at.
+    pub fn of(data_dir: &Path) -> io::Result<Self> {
+        let data_dir = Location::of(data_dir)?.path().to_owned();
+        let workspaces = Location::of(&data_dir.join("workspaces"))?.path().to_owned();
+        Ok(Self { data_dir, workspaces })
+    }
+
+    /// Where the accounts get folders of their own, without links.
+    pub fn workspaces(&self) -> &Path {
+        &self.workspaces
+    }
+
+    /// The resolved path of a folder that may be a root, beside the roots of other accounts. Blocks.
+    ///
+    /// # Errors
+    /// [`RootRefused`].
+    pub fn check(&self, path: &Path, others: &[AccountRoot]) -> Result<PathBuf, RootRefused> {
+        let unknown = |source| RootRefused::Unknown { path: path.to_owned(), source };
+        let root = Location::of(path).map_err(unknown)?;
+        if !self.is_in_workspaces(&root).map_err(unknown)? {
+            if self.reaches_server_data(&root).map_err(unknown)? {
+                let data_dir = self.data_dir.clone();
+                return Err(RootRefused::ServerData { path: path.to_owned(), data_dir });
+            }
+            if is_of_the_system(&root).map_err(unknown)? {
+                return Err(RootRefused::System { path: path.to_owned() });
+            }
+        }
+        match others.iter().find(|other| overlap(&root, &other.path)) {
+            Some(other) => Err(RootRefused::OfAnother { path: path.to_owned(), other: other.clone() }),
+            None => Ok(root.path().to_owned()),
+        }
+    }
+
+    /// Checks a root that stands in the store, where paths are resolved: what it led to when it was stored is not
+    /// what a link leads to now. Blocks.
+    ///
+    /// # Errors
+    /// [`RootRefused`].
+    pub fn check_stored(&self, path: &Path, others: &[AccountRoot]) -> Result<(), RootRefused> {
+        let real = self.check(path, others)?;
+        if real == path { Ok(()) } else { Err(RootRefused::Linked { path: path.to_owned(), real }) }
+    }
+
+    /// Whether it is a folder in `workspaces/`, which is in the data directory and free for accounts.
+    fn is_in_workspaces(&self, root: &Location) -> io::Result<bool> {
+        let workspaces = Location::of(&self.workspaces)?;
+        Ok(workspaces.holds(root) && !root.holds(&workspaces))
+    }
+
+    fn reaches_server_data(&self, root: &Location) -> io::Result<bool> {
+        // The folders in it too: a bind mount of one has other parents.
+        let inside = ["server", "keeper", "templates"].map(|name| self.data_dir.join(name));
+        for folder in [&self.data_dir, &self.workspaces].into_iter().chain(&inside) {
+            if root.overlaps(&Location::of(folder)?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a stored path reaches the server's data by its name alone. For roots that earlier versions stored.
+    pub(crate) fn reaches_data(&self, path: &Path) -> bool {
+        let own_folder = path.starts_with(&self.workspaces) && path != self.workspaces;
+        !own_folder && (path.starts_with(&self.data_dir) || self.data_dir.starts_with(path))
+    }
+}
+
+fn is_of_the_system(root: &Location) -> io::Result<bool> {
+    let system = SYSTEM.iter().filter_map(|folder| Location::of(Path::new(folder)).ok());
+    Ok(system.into_iter().any(|system| root.overlaps(&system)) || root.is_the_kernels_own()?)
+}
+
+/// A root whose folder cannot be looked at any more is compared by its path.
+fn overlap(root: &Location, other: &Path) -> bool {
+    let by_name = root.path().starts_with(other) || other.starts_with(root.path());
+    by_name || Location::of(other).is_ok_and(|other| root.overlaps(&other))
+}
+
+impl From<RootRefused> for Failure {
+    fn from(refused: RootRefused) -> Self {
+        Self::new(ErrorCode::InvalidValue, format!("`roots`: {refused}"))
+    }
+}

@@ -1,0 +1,150 @@
+//! Where a folder lies, whatever spelling names it.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Component, Path, PathBuf},
+};
+
+use super::{open::is_the_kernels_own, open_root};
+
+/// A folder's path without symbolic links, and the identities of the folders on it.
+///
+/// Two spellings of a folder have the same identities: through links, through `/proc/self/root`, through a bind mount of
+/// the folder itself, in another case on a file system that ignores case. A bind mount of a folder that lies *below* one is
+/// not recognised as being inside that one, since its parents are those of the mount point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    path: PathBuf,
+    /// Device and inode of `/` and of each folder on the way, as far as they exist.
+    identities: Vec<(u64, u64)>,
+    /// The names behind the last folder that exists.
+    missing: PathBuf,
+}
+
+impl Location {
+    /// Resolves a path. The folder need not exist; what is missing of the path are plain names then.
+    ///
+    /// # Errors
+    /// The path is relative, leads through a link to nothing, names something else than a folder, or cannot be looked at.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        if !path.is_absolute() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not absolute"));
+        }
+        let (real, missing) = resolve(path)?;
+        if !fs::metadata(&real)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let identity = |folder: &Path| fs::metadata(folder).map(|found| (found.dev(), found.ino()));
+        let mut identities = real.ancestors().map(identity).collect::<io::Result<Vec<_>>>()?;
+        identities.reverse();
+        let path = if missing.as_os_str().is_empty() { real } else { real.join(&missing) };
+        Ok(Self { path, identities, missing })
+    }
+
+    /// The path without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the other one is this folder, or lies below it.
+    pub fn holds(&self, other: &Self) -> bool {
+        let Some(own) = self.identities.last() else { return false };
+        if self.missing.as_os_str().is_empty() {
+            return other.identities.contains(own);
+        }
+        other.identities.last() == Some(own) && other.missing.starts_with(&self.missing)
+    }
+
+    /// Whether one of the two holds the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.holds(other) || other.holds(self)
+    }
+
+    /// Whether it lies on a file system whose files are the kernel's, such as proc.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn is_the_kernels_own(&self) -> io::Result<bool> {
+        let existing = self.path.ancestors().nth(self.missing.components().count());
+        is_the_kernels_own(open_root(existing.unwrap_or(Path::new("/")))?)
+    }
+}
+
+/// The part of a path that exists, without links, and the names behind it.
+fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    for existing in path.ancestors() {
+        match existing.canonicalize() {
+            Ok(real) => {
+                let missing = path.strip_prefix(existing).map_err(io::Error::other)?;
+                if missing.components().any(|name| !matches!(name, Component::Normal(_))) {
+                    let why = "it has `..` behind a name that does not exist";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+                }
+                return Ok((real, missing.to_owned()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if fs::symlink_metadata(existing).is_ok() {
+                    let why = format!("{} is a link that leads to nothing", existing.display());
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_recognised_by_every_spelling() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("one/sub/deep")).unwrap();
+        fs::create_dir_all(at("one-more")).unwrap();
+        symlink(at("one"), at("link")).unwrap();
+        symlink(at("one/sub"), at("into")).unwrap();
+        let of = |path: PathBuf| Location::of(&path).unwrap();
+        let one = of(at("one"));
+        let below_proc = |name: &str| PathBuf::from(format!("/proc/self/root{}", at(name).display()));
+        for same in [at("link"), at("one/../one"), at("one/sub/.."), below_proc("one"), below_proc("link")] {
+            assert_eq!(of(same.clone()), one, "{same:?}");
+        }
+        for inside in [at("into"), at("link/sub/deep"), below_proc("into/deep"), at("link/new/er")] {
+            let inside = of(inside);
+            assert!(one.holds(&inside) && !inside.holds(&one) && one.overlaps(&inside), "{inside:?}");
+        }
+        for around in [folder.path().to_owned(), PathBuf::from("/")] {
+            assert!(of(around).holds(&one));
+        }
+        for beside in [at("one-more"), at("one-new"), PathBuf::from("/etc")] {
+            assert!(!one.overlaps(&of(beside)));
+        }
+    }
+
+    #[test]
+    fn folders_that_are_not_there_yet_are_compared_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| Location::of(&folder.path().join(name)).unwrap();
+        assert!(of("new").holds(&of("new/sub")) && !of("new/sub").holds(&of("new")));
+        assert!(!of("new").overlaps(&of("newer")));
+        assert_eq!(of("new/sub").path(), folder.path().canonicalize().unwrap().join("new/sub"));
+        symlink("nothing", folder.path().join("dangling")).unwrap();
+        for wrong in ["dangling", "dangling/sub", "new/../x"] {
+            assert!(Location::of(&folder.path().join(wrong)).is_err(), "{wrong}");
+        }
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert_eq!(
+            Location::of(&folder.path().join("file")).unwrap_err().kind(),
+            io::ErrorKind::NotADirectory
+        );
+        assert!(Location::of(Path::new("relative")).is_err());
+        assert!(Location::of(Path::new("/proc/self")).unwrap().is_the_kernels_own().unwrap());
+        assert!(!of("new/sub").is_the_kernels_own().unwrap());
+    }
+}
