@@ -21,8 +21,8 @@ pub fn scopes_of(role: Role, account_name: &str) -> Vec<Scope> {
 const fn has(role: Role, scope: Scope) -> bool {
     match scope {
         Scope::FilesRead | Scope::FilesWrite | Scope::GitRead | Scope::GitWrite => true,
-        Scope::SwarmExec | Scope::TicketsWrite => true,
-        Scope::SwarmRead | Scope::TicketsRead => !matches!(role, Role::Vm),
+        Scope::SwarmExec | Scope::TicketsRead | Scope::TicketsWrite => true,
+        Scope::SwarmRead => !matches!(role, Role::Vm),
         Scope::SwarmWrite | Scope::MetricsRead => matches!(role, Role::Operator | Role::Admin),
         Scope::Admin | Scope::ServerAdmin => matches!(role, Role::Admin),
     }
@@ -42,7 +42,7 @@ mod tests {
             "files:read files:write git:read git:write swarm:read swarm:exec tickets:read tickets:write";
         let operator = "files:read files:write git:read git:write swarm:read swarm:write swarm:exec tickets:read \
                         tickets:write metrics:read";
-        let vm = "files:read files:write git:read git:write swarm:exec tickets:write";
+        let vm = "files:read files:write git:read git:write swarm:exec tickets:read tickets:write";
         for (role, account, expected) in [
             (Role::Agent, "default", agent.to_owned()),
             (Role::Agent, "acme", agent.to_owned()),

@@ -5,7 +5,7 @@ use std::{marker::PhantomData, ops::Deref, sync::Arc};
 use axum::extract::{FromRequestParts, Path, rejection::PathRejection};
 use http::request::Parts;
 use serde::{Deserialize, de::DeserializeOwned};
-use skep_api::{ErrorCode, Failure, Scope, VmRef};
+use skep_api::{ErrorCode, Failure, Scope, VmId, VmRef};
 
 use crate::{
     app::percent_decoded,
@@ -20,6 +20,9 @@ use crate::{
 pub(crate) trait Demand: Send + Sync + 'static {
     /// All of them.
     const SCOPES: &'static [Scope];
+    /// Whether a key that is bound to a VM may do it. Such a key reaches its VM and that VM's ticket alone: what it may
+    /// do opts in, and limits it further where it looks at the resource.
+    const VM_KEYS: bool = false;
 
     /// Refuses a key that lacks any of them.
     ///
@@ -31,25 +34,33 @@ pub(crate) trait Demand: Send + Sync + 'static {
 }
 
 macro_rules! demands {
-    ($($(#[$doc:meta])* $name:ident = [$($scope:ident),*]),+ $(,)?) => {
+    ($($(#[$doc:meta])* $name:ident = [$($scope:ident),*] $($vm_keys:ident)?),+ $(,)?) => {
         $($(#[$doc])* #[derive(Debug, Clone, Copy)] pub(crate) struct $name;
-        impl Demand for $name { const SCOPES: &'static [Scope] = &[$(Scope::$scope),*]; })+
+        impl Demand for $name {
+            const SCOPES: &'static [Scope] = &[$(Scope::$scope),*];
+            $(const VM_KEYS: bool = demands!($vm_keys);)?
+        })+
     };
+    (vm_keys) => { true };
 }
 
 demands! {
-    /// Any key will do.
+    /// Any key that is bound to no VM.
     AnyKey = [],
+    /// Any key.
+    AnyKeyAtAll = [] vm_keys,
     /// `admin`.
     Admin = [Admin],
     /// `files:read`.
-    FilesRead = [FilesRead],
+    FilesRead = [FilesRead] vm_keys,
     /// `files:write`.
-    FilesWrite = [FilesWrite],
+    FilesWrite = [FilesWrite] vm_keys,
     /// `git:read`.
-    GitRead = [GitRead],
+    GitRead = [GitRead] vm_keys,
     /// `git:write`.
-    GitWrite = [GitWrite],
+    GitWrite = [GitWrite] vm_keys,
+    /// `git:write`, for what is the whole account's.
+    GitCredentials = [GitWrite],
     /// `metrics:read`.
     MetricsRead = [MetricsRead],
     /// `server:admin`.
@@ -59,11 +70,15 @@ demands! {
     /// `swarm:write`.
     SwarmWrite = [SwarmWrite],
     /// `swarm:exec`.
-    SwarmExec = [SwarmExec],
+    SwarmExec = [SwarmExec] vm_keys,
     /// `tickets:read`.
     TicketsRead = [TicketsRead],
     /// `tickets:write`.
     TicketsWrite = [TicketsWrite],
+    /// `tickets:read`, for one ticket.
+    TicketRead = [TicketsRead] vm_keys,
+    /// `tickets:write`, for a beat or an end of one ticket.
+    TicketWrite = [TicketsWrite] vm_keys,
 }
 
 /// `server:admin` for the server, or `swarm:exec` for a VM: what it is for stands in the body, which is looked at later.
@@ -72,6 +87,7 @@ pub(crate) struct ExecAnywhere;
 
 impl Demand for ExecAnywhere {
     const SCOPES: &'static [Scope] = &[Scope::SwarmExec];
+    const VM_KEYS: bool = true;
 
     fn check(identity: &Identity) -> Result<(), Refusal> {
         check_scope(identity, Scope::ServerAdmin).or_else(|_| check_scope(identity, Scope::SwarmExec))
@@ -123,6 +139,10 @@ pub(crate) fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refus
     if identity.key.scopes.contains(&scope) {
         return Ok(());
     }
+    if let Some(vm) = identity.key.vm {
+        // No key of a VM has it: what it lacks is not a scope.
+        return Err(vm_key_limited(vm).into());
+    }
     let message = format!("this key lacks the scope `{scope}`; use a key that has it");
     Err(Refusal::new(ErrorCode::ScopeMissing, message))
 }
@@ -134,26 +154,21 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
         let Some(identity) = parts.extensions.get::<Arc<Identity>>() else {
             return Err(Refusal::internal("a route that demands scopes stands outside the guarded routes"));
         };
+        if let (Some(vm), false) = (identity.key.vm, D::VM_KEYS) {
+            return Err(vm_key_limited(vm).into());
+        }
         D::check(identity)?;
         Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
     }
 }
 
-/// The proof that the caller's key is bound to no VM: such a key of tickets only beats and finishes its VM's own.
-#[derive(Debug)]
-pub(crate) struct NoVmKey;
-
-impl<S: Send + Sync> FromRequestParts<S> for NoVmKey {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
-        match parts.extensions.get::<Arc<Identity>>().and_then(|identity| identity.key.vm) {
-            Some(vm) => {
-                Err(skep_store::Error::VmKeyLimited { vm, what: "do anything else with tickets" }.into())
-            }
-            None => Ok(Self),
-        }
-    }
+/// What a key that is bound to a VM is answered where it asks for something else than that VM.
+pub(crate) fn vm_key_limited(vm: VmId) -> Failure {
+    let message = format!(
+        "this key is bound to {vm}: it reaches files, git and commands of that VM, named by `vm`, and that VM's ticket; \
+         use another key"
+    );
+    Failure::new(ErrorCode::VmKeyLimited, message)
 }
 
 /// Query parameters. One that the operation does not have is refused by name.

@@ -13,7 +13,7 @@ use crate::{
     auth::Identity,
     confine::fence,
     error::Refusal,
-    extract::{check_scope, vm_of},
+    extract::{check_scope, vm_key_limited, vm_of},
     helper::Helper,
     trail::Trail,
     vms::Vms,
@@ -68,7 +68,7 @@ impl Places {
     /// Does an operation where the caller wants it done.
     ///
     /// # Errors
-    /// What the operation refuses; `scope_missing` for a VM without `swarm:exec`; `unknown_vm`; `path_outside_roots` for
+    /// What the operation refuses; `scope_missing` for a VM without `swarm:exec`; `unknown_vm`; `vm_key_limited` for
     /// the workspace and a key that is bound to a VM.
     pub(crate) async fn run<O: Operation + Run>(
         &self,
@@ -181,9 +181,7 @@ impl Places {
     /// The roots of an account, of which there is at least one.
     fn roots(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         if let Some(vm) = caller.key.vm {
-            let message =
-                format!("this key is bound to {vm} and reaches no other place; name that VM by `vm`");
-            return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
+            return Err(vm_key_limited(vm));
         }
         self.of_account(caller)
     }

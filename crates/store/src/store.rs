@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
-    AccountId, KeyId, TicketId, WebhookId,
+    AccountId, KeyId, TicketId, VmId, WebhookId,
     swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
@@ -119,6 +119,9 @@ pub trait Store: Send + Sync {
     async fn wake_ticket(&self, command: WakeTicket) -> Result<bool>;
     /// A ticket of this account; fails with `UnknownTicket`.
     async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket>;
+    /// A ticket that this VM holds or held, or one that such a ticket depends on directly; fails with `UnknownTicket`.
+    async fn ticket_of_vm(&self, account: AccountId, vm: VmId, id: TicketId, at: Timestamp)
+    -> Result<Ticket>;
     /// A page of an account's tickets.
     async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage>;
     /// What happened to a ticket, also to one that was deleted; fails with `UnknownTicket`.

@@ -41,6 +41,7 @@ const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::InvalidToken, Needs::Key),
     (ErrorCode::TokenExpired, Needs::Key),
     (ErrorCode::ScopeMissing, Needs::Scope),
+    (ErrorCode::VmKeyLimited, Needs::Key),
     (ErrorCode::AddressNotAllowed, Needs::Key),
     (ErrorCode::HttpsRequired, Needs::Nothing),
     (ErrorCode::BodyTooLarge, Needs::Body),

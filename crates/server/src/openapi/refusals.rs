@@ -112,25 +112,25 @@ refusals! {
     DeleteAccountRefused = [UnknownAccount, AccountInUse, AccountProtected, SwarmUnavailable, ShuttingDown],
     /// Of a ticket that shall be made.
     CreateTicketRefused = [
-        VmKeyLimited, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
+        IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
     ],
     /// Of tickets that shall be made.
     CreateTicketsRefused = [
-        VmKeyLimited, Cycle, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
+        Cycle, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
     ],
     /// Of a claim of whatever is ready.
-    ClaimRefused = [VmKeyLimited, IdempotencyInProgress, IdempotencyMismatch],
+    ClaimRefused = [IdempotencyInProgress, IdempotencyMismatch],
     /// Of a ticket that is read.
     TicketRefused = [UnknownTicket],
     /// Of a ticket that is changed.
     ChangeTicketRefused = [
-        UnknownTicket, VmKeyLimited, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState, Cycle, VersionStale,
+        UnknownTicket, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState, Cycle, VersionStale,
         FieldTooLarge, UnknownDependency,
     ],
     /// Of a beat.
     BeatRefused = [UnknownTicket, ClaimLost, Superseded, LeaseLost, TicketState],
     /// Of a ticket that is deleted.
-    DeleteTicketRefused = [UnknownTicket, VmKeyLimited, TicketState, HasDependents, VersionStale],
+    DeleteTicketRefused = [UnknownTicket, TicketState, HasDependents, VersionStale],
     /// Of a webhook that shall be made.
     CreateWebhookRefused = [QuotaExceeded],
     /// Of what is done with one webhook.

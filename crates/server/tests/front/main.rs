@@ -23,6 +23,7 @@ mod metrics;
 mod open_metrics;
 mod openapi;
 mod restart;
+mod roles;
 mod rotation;
 mod routes;
 mod session;

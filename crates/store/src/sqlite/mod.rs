@@ -40,7 +40,7 @@ use jiff::Timestamp;
 use rusqlite::Connection;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
-    AccountId, KeyId, TicketId, WaitlistId, WebhookId,
+    AccountId, KeyId, TicketId, VmId, WaitlistId, WebhookId,
     swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
@@ -370,6 +370,16 @@ impl Store for SqliteStore {
 
     async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket> {
         self.readers.run(move |c| tickets::read(c, account, id, at)).await
+    }
+
+    async fn ticket_of_vm(
+        &self,
+        account: AccountId,
+        vm: VmId,
+        id: TicketId,
+        at: Timestamp,
+    ) -> Result<Ticket> {
+        self.readers.run(move |c| tickets::read_of_vm(c, account, vm, id, at)).await
     }
 
     async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage> {

@@ -235,6 +235,9 @@ impl Store for Records {
     async fn wake_ticket(&self, _: WakeTicket) -> Result<bool> {
         unreachable!()
     }
+    async fn ticket_of_vm(&self, _: AccountId, _: VmId, _: TicketId, _: Timestamp) -> Result<Ticket> {
+        unreachable!()
+    }
     async fn ticket(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<Ticket> {
         unreachable!()
     }

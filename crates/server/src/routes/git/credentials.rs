@@ -12,7 +12,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use crate::{
     body::Body,
-    extract::{Call, Caller, GitWrite, NoParameters, Query},
+    extract::{Admin, Call, Caller, GitCredentials, NoParameters, Query},
     openapi::refusals::CredentialRefused,
     routes::{Answer, Created, Routes, created},
     vault::Vault,
@@ -62,7 +62,7 @@ struct ListQuery {
 )]
 async fn list(
     State(vault): State<Vault>,
-    caller: Caller<GitWrite>,
+    caller: Caller<GitCredentials>,
     Query(query): Query<ListQuery>,
 ) -> Answer<CredentialPage> {
     let limit = query.limit.unwrap_or(DEFAULT_PAGE);
@@ -103,13 +103,13 @@ struct CredentialBody {
 /// that the host had, is encrypted at rest, and enters no VM.
 #[utoipa::path(
     post, path = "/api/git/credentials", tag = "git", operation_id = "set_git_credential",
-    security(("bearer" = ["git:write"])),
+    security(("bearer" = ["admin"])),
     request_body(content = CredentialBody, example = json!({"host": "git.example.com", "token": "a-token-of-that-host"})),
     responses((status = 201, description = "It is kept", body = KeptCredential))
 )]
 async fn set(
     State(vault): State<Vault>,
-    caller: Caller<GitWrite>,
+    caller: Caller<Admin>,
     _: Query<NoParameters>,
     call: Call,
     Body(body): Body<CredentialBody>,
@@ -141,12 +141,12 @@ struct RemoveQuery {
 /// Git presents nothing to this host from now on.
 #[utoipa::path(
     delete, path = "/api/git/credentials", tag = "git", operation_id = "remove_git_credential", params(RemoveQuery),
-    security(("bearer" = ["git:write"])),
+    security(("bearer" = ["admin"])),
     responses((status = 200, description = "It is forgotten", body = CredentialRemoved), CredentialRefused)
 )]
 async fn remove(
     State(vault): State<Vault>,
-    caller: Caller<GitWrite>,
+    caller: Caller<Admin>,
     Query(query): Query<RemoveQuery>,
 ) -> Answer<CredentialRemoved> {
     let host = host(query.host)?;

@@ -11,7 +11,7 @@ use super::{TicketDesk, Versioned, call_of, expected, ticket_id};
 use crate::{
     body::Body,
     error::Refusal,
-    extract::{Call, Caller, NoParameters, NoVmKey, Query, Segment, TicketsWrite},
+    extract::{Call, Caller, NoParameters, Query, Segment, TicketWrite, TicketsWrite},
     openapi::refusals::{ChangeTicketRefused, DeleteTicketRefused},
     routes::Answer,
 };
@@ -36,7 +36,7 @@ use crate::{
 )]
 pub(super) async fn change(
     State(desk): State<TicketDesk>,
-    caller: Caller<TicketsWrite>,
+    caller: Caller<TicketWrite>,
     Segment(id): Segment,
     _: Query<NoParameters>,
     call: Call,
@@ -94,7 +94,6 @@ pub(super) struct Deletion {
 pub(super) async fn delete(
     State(desk): State<TicketDesk>,
     caller: Caller<TicketsWrite>,
-    _: NoVmKey,
     Segment(id): Segment,
     Query(deletion): Query<Deletion>,
     call: Call,

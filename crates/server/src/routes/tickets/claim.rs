@@ -21,7 +21,7 @@ use super::{TicketDesk, answered, call_of, ticket_id};
 use crate::{
     body::{Body, Object},
     error::Refusal,
-    extract::{Call, Caller, NoParameters, NoVmKey, Query, Segment, TicketsWrite},
+    extract::{Call, Caller, NoParameters, Query, Segment, TicketWrite, TicketsWrite},
     key_watch::key_lost,
     openapi::refusals::{BeatRefused, ClaimRefused},
     routes::Answer,
@@ -47,7 +47,6 @@ use crate::{
 pub(super) async fn claim(
     State(desk): State<TicketDesk>,
     caller: Caller<TicketsWrite>,
-    _: NoVmKey,
     _: Query<NoParameters>,
     call: Call,
     headers: HeaderMap,
@@ -118,7 +117,7 @@ impl TicketDesk {
 )]
 pub(super) async fn beat(
     State(desk): State<TicketDesk>,
-    caller: Caller<TicketsWrite>,
+    caller: Caller<TicketWrite>,
     Segment(id): Segment,
     _: Query<NoParameters>,
     call: Call,

@@ -14,7 +14,7 @@ use super::{TicketDesk, Versioned, answered, call_of};
 use crate::{
     body::Object,
     error::Refusal,
-    extract::{Call, Caller, NoParameters, NoVmKey, Query, TicketsWrite},
+    extract::{Call, Caller, NoParameters, Query, TicketsWrite},
     openapi::refusals::{CreateTicketRefused, CreateTicketsRefused},
     tickets::{NAMED_ONCE, named_once},
 };
@@ -38,7 +38,6 @@ use crate::{
 pub(super) async fn create(
     State(desk): State<TicketDesk>,
     caller: Caller<TicketsWrite>,
-    _: NoVmKey,
     _: Query<NoParameters>,
     call: Call,
     headers: HeaderMap,
@@ -80,7 +79,6 @@ pub(super) async fn create(
 pub(super) async fn create_batch(
     State(desk): State<TicketDesk>,
     caller: Caller<TicketsWrite>,
-    _: NoVmKey,
     _: Query<NoParameters>,
     call: Call,
     headers: HeaderMap,

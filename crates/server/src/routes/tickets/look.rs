@@ -13,14 +13,15 @@ use utoipa::IntoParams;
 use super::{TicketDesk, Versioned, ticket_id};
 use crate::{
     error::Refusal,
-    extract::{Caller, NoParameters, Query, Segment, TicketsRead},
+    extract::{Caller, NoParameters, Query, Segment, TicketRead, TicketsRead},
     openapi::refusals::TicketRefused,
     routes::Answer,
 };
 
 /// Read a ticket
 ///
-/// Its record. The `ETag` is its version: with `If-Match` a change is made only to what the caller has read.
+/// Its record. The `ETag` is its version: with `If-Match` a change is made only to what the caller has read. A key that
+/// is bound to a VM reads the ticket that this VM works on, and those that this one depends on directly.
 #[utoipa::path(
     get, path = "/api/tickets/{id}", tag = "tickets", operation_id = "read_ticket",
     security(("bearer" = ["tickets:read"])),
@@ -32,11 +33,16 @@ use crate::{
 )]
 pub(super) async fn read(
     State(desk): State<TicketDesk>,
-    caller: Caller<TicketsRead>,
+    caller: Caller<TicketRead>,
     Segment(id): Segment,
     _: Query<NoParameters>,
 ) -> Result<Versioned, Refusal> {
-    Ok(Versioned(desk.store.ticket(caller.account.id, ticket_id(&id)?, Timestamp::now()).await?))
+    let (account, id, at) = (caller.account.id, ticket_id(&id)?, Timestamp::now());
+    let ticket = match caller.key.vm {
+        None => desk.store.ticket(account, id, at).await?,
+        Some(vm) => desk.store.ticket_of_vm(account, vm, id, at).await?,
+    };
+    Ok(Versioned(ticket))
 }
 
 /// Ask why a ticket waits

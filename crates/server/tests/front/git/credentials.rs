@@ -51,8 +51,17 @@ async fn credentials_belong_to_their_account_and_to_those_who_may_write() {
     let (reader, _) = skep.key(&[Scope::GitRead]).await;
     let list = skep.bare(Method::GET, "/api/git/credentials").bearer_auth(&reader).send().await.unwrap();
     refused(list, 403, "scope_missing").await;
+    // Who may push lists them, and changes none.
+    let (writer, _) = skep.key(&[Scope::GitWrite]).await;
+    let list = skep.bare(Method::GET, "/api/git/credentials").bearer_auth(&writer).send().await.unwrap();
+    assert_eq!(list.json::<Value>().await.unwrap()["credentials"][0]["host"], "git.example.com");
+    let body = json!({"host": "git.example.com", "token": "replaced"});
+    let replaced = skep.bare(Method::POST, "/api/git/credentials").bearer_auth(&writer).json(&body);
+    refused(replaced.send().await.unwrap(), 403, "scope_missing").await;
+    let removed = skep.bare(Method::DELETE, "/api/git/credentials?host=git.example.com").bearer_auth(&writer);
+    refused(removed.send().await.unwrap(), 403, "scope_missing").await;
     let other = skep.other_account("acme").await;
-    let key = skep.key_of(&other, &[Scope::GitWrite]).await;
+    let key = skep.key_of(&other, &[Scope::GitWrite, Scope::Admin]).await;
     let list = skep.bare(Method::GET, "/api/git/credentials").bearer_auth(&key).send().await.unwrap();
     assert_eq!(list.json::<Value>().await.unwrap()["credentials"], json!([]));
     let path = "/api/git/credentials?host=git.example.com";

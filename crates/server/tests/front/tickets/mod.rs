@@ -6,7 +6,7 @@ mod graph;
 mod leases;
 mod lists;
 mod once;
-mod vms;
+pub(crate) mod vms;
 mod work;
 
 use reqwest::{Method, RequestBuilder, Response};

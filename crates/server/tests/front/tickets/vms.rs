@@ -25,7 +25,7 @@ fn receipt() -> BootReceipt {
 }
 
 /// A VM that lives, and a key of it.
-async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
+pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
     let id = VmId::generate();
     let booted = VmBooted {
         id,
@@ -162,8 +162,9 @@ async fn a_key_of_a_vm_only_beats_and_finishes_its_own_ticket() {
         let found = refused(send(method.clone(), &path, body).await).await;
         assert_eq!((found.status, found.code.as_str()), (403, "vm_key_limited"), "{method} {path}");
     }
-    for path in ["/api/tickets".to_owned(), format!("/api/tickets/{own}")] {
-        assert_eq!(send(Method::GET, &path, json!({})).await.status(), 403);
+    for path in ["", &format!("/{own}/why"), &format!("/{own}/history")] {
+        let found = refused(send(Method::GET, &format!("/api/tickets{path}"), json!({})).await).await;
+        assert_eq!((found.status, found.code.as_str()), (403, "vm_key_limited"), "{path}");
     }
     assert_eq!(
         send(Method::POST, &format!("/api/tickets/{own}/heartbeat"), json!({"attempt": 1})).await.status(),
@@ -174,4 +175,37 @@ async fn a_key_of_a_vm_only_beats_and_finishes_its_own_ticket() {
             .await;
     assert_eq!(done.status(), 200);
     assert_eq!(skep.record(&others).await["status"], "in_progress");
+}
+
+#[tokio::test]
+async fn a_key_of_a_vm_reads_its_ticket_and_the_direct_prerequisites_of_that() {
+    let skep = Skep::start().await;
+    let ((own_vm, key), (other_vm, other_key)) = (vm(&skep, 1).await, vm(&skep, 2).await);
+    let far = skep.simple("far").await;
+    let near = skep.ticket(json!({"title": "near", "dependencies": [far]})).await;
+    let own = skep.ticket(json!({"title": "own", "dependencies": [near]})).await;
+    let after = skep.ticket(json!({"title": "after", "dependencies": [own]})).await;
+    let others = skep.simple("others").await;
+    for id in [&far, &near] {
+        let body = json!({"status": "in_progress", "assignee": "x"});
+        let path = format!("/api/tickets/{id}");
+        for body in [body, json!({"status": "completed", "result": {"of": "the prerequisite"}})] {
+            let done = skep.request(Method::PATCH, &path).json(&body).send().await.unwrap();
+            assert_eq!(done.status(), 200, "{:?}", done.text().await);
+        }
+    }
+    held_by(&skep, &own, own_vm).await;
+    held_by(&skep, &others, other_vm).await;
+    let read = async |key: &str, id: &str| {
+        let path = format!("/api/tickets/{id}");
+        skep.bare(Method::GET, &path).bearer_auth(key).send().await.unwrap()
+    };
+    assert_eq!(read(&key, &own).await.json::<Value>().await.unwrap()["title"], "own");
+    let prerequisite: Value = read(&key, &near).await.json().await.unwrap();
+    assert_eq!(prerequisite["result"]["of"], "the prerequisite");
+    for (key, id) in [(&key, &far), (&key, &after), (&key, &others), (&other_key, &own), (&other_key, &near)]
+    {
+        let found = refused(read(key, id).await).await;
+        assert_eq!((found.status, found.code.as_str()), (404, "unknown_ticket"), "{id}");
+    }
 }

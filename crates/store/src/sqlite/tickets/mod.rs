@@ -30,7 +30,7 @@ pub(super) use self::{
     history::{forget, history},
     list::list,
     once::{given, keep},
-    row::{read, why},
+    row::{read, read_of_vm, why},
 };
 use crate::TicketNews;
 

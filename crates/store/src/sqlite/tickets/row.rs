@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{
-    AccountId, TicketId,
+    AccountId, TicketId, VmId,
     tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
 };
 use skep_tickets::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait, limits};
@@ -43,6 +43,25 @@ pub(in super::super) fn read(
     at: Timestamp,
 ) -> Result<Record, Fault> {
     let row = of_account(connection, account, id)?;
+    record(connection, row, at)
+}
+
+/// The record of a ticket that a VM may know: one that it holds or held, or a direct prerequisite of one.
+pub(in super::super) fn read_of_vm(
+    connection: &Connection,
+    account: AccountId,
+    vm: VmId,
+    id: TicketId,
+    at: Timestamp,
+) -> Result<Record, Fault> {
+    let row = of_account(connection, account, id)?;
+    let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2
+               UNION ALL
+               SELECT 1 FROM ticket_dependencies AS d JOIN ticket_attempts AS a ON a.ticket = d.dependent
+               WHERE d.prerequisite = ?1 AND a.vm = ?2
+               LIMIT 1";
+    let known = one(connection, sql, [id.to_string(), vm.to_string()], |_| Ok(()))?;
+    known.ok_or_else(|| unknown(id))?;
     record(connection, row, at)
 }
 
