@@ -17,6 +17,7 @@ mod secrets;
 mod service;
 mod session;
 mod settings;
+mod terminal;
 mod tickets;
 mod tls;
 mod webhooks;

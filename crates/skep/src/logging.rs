@@ -1,11 +1,34 @@
 //! Log lines, to standard error.
 
-use std::io;
+use std::{fmt, io};
 
 use anyhow::{Context, bail};
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use tracing_subscriber::{
+    EnvFilter,
+    field::RecordFields,
+    filter::LevelFilter,
+    fmt::{
+        FormatFields,
+        format::{DefaultFields, Writer},
+    },
+};
 
-use crate::settings::{LogFormat, Settings};
+use crate::{
+    escape,
+    settings::{LogFormat, Settings},
+};
+
+/// The fields of a line of text, the message among them. What callers and guests wrote there makes no other line and steers
+/// no terminal, as in JSON.
+struct OneLine;
+
+impl<'writer> FormatFields<'writer> for OneLine {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut text = String::new();
+        DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
+        writer.write_str(&escape::escaped(&text, escape::FIELD))
+    }
+}
 
 /// Begins to log as the settings say.
 pub(crate) fn begin(settings: &Settings) -> anyhow::Result<()> {
@@ -15,7 +38,7 @@ pub(crate) fn begin(settings: &Settings) -> anyhow::Result<()> {
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).try_init(),
         LogFormat::Text => {
             let colours = rustix::termios::isatty(io::stderr());
-            lines.with_ansi(colours).try_init()
+            lines.with_ansi(colours).fmt_fields(OneLine).try_init()
         }
     };
     begun.map_err(|error| anyhow::anyhow!("logging could not begin: {error}"))
@@ -41,7 +64,53 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
 
 #[cfg(test)]
 mod tests {
-    use super::filter;
+    use std::sync::{Arc, Mutex};
+
+    use super::{OneLine, filter};
+
+    /// What a log wrote.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_text_of_others_makes_no_line_of_its_own() {
+        const TEXT: &str = "x\nINFO forged\u{1b}[2J\u{202e}";
+        let logged = |one_line: bool| {
+            let written = Written::default();
+            let writer = {
+                let written = written.clone();
+                move || written.clone()
+            };
+            let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(writer);
+            let log = || {
+                tracing::info!(name = TEXT, shown = %TEXT, "about {TEXT}");
+                tracing::info_span!("call", who = %TEXT).in_scope(|| tracing::info!("within"));
+            };
+            if one_line {
+                tracing::subscriber::with_default(lines.fmt_fields(OneLine).finish(), log);
+            } else {
+                tracing::subscriber::with_default(lines.finish(), log);
+            }
+            let bytes = written.0.lock().unwrap().clone();
+            String::from_utf8(bytes).unwrap()
+        };
+        let text = logged(true);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']) && text.contains("\\nINFO forged"), "{text}");
+        // The control: by itself the library writes the line that was forged.
+        assert!(logged(false).lines().any(|line| line.starts_with("INFO forged")));
+    }
 
     #[test]
     fn only_levels_are_taken_for_levels() {

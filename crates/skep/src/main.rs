@@ -7,6 +7,7 @@ mod bake_process;
 mod cli;
 mod connection;
 mod engine;
+mod escape;
 mod helper_process;
 mod logging;
 mod output;

@@ -1,6 +1,7 @@
 //! What people and programs read: tables, JSON as it came, and one line for what went wrong.
 
 use std::{
+    borrow::Cow,
     io::{self, ErrorKind, IsTerminal, Write},
     pin::pin,
     process::ExitCode,
@@ -13,16 +14,20 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use crate::escape;
+
 /// What takes longer shows that it goes on.
 const SOON: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_millis(120);
 
-/// Prints text and a line end. A reader that went away, as `head` does, is no error.
+/// Prints text and a line end. On a terminal, names and texts of others cannot steer it: all that the command prints but
+/// the content of files and the output of programs goes through here, [`json`] or [`say`]. A reader that went away, as
+/// `head` does, is no error.
 pub(crate) fn line(text: &str) -> io::Result<()> {
-    bytes(format!("{text}\n").as_bytes())
+    bytes(format!("{}\n", for_stdout(text, escape::LINES)).as_bytes())
 }
 
-/// Prints bytes as they are.
+/// Prints bytes as they are, also on a terminal.
 pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -33,7 +38,11 @@ pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
 
 /// Tells people something, beside what is printed. That nobody reads it, as on a terminal that was closed, is no error.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = if io::stderr().is_terminal() {
+        writeln!(io::stderr(), "{}", escape::escaped(text, escape::LINES))
+    } else {
+        writeln!(io::stderr(), "{text}")
+    };
 }
 
 /// Whether nobody reads what is printed any more.
@@ -80,15 +89,19 @@ pub(crate) fn bytes_bar() -> ProgressBar {
     bar
 }
 
-/// Prints an answer of the API as it came.
+/// Prints an answer of the API as it came; on a terminal, what would steer it stands in JSON's own escapes.
 pub(crate) fn json(text: &[u8]) -> io::Result<()> {
-    bytes(text)?;
+    if io::stdout().is_terminal() {
+        bytes(escape::escaped_json(&String::from_utf8_lossy(text)).as_bytes())?;
+    } else {
+        bytes(text)?;
+    }
     line("")
 }
 
 /// Prints a value as the API would.
 pub(crate) fn value(value: &impl Serialize) -> anyhow::Result<()> {
-    Ok(line(&serde_json::to_string(value)?)?)
+    Ok(json(serde_json::to_string(value)?.as_bytes())?)
 }
 
 /// Prints a table without lines, which other programs can cut too.
@@ -99,35 +112,25 @@ pub(crate) fn table<const N: usize>(
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(|cell| for_stdout(&cell, escape::FIELD).into_owned()));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
     line(&lines.join("\n"))
 }
 
-/// A line out of a file or a VM, which must not steer the terminal that shows it.
+/// A line out of a file or a VM, whose line ends are no ends of a line that is printed.
 pub(crate) fn visible(text: &str) -> String {
-    shown(text, &['\t'])
+    for_stdout(text, escape::LINE).into_owned()
 }
 
-/// The same for many lines.
+/// The same for many lines, to be printed as bytes.
 pub(crate) fn visible_lines(text: &str) -> String {
-    shown(text, &['\t', '\n'])
+    for_stdout(text, escape::LINES).into_owned()
 }
 
-fn shown(text: &str, harmless: &[char]) -> String {
-    if !io::stdout().is_terminal() {
-        return text.to_owned();
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() && !harmless.contains(&c) {
-            shown.extend(c.escape_default())
-        } else {
-            shown.push(c)
-        }
-    }
-    shown
+/// The text as it may go to standard output: on a terminal without what would steer it.
+fn for_stdout<'text>(text: &'text str, keep: &[char]) -> Cow<'text, str> {
+    if io::stdout().is_terminal() { escape::escaped(text, keep) } else { Cow::Borrowed(text) }
 }
 
 /// A time as people like it: `3 m 20 s`.

@@ -20,7 +20,7 @@ use super::{
     plan::{Item, Kind, Plan},
     there,
 };
-use crate::place::Place;
+use crate::{escape, place::Place};
 
 /// Files on their way at the same time: enough to hide the way of each.
 const AT_ONCE: usize = 4;
@@ -91,7 +91,7 @@ async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) 
 /// Copies one file, and tells how long it was.
 async fn copy_file(from: &End, to: &End, file: &Item, bar: &ProgressBar) -> anyhow::Result<u64> {
     let (source, target) = (joined(&from.path, &file.below), joined(&to.path, &file.below));
-    bar.set_message(source.display().to_string());
+    bar.set_message(escape::escaped(&source.display().to_string(), escape::FIELD).into_owned());
     let (bar, count) = (bar.clone(), Arc::new(AtomicU64::new(0)));
     let counted = count.clone();
     let on_the_way = move |piece: &Bytes| {

@@ -12,7 +12,7 @@ use crate::{
     place::PlaceOption,
 };
 
-/// Print files, byte by byte as they are.
+/// Print files, byte by byte as they are: on a terminal too, which a file can steer.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Cat {

@@ -33,7 +33,7 @@ Exit codes: the command's own; 128+n where signal n ended it, or ended this verb
 command in the VM too; 124 where its timeout did; 125 where it did not run, or its end is not known; 2 where the command
 line is wrong.";
 
-/// Run a command in a VM, or on the server.
+/// Run a command in a VM, or on the server. What it prints is passed on byte by byte, also to a terminal.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Exec {

@@ -3,7 +3,7 @@
 use std::{
     env,
     fs::{DirBuilder, File},
-    io::{self, Read, Seek, Write},
+    io::{self, IsTerminal, Read, Seek, Write},
     net::TcpListener,
     os::unix::fs::DirBuilderExt,
     path::Path,
@@ -156,13 +156,18 @@ fn started(started: &Started) {
         tracing::warn!("the server runs as root, which is no jail; name another user with --user");
     }
     if let Some(key) = &started.new_admin_key {
-        let _ = output::line(&first_key(key, &started.admin_key_file));
+        let _ = output::line(&first_key(key, &started.admin_key_file, io::stdout().is_terminal()));
     }
 }
 
-/// The key, shown this once.
-fn first_key(key: &str, file: &Path) -> String {
-    format!("The admin key, shown this once and kept in {}:\n  {key}", file.display())
+/// Where the new key lies. The key itself is shown this once, and on a terminal only: what else reads our output, such as the
+/// journal, keeps it, and has more readers than the file.
+fn first_key(key: &str, file: &Path, is_terminal: bool) -> String {
+    if is_terminal {
+        format!("The admin key, shown this once and kept in {}:\n  {key}", file.display())
+    } else {
+        format!("The admin key was made and lies in {}", file.display())
+    }
 }
 
 /// Everything but VMs, in this one process.
@@ -183,7 +188,7 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     note_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
     let (key, new) = admin_key::ensure(&settings.admin_key())?;
     if new {
-        output::line(&first_key(key.expose(), &settings.admin_key()))?;
+        output::line(&first_key(key.expose(), &settings.admin_key(), io::stdout().is_terminal()))?;
     }
     let restart = again::Restarts::of(settings);
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
@@ -235,4 +240,17 @@ fn note_holder(lock: &mut File, listener: &TcpListener) -> io::Result<()> {
     lock.set_len(0)?;
     lock.rewind()?;
     writeln!(lock, "process {} at {address}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_is_shown_on_a_terminal_only() {
+        let (key, file) = ("sk-skep-prod-0123", Path::new("/var/lib/skep/admin.key"));
+        let (shown, logged) = (first_key(key, file, true), first_key(key, file, false));
+        assert!(shown.contains(key) && shown.contains("/var/lib/skep/admin.key"));
+        assert!(!logged.contains(key) && logged.contains("/var/lib/skep/admin.key"));
+    }
 }

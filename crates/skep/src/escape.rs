@@ -1,0 +1,77 @@
+//! Texts of others on a terminal: what would steer it is shown as an escape.
+
+use std::borrow::Cow;
+
+/// Line ends and tabs, which texts of many lines have.
+pub(crate) const LINES: &[char] = &['\n', '\t'];
+/// Tabs, which a line has.
+pub(crate) const LINE: &[char] = &['\t'];
+/// Nothing: for a cell of a table, or a field of a log line.
+pub(crate) const FIELD: &[char] = &[];
+
+/// The text with what steers a terminal as `\u{..}`, but for the characters that are kept: C0 and C1 controls, with them
+/// every escape sequence; the controls that change the direction of writing; and the separators that some terminals take for
+/// line ends.
+pub(crate) fn escaped<'text>(text: &'text str, keep: &[char]) -> Cow<'text, str> {
+    replaced(text, keep, |steering, into| into.extend(steering.escape_default()))
+}
+
+/// The same within JSON, which stays what it was to a program that reads it: these characters stand in strings alone.
+pub(crate) fn escaped_json(text: &str) -> Cow<'_, str> {
+    replaced(text, LINES, |steering, into| {
+        let mut units = [0; 2];
+        for unit in steering.encode_utf16(&mut units) {
+            into.push_str(&format!("\\u{unit:04x}"));
+        }
+    })
+}
+
+fn replaced<'text>(text: &'text str, keep: &[char], replace: impl Fn(char, &mut String)) -> Cow<'text, str> {
+    let is_replaced = |c: char| steers(c) && !keep.contains(&c);
+    if !text.contains(is_replaced) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_replaced(c) { replace(c, &mut shown) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_shown() {
+        for (text, shown) in [
+            ("plain ü 漢字 \u{1f600}", "plain ü 漢字 \u{1f600}"),
+            ("\u{1b}[2J\u{1b}]0;title\u{7}", "\\u{1b}[2J\\u{1b}]0;title\\u{7}"),
+            ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),
+            ("a\rb\nc\td", "a\\rb\nc\td"),
+            ("\u{202e}gnp.exe\u{2066}", "\\u{202e}gnp.exe\\u{2066}"),
+        ] {
+            assert_eq!(escaped(text, LINES), shown);
+        }
+        assert_eq!(escaped("a\nb\tc", LINE), "a\\nb\tc");
+        assert_eq!(escaped("a\nb\tc", FIELD), "a\\nb\\tc");
+    }
+
+    #[test]
+    fn json_means_the_same_once_it_is_escaped() {
+        let value = serde_json::json!({"name": "\u{9b}31m\u{7f}\u{202e}\u{1b}[2Jx\n"});
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let shown = escaped_json(&text);
+        assert!(shown.chars().all(|c| !steers(c) || c == '\n'), "{shown:?}");
+        assert_ne!(shown, text);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+}
