@@ -93,6 +93,68 @@ async fn what_others_could_read_or_write_is_found() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn roots_that_accounts_should_not_have_are_found() {
+    let skep = Skep::start().await;
+    for name in ["acme", "other"] {
+        skep.post("/api/accounts", &json!({"name": name})).await.ok(201);
+    }
+    let data_dir = skep.stop();
+    let (data_dir, beside) = (data_dir.path(), tempfile::tempdir().unwrap());
+    let store = data_dir.join("server/skep.db");
+    assert_eq!(state_of(&doctor(data_dir).0, "roots").0, "ok");
+    let link = beside.path().join("link");
+    std::os::unix::fs::symlink(data_dir.join("server"), &link).unwrap();
+    std::os::unix::fs::symlink("/var", beside.path().join("elsewhere")).unwrap();
+    let of_other = data_dir.join("workspaces/other/below");
+    for (root, named) in [
+        (data_dir.join("server"), "server's own data"),
+        (link, "server's own data"),
+        (of_other, "`other`"),
+        ("/proc/self".into(), "/proc"),
+        (beside.path().join("elsewhere"), "leads through a link to /var"),
+    ] {
+        tamper(
+            &store,
+            &format!("UPDATE accounts SET roots = '[\"{}\"]' WHERE name = 'acme'", root.display()),
+        );
+        let (findings, _) = doctor(data_dir);
+        let (state, said) = state_of(&findings, "roots");
+        assert_eq!(state, "warning", "{root:?}: {said}");
+        assert!(said.contains("`acme`") && said.contains(named), "{root:?}: {said}");
+    }
+}
+
+#[test]
+fn a_data_directory_where_nothing_can_be_written_is_found() {
+    let (state, said) = {
+        let (findings, _) = doctor(Path::new("/proc/skep-test"));
+        state_of(&findings, "data")
+    };
+    assert!(state == "wrong" && said.contains("--data-dir"), "{said}");
+}
+
+/// On a mount of its own, in a namespace of its own.
+#[cfg(feature = "root")]
+#[test]
+fn a_data_directory_on_a_file_system_that_is_mounted_read_only_is_found() {
+    let data_dir = tempfile::tempdir().unwrap();
+    fs::create_dir(data_dir.path().join("server")).unwrap();
+    // The control first: the same folder, writable.
+    assert_eq!(state_of(&doctor(data_dir.path()).0, "data").0, "ok");
+    for mounted in ["", "server"] {
+        let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec \"$2\" doctor --json --data-dir \"$3\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(data_dir.path().join(mounted));
+        let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
+        let answer: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let (state, said) = state_of(answer["findings"].as_array().unwrap(), "data");
+        assert_eq!((state.as_str(), output.status.code()), ("wrong", Some(1)), "{said}");
+        assert!(said.contains("read-only") && said.contains(data_dir.path().to_str().unwrap()), "{said}");
+    }
+}
+
 /// Changes the store of a server that does not run, as no server would.
 fn tamper(store: &Path, sql: &str) {
     let script = "import sqlite3, sys

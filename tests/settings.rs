@@ -2,12 +2,13 @@
 
 use std::{
     fs,
+    path::Path,
     process::{Command, Output},
 };
 
 use serde_json::Value;
 
-use crate::harness::binary;
+use crate::harness::{binary, ended};
 
 fn check(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
@@ -103,4 +104,37 @@ fn a_filter_is_one_that_the_system_knows() {
         assert_eq!((output.status.code(), &error["setting"]), (Some(1), &"git_filter".into()), "{error}");
         assert!(error["message"].as_str().unwrap().contains(way_out), "{error}");
     }
+}
+
+/// A start that must fail, and what it prints.
+fn refused_start(data_dir: &Path, options: &[&str]) -> String {
+    let mut command = Command::new(binary());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(options);
+    // An address that is refused would end it too, before it bakes.
+    let output = ended(command.env_remove("SKEP_IMAGE_DIR"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_root_that_reaches_the_data_directory_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    fs::create_dir_all(data_dir.join("server")).unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(data_dir.join("server"), &link).unwrap();
+    for root in [Path::new("/"), folder.path(), &data_dir.join("server"), &link] {
+        let said = refused_start(&data_dir, &["--root", root.to_str().unwrap()]);
+        assert!(said.contains("server's own data"), "{root:?}: {said}");
+    }
+    let said = refused_start(&data_dir, &["--root", "/proc/self"]);
+    assert!(said.contains("/proc, /sys or /dev"), "{said}");
+    // The control: these roots pass a comparison of names.
+    assert!(!link.starts_with(&data_dir) && !data_dir.starts_with(&link));
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_is_refused_with_the_reason() {
+    let said = refused_start(Path::new("/proc/skep-test"), &[]);
+    assert!(said.contains("/proc/skep-test") && !said.contains("overflow"), "{said}");
 }

@@ -147,18 +147,25 @@ impl DataDir {
     }
 }
 
-/// Makes a folder where it is missing.
+/// Makes a folder where it is missing, and those above it.
 pub(crate) fn make(path: &Path, mode: u32) -> Result<(), Error> {
+    let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !above.exists()).collect();
+    for above in missing.into_iter().rev().filter(|above| !above.as_os_str().is_empty()) {
+        make_one(above, 0o755)?;
+    }
+    make_one(path, mode)
+}
+
+fn make_one(path: &Path, mode: u32) -> Result<(), Error> {
     let failed = || Error::io(path.display().to_string());
     match DirBuilder::new().mode(mode).create(path) {
         // The mode of `create` is cut by our umask.
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        // The folder above exists, and its file system makes no folders: /proc says so.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-            let Some(above) = above else { return Err(failed()(error)) };
-            make(above, 0o755)?;
-            make(path, mode)
+            let why = "no folder can be made there; name another place";
+            Err(failed()(io::Error::new(error.kind(), why)))
         }
         Err(error) => Err(failed()(error)),
     }
@@ -207,6 +214,20 @@ mod tests {
         assert_eq!((mode(data.keeper()), mode(data.path().to_owned())), (0o700, 0o755));
         // Opening it again changes nothing.
         DataDir::open(data.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_made_with_those_above_it_and_not_where_none_can_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c");
+        make(&path, 0o700).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&dir.path().join("a/b"))), (0o700, 0o755));
+        for nowhere in ["/proc/skep-test", "/proc/skep-test/below"] {
+            let refused = DataDir::open(Path::new(nowhere)).unwrap_err();
+            let source = std::error::Error::source(&refused).unwrap().to_string();
+            assert!(source.contains("no folder can be made"), "{refused}: {source}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
 use skep_server::{Metrics, RootRules, swarm_at_hand};
+use skep_workspace::Location;
 
 use super::bake::bakery;
 use crate::{
@@ -78,9 +79,22 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
         ("tls", settings.transport.tls_source().map(drop)),
         ("metrics_listen", metrics.map_err(Into::into)),
         ("log_level", logging::check(settings)),
+        ("data_dir", check_data_dir(settings)),
         ("root", check_roots(settings)),
     ];
     checks.into_iter().filter_map(|(name, checked)| Some((name, checked.err()?))).collect()
+}
+
+/// Whether the data directory lies where folders can be made at all. What else is wrong with it shows when it is made.
+fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
+    if Location::of(&settings.data_dir).is_ok_and(|found| found.is_the_kernels_own().unwrap_or(false)) {
+        bail!(
+            "the data directory {} lies on a file system of the kernel, where no folder can be made; name another by \
+             --data-dir",
+            settings.data_dir.display()
+        );
+    }
+    Ok(())
 }
 
 /// Whether the roots of the account `default` are folders that an account may have. Whether they lie apart from those of other

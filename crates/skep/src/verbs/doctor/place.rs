@@ -2,11 +2,14 @@
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
+use rustix::fs::StatVfsMountFlags;
 use skep_keeper::{DataDir, User, holder};
+use skep_workspace::Location;
 
 use super::Finding;
 use crate::settings::Settings;
 
+const DATA: &str = "data";
 /// Less is soon filled by a template and a few private layers.
 const LOW_DISK_BYTES: u64 = 10 << 30;
 
@@ -37,9 +40,12 @@ fn user(settings: &Settings) -> Finding {
 }
 
 fn data_dir(settings: &Settings) -> Finding {
-    const CHECK: &str = "data";
+    const CHECK: &str = DATA;
     let path = &settings.data_dir;
     let shown = path.display();
+    if let Some(found) = unwritable(path) {
+        return found;
+    }
     if !path.is_dir() {
         return Finding::ok(CHECK, format!("{shown} is made by the first start"));
     }
@@ -57,6 +63,29 @@ fn data_dir(settings: &Settings) -> Finding {
             Finding::missing(CHECK, format!("{shown}: {error}"), "name another place by --data-dir")
         }
     }
+}
+
+/// A data directory on a file system that takes no writes, or where no folder can be made.
+fn unwritable(path: &Path) -> Option<Finding> {
+    let shown = path.display();
+    let wrong = |why: String, way_out: String| Some(Finding::wrong(DATA, why, way_out));
+    if Location::of(path).is_ok_and(|found| found.is_the_kernels_own().unwrap_or(false)) {
+        let why = format!("{shown} lies on a file system of the kernel, where no folder can be made");
+        return wrong(why, "name another place by --data-dir".to_owned());
+    }
+    // Its parts may lie on file systems of their own. What is missing is made in the folder above.
+    let parts = ["", "server", "workspaces", "keeper"].map(|part| path.join(part));
+    let existing = parts.iter().filter_map(|part| part.ancestors().find(|folder| folder.exists()));
+    let read_only = |folder: &Path| {
+        rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_flag.contains(StatVfsMountFlags::RDONLY))
+    };
+    let found = existing.into_iter().find(|folder| read_only(folder))?.display();
+    wrong(
+        format!("{shown} cannot be written: the file system of {found} is mounted read-only"),
+        format!(
+            "mount it for writing (`mount -o remount,rw`, from the mount point above {found}), or name another place by --data-dir"
+        ),
+    )
 }
 
 fn free(path: &Path) -> std::io::Result<u64> {
