@@ -48,6 +48,7 @@ async fn the_doctor_looks_at_all_that_an_operator_must_know() {
         "clock",
         "engine",
         "qemu",
+        "git",
         "template",
         "user",
         "data",

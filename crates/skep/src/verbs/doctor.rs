@@ -12,6 +12,7 @@ use crate::{output, settings::Settings};
 const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, with warnings or without, or all is cleaned; 1 something is missing, wrong, or failed; 2 the command line is wrong.";
 
 mod engine;
+mod git;
 mod kernel;
 mod machine;
 mod place;
@@ -86,6 +87,7 @@ pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
     findings.extend(machine::findings());
     findings.extend(engine::findings(&settings));
     findings.extend(programs::findings());
+    findings.push(git::finding());
     findings.extend(place::findings(&settings));
     findings.extend(store::findings(&settings));
     findings.extend(roots::findings(&settings));

@@ -1,0 +1,69 @@
+//! The git of this machine, and whether it is newer than what this version of skep was tested with.
+
+use std::process::Command;
+
+use super::Finding;
+
+/// The newest git that the tests ran with. Newer ones may know settings that start programs and are not refused yet.
+const NEWEST_TESTED: (u32, u32) = (2, 47);
+const CHECK: &str = "git";
+
+pub(super) fn finding() -> Finding {
+    let output = Command::new("git").arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match text {
+        Ok(text) => judge(&text),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("does not start ({error}): calls of /api/git are refused"),
+            "apt-get install git",
+        ),
+    }
+}
+
+/// What the answer of `git --version` means.
+fn judge(text: &str) -> Finding {
+    let (major, minor) = NEWEST_TESTED;
+    match version(text) {
+        Some(version) if version > NEWEST_TESTED => Finding::warning(
+            CHECK,
+            format!(
+                "{text} is newer than the newest one tested ({major}.{minor}): settings of repositories may start \
+                 programs in ways that are not refused, but only confined"
+            ),
+            format!("update skep, or install git {major}.{minor}"),
+        ),
+        Some(_) => Finding::ok(CHECK, text),
+        None => Finding::warning(
+            CHECK,
+            format!("`git --version` answers {text:?}, which is no version"),
+            "install git from a package of your distribution",
+        ),
+    }
+}
+
+/// Major and minor number of `git version 2.47.3`, also behind which a distribution wrote more.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.strip_prefix("git version ")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::State, judge};
+
+    #[test]
+    fn a_git_newer_than_the_newest_tested_one_is_named() {
+        for tested in ["git version 2.39.5", "git version 2.47.3", "git version 2.9.5 (Apple Git-1)"] {
+            assert_eq!(judge(tested).state, State::Ok, "{tested}");
+        }
+        for newer in ["git version 2.48.0", "git version 2.54.0-rc1", "git version 3.0.0"] {
+            let finding = judge(newer);
+            assert_eq!(finding.state, State::Warning, "{newer}");
+            assert!(finding.detail.contains(newer) && finding.detail.contains("2.47"), "{}", finding.detail);
+        }
+        for unknown in ["", "hub 3", "git version two.three"] {
+            assert_eq!(judge(unknown).state, State::Warning, "{unknown:?}");
+        }
+    }
+}
