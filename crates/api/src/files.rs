@@ -79,7 +79,7 @@ pub struct FileContent {
     /// Changes with the file; for `If-Match`.
     #[cfg_attr(feature = "openapi", schema(example = "\"2a-d-18ab-18ab\""))]
     pub etag: String,
-    /// Whether the window is not the whole file.
+    /// Whether more of the file follows the window.
     pub truncated: bool,
 }
 

@@ -115,6 +115,26 @@ async fn wrong_requests_are_refused_by_name() {
 }
 
 #[tokio::test]
+async fn a_pager_ends_where_the_file_does() {
+    let skep = Skep::start().await;
+    write(&skep, "file", "0123456789").await;
+    for limit in [1, 3, 5, 10, 11] {
+        let (mut text, mut pages) = (String::new(), 0);
+        loop {
+            let query = format!("path={}&offset={}&limit={limit}", skep.at("file"), text.len());
+            let page: Value = skep.get(&format!("/api/files/read?{query}")).await.json().await.unwrap();
+            text.push_str(page["content"].as_str().unwrap());
+            pages += 1;
+            if page["truncated"] == false {
+                break;
+            }
+            assert!(pages < 20, "limit {limit}: there is no end");
+        }
+        assert_eq!((text.as_str(), pages), ("0123456789", 10_usize.div_ceil(limit)), "limit {limit}");
+    }
+}
+
+#[tokio::test]
 async fn each_call_has_its_scope_and_its_account() {
     let skep = Skep::start().await;
     write(&skep, "file", "mine").await;

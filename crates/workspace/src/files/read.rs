@@ -39,7 +39,7 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
     let mut bytes = Vec::new();
     // One that grows meanwhile is read as far as it was.
     file.take(wanted).read_to_end(&mut bytes).map_err(refused)?;
-    told(form, path, &found, bytes)
+    answer(form, path, &found, request.offset, bytes)
 }
 
 /// The same for a small one whose bytes are in memory (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
@@ -54,16 +54,16 @@ pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> 
         let count = preadv2(&file, &mut into, request.offset, ReadWriteFlags::NOWAIT).ok()?;
         (count == bytes.len()).then_some(())?;
     }
-    told(form, request.path.as_path(), found, bytes).ok()
+    answer(form, request.path.as_path(), found, request.offset, bytes).ok()
 }
 
-fn told(form: Form, path: &Path, found: &Found, bytes: Vec<u8>) -> Result<FileContent, Error> {
-    let (told, path_encoding) = answered(path);
+fn answer(form: Form, path: &Path, found: &Found, offset: u64, bytes: Vec<u8>) -> Result<FileContent, Error> {
+    let (named, path_encoding) = answered(path);
     let whole = size(found.stat());
-    let truncated = bytes.len() as u64 != whole;
+    let truncated = offset.saturating_add(bytes.len() as u64) < whole;
     Ok(FileContent {
-        content: form.write_down(bytes, &told)?,
-        path: told,
+        content: form.write_down(bytes, &named)?,
+        path: named,
         path_encoding,
         encoding: form.name(),
         size_bytes: whole,
