@@ -248,7 +248,7 @@ struct SearchQuery {
     /// How `path` is written.
     path_encoding: Option<PathEncoding>,
     /// A glob or a regex. A glob without `/` matches names at any depth, one with `/` the path below `path`.
-    #[param(example = "*.md")]
+    #[param(example = "*.md", min_length = 1)]
     pattern: String,
     /// `glob`, `regex`, or `auto`, which looks at the pattern; `auto` unless given.
     #[param(inline)]
@@ -284,7 +284,7 @@ async fn search(
 ) -> Answer<FilesFound> {
     let operation = SearchFiles {
         path: path("path", &query.path, query.path_encoding)?,
-        pattern: query.pattern,
+        pattern: not_empty("pattern", query.pattern)?,
         syntax: query.syntax.unwrap_or_default(),
         r#type: query.r#type,
         hidden: query.hidden.unwrap_or(true),
@@ -305,9 +305,10 @@ struct GrepQuery {
     /// How `path` is written.
     path_encoding: Option<PathEncoding>,
     /// A regular expression over lines.
-    #[param(example = "TODO")]
+    #[param(example = "TODO", min_length = 1)]
     pattern: String,
     /// Only files whose name (or path below `path`, where it has a `/`) matches this glob.
+    #[param(min_length = 1)]
     glob: Option<String>,
     /// Lines before and after each match, 0 to 100; 0 unless given.
     #[param(minimum = 0, maximum = 100)]
@@ -335,8 +336,8 @@ async fn grep(
 ) -> Answer<LinesFound> {
     let operation = GrepFiles {
         path: path("path", &query.path, query.path_encoding)?,
-        pattern: query.pattern,
-        glob: query.glob,
+        pattern: not_empty("pattern", query.pattern)?,
+        glob: query.glob.map(|glob| not_empty("glob", glob)).transpose()?,
         context: within("context", query.context.unwrap_or(0), 0..=LARGEST_CONTEXT)?,
         limit: within("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=LARGEST_SEARCH)?,
     };
@@ -504,6 +505,13 @@ async fn relocate(
 
 pub(super) fn path(field: &str, text: &str, encoding: Option<PathEncoding>) -> Result<AbsolutePath, Failure> {
     AbsolutePath::parse(field, text, encoding.unwrap_or_default())
+}
+
+fn not_empty(field: &str, text: String) -> Result<String, Failure> {
+    if !text.is_empty() {
+        return Ok(text);
+    }
+    Err(Failure::new(ErrorCode::InvalidValue, format!("`{field}` is empty; give what shall be found")))
 }
 
 fn within<N: PartialOrd + std::fmt::Display>(

@@ -135,6 +135,21 @@ async fn a_pager_ends_where_the_file_does() {
 }
 
 #[tokio::test]
+async fn a_search_for_nothing_is_refused() {
+    let skep = Skep::start().await;
+    for (route, query, field) in [
+        ("search", "pattern=", "`pattern`"),
+        ("search", "pattern=&syntax=regex", "`pattern`"),
+        ("grep", "pattern=", "`pattern`"),
+        ("grep", "pattern=x&glob=", "`glob`"),
+    ] {
+        let answer = skep.get(&format!("/api/files/{route}?path={}&{query}", skep.at(""))).await;
+        let message = refused(answer, 400, "invalid_value").await;
+        assert!(message.contains(field), "{route} {query}: {message}");
+    }
+}
+
+#[tokio::test]
 async fn each_call_has_its_scope_and_its_account() {
     let skep = Skep::start().await;
     write(&skep, "file", "mine").await;
