@@ -55,6 +55,8 @@ demands! {
     FilesRead = [FilesRead] vm_keys,
     /// `files:write`.
     FilesWrite = [FilesWrite] vm_keys,
+    /// `files:read` and `files:write`.
+    FilesReadWrite = [FilesRead, FilesWrite] vm_keys,
     /// `git:read`.
     GitRead = [GitRead] vm_keys,
     /// `git:write`.

@@ -29,7 +29,7 @@ use crate::{
     accept::{Form, content_form},
     body::Body,
     error::Refusal,
-    extract::{Call, Caller, FilesRead, FilesWrite, NoParameters, Query},
+    extract::{Call, Caller, FilesRead, FilesReadWrite, FilesWrite, NoParameters, Query},
     openapi::refusals::{FilesRefused, FilesWriteRefused, ReadRefused},
     places::{Chosen, Places},
 };
@@ -452,13 +452,13 @@ struct RelocateBody {
 /// In a VM it needs the scope `swarm:exec` besides.
 #[utoipa::path(
     post, path = "/api/files/move", tag = "files", operation_id = "move_file",
-    security(("bearer" = ["files:write"])),
+    security(("bearer" = ["files:read", "files:write"])),
     request_body(content = RelocateBody, example = json!({"from": "/srv/workspace/draft.md", "to": "/srv/workspace/notes.md"})),
     responses((status = 200, description = "It stands at its new path", body = Relocated), FilesWriteRefused)
 )]
 async fn move_file(
     places: State<Places>,
-    caller: Caller<FilesWrite>,
+    caller: Caller<FilesReadWrite>,
     _: Query<NoParameters>,
     call: Call,
     body: Body<RelocateBody>,
@@ -471,13 +471,13 @@ async fn move_file(
 /// Links are copied as links; what has no content is left out. In a VM it needs the scope `swarm:exec` besides.
 #[utoipa::path(
     post, path = "/api/files/copy", tag = "files", operation_id = "copy_file",
-    security(("bearer" = ["files:write"])),
+    security(("bearer" = ["files:read", "files:write"])),
     request_body(content = RelocateBody, example = json!({"from": "/srv/workspace/notes.md", "to": "/srv/workspace/copy.md"})),
     responses((status = 200, description = "It stands at its new path too", body = Relocated), FilesWriteRefused)
 )]
 async fn copy_file(
     places: State<Places>,
-    caller: Caller<FilesWrite>,
+    caller: Caller<FilesReadWrite>,
     _: Query<NoParameters>,
     call: Call,
     body: Body<RelocateBody>,
@@ -487,7 +487,7 @@ async fn copy_file(
 
 async fn relocate(
     State(places): State<Places>,
-    caller: Caller<FilesWrite>,
+    caller: Caller<FilesReadWrite>,
     call: Call,
     Body(body): Body<RelocateBody>,
     keep: bool,

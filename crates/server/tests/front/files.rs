@@ -150,6 +150,25 @@ async fn a_search_for_nothing_is_refused() {
 }
 
 #[tokio::test]
+async fn who_moves_or_copies_may_read_and_write() {
+    let skep = Skep::start().await;
+    write(&skep, "file", "secret").await;
+    let body = json!({"from": skep.at("file"), "to": skep.at("other"), "overwrite": true});
+    for verb in ["copy", "move"] {
+        let with = async |scopes: &[Scope]| {
+            let (key, _) = skep.key(scopes).await;
+            let request = skep.bare(Method::POST, &format!("/api/files/{verb}")).bearer_auth(key);
+            request.json(&body).send().await.unwrap()
+        };
+        for (has, lacks) in [(Scope::FilesRead, "files:write"), (Scope::FilesWrite, "files:read")] {
+            let message = refused(with(&[has]).await, 403, "scope_missing").await;
+            assert!(message.contains(lacks), "{verb}: {message}");
+        }
+        assert_eq!(with(&[Scope::FilesRead, Scope::FilesWrite]).await.status(), StatusCode::OK, "{verb}");
+    }
+}
+
+#[tokio::test]
 async fn each_call_has_its_scope_and_its_account() {
     let skep = Skep::start().await;
     write(&skep, "file", "mine").await;
