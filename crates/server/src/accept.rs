@@ -30,12 +30,25 @@ pub(crate) fn content_form(headers: &HeaderMap) -> Result<Form, Failure> {
     json_or(Form::Raw, headers)
 }
 
-fn json_or(other: Form, headers: &HeaderMap) -> Result<Form, Failure> {
+/// Whether the `Accept` header takes one of these media types. It takes all where it is empty or missing.
+pub(crate) fn accepts_one_of(headers: &HeaderMap, forms: &[String]) -> bool {
+    let ranges = ranges(headers);
+    let named = forms.iter().map(|form| form.split(';').next().unwrap_or_default().trim());
+    let mut named = named.map(|form| form.split_once('/').unwrap_or((form, "")));
+    ranges.is_empty() || named.any(|(kind, subkind)| weight(&ranges, kind, subkind) > 0.0)
+}
+
+fn ranges(headers: &HeaderMap) -> Vec<Range> {
     let mut ranges = Vec::new();
     for value in headers.get_all(ACCEPT) {
         let text = value.to_str().unwrap_or_default();
         ranges.extend(text.split(',').map(str::trim).filter(|range| !range.is_empty()).map(Range::read));
     }
+    ranges
+}
+
+fn json_or(other: Form, headers: &HeaderMap) -> Result<Form, Failure> {
+    let ranges = ranges(headers);
     if ranges.is_empty() {
         return Ok(Form::Json);
     }
@@ -129,6 +142,26 @@ mod tests {
             ("csv", None),
         ] {
             assert_eq!(of(accept.as_bytes()), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn one_form_that_is_taken_is_enough() {
+        let forms = ["application/json".to_owned(), "text/plain; version=0.0.4".to_owned()];
+        assert!(accepts_one_of(&HeaderMap::new(), &forms));
+        for (accept, expected) in [
+            ("", true),
+            ("*/*", true),
+            ("text/html, */*;q=0.1", true),
+            ("application/*", true),
+            ("Text/Plain", true),
+            ("application/json;q=0, text/plain", true),
+            ("application/json;q=0, text/*;q=0", false),
+            ("image/png", false),
+            ("*/*;q=0", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(accepts_one_of(&headers, &forms), expected, "{accept}");
         }
     }
 

@@ -24,6 +24,7 @@ use crate::{
     account_roots::RootRules,
     audit::{Actions, AuditDesk, AuditQueue, note},
     auth::{Gate, guard},
+    described::{Described, check},
     entrance::{Entrance, enter, locate},
     error::{Refusal, UNKNOWN_ROUTE},
     events::Tail,
@@ -115,19 +116,24 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let limiter = Arc::new(Limiter::new(&parts.limits));
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
+    let forms = Arc::new(OnceLock::new());
     let public = public(&parts, &limiter, &text);
     let guarded = guarded(&parts, &limiter, &actions)?;
     let Parts { store, uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
     let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
-    let guarded = described(guarded).layer(from_fn_with_state(Arc::clone(&gate), guard));
-    let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(described(public)).merge(guarded);
+    let by_form = from_fn_with_state(Arc::clone(&forms), check);
+    let guarded = described(guarded).layer(by_form.clone());
+    let guarded = guarded.layer(from_fn_with_state(Arc::clone(&gate), guard));
+    let public = described(public).layer(by_form);
+    let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(public).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
     let desk = AuditDesk { actions: Arc::new(Actions::of(&description)), queue };
     // The first and only filling.
     let _ = text.set(openapi::text(&description)?.into());
     let _ = actions.set(Arc::clone(&desk.actions));
+    let _ = forms.set(Described::of(&description));
     let outside = Router::new().fallback(unknown).with_state(gate);
     Ok(router
         .fallback_service(outside)

@@ -12,6 +12,7 @@ mod chores;
 pub mod confine;
 mod connection;
 mod csv_text;
+mod described;
 mod entrance;
 mod error;
 mod events;

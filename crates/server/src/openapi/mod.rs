@@ -44,6 +44,7 @@ const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::VmKeyLimited, Needs::Key),
     (ErrorCode::AddressNotAllowed, Needs::Key),
     (ErrorCode::HttpsRequired, Needs::Nothing),
+    (ErrorCode::NotAcceptable, Needs::Nothing),
     (ErrorCode::BodyTooLarge, Needs::Body),
     (ErrorCode::NotJson, Needs::Body),
     (ErrorCode::RateLimited, Needs::Nothing),

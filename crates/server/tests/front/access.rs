@@ -276,6 +276,32 @@ async fn without_each_scope_that_it_needs_an_operation_is_refused() {
 }
 
 #[tokio::test]
+async fn a_form_that_no_answer_has_is_refused_and_nothing_is_done() {
+    let skep = Skep::start().await;
+    for operation in operations(&document(&skep).await) {
+        // The admin key, and a request that would be done.
+        let row = ROWS.iter().find(|row| row.id == operation.id()).unwrap();
+        let path = format!("{}{}", operation.concrete(), row.query);
+        let request = |accept: &str| {
+            let request = skep.request(operation.method.clone(), &path).header("accept", accept);
+            request.header("content-type", "application/json").body(row.body.unwrap_or_default())
+        };
+        for excluded in ["image/png", "*/*;q=0"] {
+            let Refused { status, code, message } = refused(request(excluded).send().await.unwrap()).await;
+            assert_eq!((status, code.as_str()), (406, "not_acceptable"), "{}: {message}", operation.id());
+        }
+        // The control: the same request is done where one form is accepted.
+        if operation.id() == "create_account" || operation.id() == "create_ticket" {
+            assert_eq!(request("image/png, */*;q=0.1").send().await.unwrap().status(), 201);
+        }
+    }
+    assert_eq!(
+        skep.get("/api/accounts").await.json::<Value>().await.unwrap()["accounts"].as_array().unwrap().len(),
+        2
+    );
+}
+
+#[tokio::test]
 async fn the_method_comes_before_the_scope_and_after_the_key() {
     let skep = Skep::start().await;
     let (any, _) = skep.key(&[Scope::MetricsRead]).await;
@@ -286,9 +312,14 @@ async fn the_method_comes_before_the_scope_and_after_the_key() {
         let Refused { status, code, .. } = refused(nothing().send().await.unwrap()).await;
         assert_eq!((status, code.as_str()), (401, "missing_token"), "{path}");
         let answer = nothing().bearer_auth(&any).send().await.unwrap();
-        assert!(answer.headers()["allow"].to_str().unwrap().contains(operation.method.as_str()), "{path}");
-        let Refused { status, code, .. } = refused(answer).await;
+        let allowed = answer.headers()["allow"].to_str().unwrap().to_owned();
+        assert!(allowed.contains(operation.method.as_str()), "{path}");
+        let Refused { status, code, message } = refused(answer).await;
         assert_eq!((status, code.as_str()), (405, "method_not_allowed"), "{path}");
+        assert!(message.contains(wrong.as_str()), "{path}: {message}");
+        for method in allowed.split(',').filter(|method| *method != "HEAD") {
+            assert!(message.contains(method), "{path}: {message}: {allowed}");
+        }
         if !operation.path.starts_with("/api/") {
             // Above it, a path that does not exist is no secret.
             continue;
