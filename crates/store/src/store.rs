@@ -128,6 +128,9 @@ pub trait Store: Send + Sync {
     async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage>;
     /// Why a ticket does not take its next step; fails with `UnknownTicket`.
     async fn why_ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Why>;
+    /// Gives every lease of all accounts its full length from this moment on, as after a start: what callers read is what
+    /// holds. No renewal, no event, no version.
+    async fn restart_leases(&self, at: Timestamp) -> Result<()>;
     /// The attempts of all accounts that go on.
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
     /// The tickets of all accounts that wait for their time.

@@ -24,6 +24,8 @@ pub(crate) async fn keep_time(store: Arc<dyn Store>) -> Infallible {
     // Listening begins before the store is read: what changes between the two is told.
     let mut news = store.ticket_news();
     let mut clock = Clock::default();
+    // Before the leases are timed: what callers read never promises more than the timer gives.
+    restart_leases(&*store).await;
     read_all(&*store, &mut clock).await;
     loop {
         let due = clock.due(Now::read());
@@ -59,6 +61,14 @@ async fn note(store: &dyn Store, told: Result<TicketNews, RecvError>, clock: &mu
         Err(RecvError::Lagged(_)) => read_all(store, clock).await,
         // The store is going away, and the server with it.
         Err(RecvError::Closed) => std::future::pending().await,
+    }
+}
+
+/// Writes the new ends of open leases, until the store answers.
+async fn restart_leases(store: &dyn Store) {
+    while let Err(error) = store.restart_leases(Now::read().wall).await {
+        tracing::warn!(%error, "the new ends of leases were not written; tried again soon: {error}");
+        sleep(AGAIN).await;
     }
 }
 

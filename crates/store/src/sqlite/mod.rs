@@ -394,6 +394,10 @@ impl Store for SqliteStore {
         self.readers.run(move |c| tickets::why(c, account, id, at)).await
     }
 
+    async fn restart_leases(&self, at: Timestamp) -> Result<()> {
+        self.writer.run(move |c| tickets::restart_leases(c, at)).await
+    }
+
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>> {
         self.readers.run(tickets::open_attempts).await
     }

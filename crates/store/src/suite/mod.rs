@@ -84,6 +84,7 @@ macro_rules! store_suite {
             tickets::what_is_refused_leaves_nothing,
             tickets::whoever_listens_is_told_what_times_and_waiters_need,
             tickets::a_time_that_comes_is_said_once,
+            tickets::leases_that_begin_anew_are_written_and_nothing_else,
             tickets::a_time_that_is_taken_away_before_its_timer_came_is_said_too,
             tickets::what_a_finished_ticket_once_waited_for_may_go,
             tickets::only_the_time_that_was_set_last_ends_an_attempt,

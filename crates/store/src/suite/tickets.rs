@@ -172,6 +172,21 @@ pub async fn whoever_listens_is_told_what_times_and_waiters_need(store: Arc<dyn 
     assert!(told(&mut news).is_empty(), "a refusal is no news");
 }
 
+pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (held, pending) = (made(&*store, account, vec![]).await, made(&*store, account, vec![]).await);
+    store.change_ticket(change(account, held, claim("a", None))).await.unwrap();
+    let before = (read(&*store, account, held).await, read(&*store, account, pending).await);
+    let (open, events) = (store.open_attempts().await.unwrap(), all_events(&*store).await);
+    store.restart_leases(moment(500_000)).await.unwrap();
+    let after = (read(&*store, account, held).await, read(&*store, account, pending).await);
+    assert_eq!(after.0.lease_expires_at, Some(moment(500_000) + open[0].lease));
+    assert_ne!(after.0.lease_expires_at, before.0.lease_expires_at);
+    assert_eq!(Ticket { lease_expires_at: before.0.lease_expires_at, ..after.0 }, before.0);
+    assert_eq!(after.1, before.1);
+    assert_eq!((store.open_attempts().await.unwrap(), all_events(&*store).await), (open, events));
+}
+
 pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let mut news = store.ticket_news();

@@ -250,6 +250,9 @@ impl Store for Records {
     async fn why_ticket(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<Why> {
         unreachable!()
     }
+    async fn restart_leases(&self, _: Timestamp) -> Result<()> {
+        unreachable!()
+    }
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>> {
         unreachable!()
     }

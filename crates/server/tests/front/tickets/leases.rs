@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::done;
-use crate::harness::Skep;
+use crate::harness::{Options, Skep};
 
 /// A claim that waits as long as it may.
 async fn claim(skep: &Skep) -> serde_json::Value {
@@ -25,6 +25,38 @@ async fn an_agent_that_dies_strands_nothing() {
     let claimed = claim(&skep).await;
     assert_eq!((&claimed["id"], &claimed["attempt"]), (&json!(id), &json!(2)));
     assert_eq!(skep.events(&id).await, ["created", "ready", "claimed", "lease_expired", "ready", "claimed"]);
+}
+
+#[tokio::test]
+async fn after_an_outage_a_lease_ends_when_its_record_says() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    skep.changed(&id, json!({"assignee": "a", "lease_ms": 60_000})).await;
+    let before = skep.record(&id).await;
+    let data = skep.end().await;
+    // The server was away for an hour.
+    let database = rusqlite::Connection::open(data.path().join("skep.db")).unwrap();
+    let hour =
+        "UPDATE tickets SET lease_expires_at = lease_expires_at - 3600000 WHERE status = 'in_progress'";
+    assert_eq!(database.execute(hour, []).unwrap(), 1);
+    drop(database);
+    let started = Timestamp::now();
+    let skep = Skep::start_on(data, Options::default()).await;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let after = loop {
+        assert!(std::time::Instant::now() < deadline, "the time of the lease is still in the past");
+        let record = skep.record(&id).await;
+        let ends: Timestamp = record["lease_expires_at"].as_str().unwrap().parse().unwrap();
+        // The new time is written once the server runs.
+        if ends > started {
+            assert!(ends >= started + 59.seconds() && ends <= Timestamp::now() + 60.seconds(), "{ends}");
+            break record;
+        }
+        tokio::task::yield_now().await;
+    };
+    for field in ["status", "assignee", "attempt", "version", "updated_at"] {
+        assert_eq!(after[field], before[field], "{field}");
+    }
 }
 
 #[tokio::test]

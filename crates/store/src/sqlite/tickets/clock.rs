@@ -163,6 +163,13 @@ fn by_itself(row: &Row, at: Timestamp, request_id: Option<&str>) -> TicketCall {
     TicketCall { account: row.account, key: None, vm: None, at, request_id: request_id.map(str::to_owned) }
 }
 
+/// Writes when every open lease ends that begins anew at this moment.
+pub(in super::super) fn restart_leases(connection: &Connection, at: Timestamp) -> Result<(), Fault> {
+    let sql = "UPDATE tickets SET lease_expires_at = ?1 + lease_ms WHERE status = 'in_progress'";
+    change(connection, sql, [millis(at)])?;
+    Ok(())
+}
+
 /// The attempts that go on.
 pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<OpenAttempt>, Fault> {
     let sql = "SELECT id, attempt, beats, lease_ms, max_runtime_ms FROM tickets WHERE status = 'in_progress' ORDER BY id";

@@ -24,7 +24,9 @@ pub(super) use self::{
     change::{beat, change},
     check::counters,
     claim::claim,
-    clock::{end_attempt, of_ended_command, of_ended_vm, open_attempts, release_all, waiting, wake},
+    clock::{
+        end_attempt, of_ended_command, of_ended_vm, open_attempts, release_all, restart_leases, waiting, wake,
+    },
     create::create,
     delete::delete,
     history::{forget, history},
