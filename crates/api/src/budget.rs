@@ -3,6 +3,7 @@
 use std::io;
 
 use serde::Serialize;
+use serde_json::Value;
 
 /// JSON that an answer may gather, in bytes.
 pub const LONGEST_ANSWER: usize = 16 << 20;
@@ -93,6 +94,19 @@ pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     let mut counter = Counter(0);
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
+}
+
+/// About what a value takes in memory beside itself and its JSON, in bytes: a digit of a list takes as much as a whole value.
+pub fn value_bytes(value: &Value) -> usize {
+    let inner = match value {
+        Value::Array(values) => values.iter().map(value_bytes).sum(),
+        // An object is a tree of nodes that are not full.
+        Value::Object(fields) => {
+            fields.values().map(|field| 3 * size_of::<Value>() + value_bytes(field)).sum()
+        }
+        _ => 0,
+    };
+    size_of::<Value>() + inner
 }
 
 /// Counts what is written.

@@ -5,6 +5,7 @@ use std::{cell::Cell, error::Error as StdError, fmt::Display, str::FromStr};
 use jiff::Timestamp;
 use rusqlite::{Connection, Params, Row, Statement, types::FromSql};
 use serde::{Serialize, de::DeserializeOwned};
+use skep_api::budget::Budget;
 
 use super::fault::Fault;
 use crate::Cause;
@@ -29,6 +30,30 @@ pub(super) fn all<T>(
     mut decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
     connection.prepare_cached(sql)?.query_and_then(params, |row| decode(&Columns::of(row)))?.collect()
+}
+
+/// The first rows of a query, as many as a page has and as may be answered together, and whether there are more. The query asks
+/// for one row more than the page has.
+pub(super) fn page<T: Serialize>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    limit: u32,
+    mut budget: Budget,
+    mut decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
+) -> Result<(Vec<T>, bool), Fault> {
+    let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    let mut page = Vec::new();
+    while let Some(row) = rows.next()? {
+        let element = decode(&Columns::of(row))?;
+        if page.len() == limit || (!budget.takes(&element) && !page.is_empty()) {
+            return Ok((page, true));
+        }
+        page.push(element);
+    }
+    Ok((page, false))
 }
 
 /// Changes rows, and tells how many.

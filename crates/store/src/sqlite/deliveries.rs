@@ -5,11 +5,12 @@ use rusqlite::{Connection, named_params, params};
 use serde_json::{Map, Value};
 use skep_api::{
     AccountId, DeliveryId, WebhookId,
+    budget::Budget,
     webhooks::{Delivery, DeliveryAttempt, DeliveryState, DisabledReason, TEST},
 };
 
 use super::{
-    columns::{Columns, all, change, json, millis, one},
+    columns::{Columns, all, change, json, millis, one, page},
     events,
     fault::Fault,
     webhooks,
@@ -187,16 +188,14 @@ fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -
 pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<DeliveryPage, Fault> {
     webhooks::by_id(connection, query.account, query.webhook)?;
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
-    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let mut deliveries = all(
+    let (deliveries, more) = page(
         connection,
         "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
-        // One more than asked for tells whether there is a next page.
         params![query.webhook.to_string(), before, i64::from(query.limit.max(1)) + 1],
+        query.limit,
+        Budget::default(),
         decode,
     )?;
-    let more = deliveries.len() > limit;
-    deliveries.truncate(limit);
     let next = deliveries.last().filter(|_| more).map(|last| last.id);
     Ok(DeliveryPage { deliveries, next })
 }

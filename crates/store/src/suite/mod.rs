@@ -13,6 +13,7 @@ pub mod concurrency;
 pub mod events;
 pub mod git;
 pub mod keys;
+pub mod large_tickets;
 pub mod rotation;
 pub mod sessions;
 pub mod ticket_model;
@@ -91,6 +92,8 @@ macro_rules! store_suite {
             tickets::tickets_end_with_their_vms,
             tickets::ten_thousand_wait_for_one_and_are_ready_once,
             tickets::a_deleted_ticket_leaves_its_history,
+            large_tickets::pages_of_large_tickets_end_by_what_they_cost,
+            large_tickets::pages_of_a_long_history_end_by_what_they_cost,
             tickets::a_named_request_has_its_effect_once_for_a_day,
             ticket_model::whatever_agents_do_the_store_agrees_with_the_model,
             ticket_model::whatever_agents_do_at_once_the_invariants_hold,

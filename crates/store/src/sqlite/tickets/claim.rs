@@ -12,9 +12,12 @@ use super::{
     Told,
     apply::{Change, apply},
     once,
-    row::{of_account, rank, record},
+    row::{cost, of_account, rank, record},
 };
 use crate::{Answered, ClaimTickets, Error, TicketNews};
+
+/// Records of an answer, in bytes: a claim ends with the ticket that reaches it.
+const MOST_BYTES: usize = 8 << 20;
 
 /// Claims what is ready: most urgent first, then oldest first. Picked and claimed in one transaction.
 pub(in super::super) fn claim(
@@ -44,7 +47,7 @@ fn pick(
         attempt: None,
         lease: command.lease,
     });
-    let mut tickets = Vec::new();
+    let (mut tickets, mut bytes) = (Vec::new(), 0);
     for id in ready(connection, command)? {
         let before = of_account(connection, command.call.account, id)?;
         let Decision::Changed(steps) =
@@ -53,7 +56,13 @@ fn pick(
             continue;
         };
         let after = apply(connection, &command.call, Change::of(&before, steps), news)?;
-        tickets.push(record(connection, after, command.call.at)?);
+        let ticket = record(connection, after, command.call.at)?;
+        bytes += cost(&ticket);
+        tickets.push(ticket);
+        // What is left stays ready, for the next claim.
+        if bytes >= MOST_BYTES {
+            break;
+        }
     }
     Ok(ClaimedTickets { tickets })
 }

@@ -3,11 +3,14 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::Value;
-use skep_api::tickets::{Attempt, TicketEvent};
+use skep_api::{
+    budget::Budget,
+    tickets::{Attempt, TicketEvent},
+};
 
 use super::{
     super::{
-        columns::{Columns, all, broken, change, millis},
+        columns::{Columns, all, broken, change, millis, page},
         events,
         fault::Fault,
     },
@@ -17,6 +20,8 @@ use crate::{Event, ReadTicketHistory, TicketHistoryPage};
 
 /// Attempts that a history shows.
 const MOST_ATTEMPTS: u32 = 1_000;
+/// JSON of the events of a page, in bytes. Numbers and empty objects take sixteen times as much in memory.
+const PAGE_BYTES: usize = 2 << 20;
 
 /// A page of a ticket's history.
 pub(in super::super) fn history(
@@ -24,12 +29,19 @@ pub(in super::super) fn history(
     query: &ReadTicketHistory,
 ) -> Result<TicketHistoryPage, Fault> {
     let (id, account) = (query.id.to_string(), query.account.to_string());
-    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let sql = "SELECT * FROM events WHERE ticket = ?1 AND account = ?2 AND sequence > ?3 ORDER BY sequence LIMIT ?4";
     let after = i64::try_from(query.after.unwrap_or(0)).unwrap_or(i64::MAX);
-    // One more than asked for tells whether there is a next page.
-    let mut found =
-        all(connection, sql, params![id, account, after, i64::from(query.limit.max(1)) + 1], events::decode)?;
+    let (found, more) = page(
+        connection,
+        sql,
+        params![id, account, after, i64::from(query.limit.max(1)) + 1],
+        query.limit,
+        Budget::of(PAGE_BYTES),
+        |row| {
+            let event = events::decode(row)?;
+            Ok((event.sequence, shown(event)?))
+        },
+    )?;
     let attempts = match query.after {
         None => attempts(connection, &id, &account)?,
         Some(_) => Vec::new(),
@@ -41,10 +53,8 @@ pub(in super::super) fn history(
             other => other,
         })?;
     }
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next = found.last().filter(|_| more).map(|last| last.sequence);
-    let events = found.into_iter().map(shown).collect::<Result<_, _>>()?;
+    let next = found.last().filter(|_| more).map(|(sequence, _)| *sequence);
+    let events = found.into_iter().map(|(_, event)| event).collect();
     Ok(TicketHistoryPage { events, attempts, next })
 }
 

@@ -13,11 +13,12 @@ use super::{
         columns::{Columns, all, millis},
         fault::Fault,
     },
-    row::{find, rank, record},
+    row::{cost, find, rank, record},
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 
-/// Records of a page, in bytes of their texts: a page of the largest ones would not fit into memory many times.
+/// Records of a page, in bytes of their JSON and of what their objects take in memory: a page ends with the record that reaches
+/// it.
 const LARGEST_PAGE: usize = 8 << 20;
 
 /// A ticket's place: what it is ordered by, smallest first.
@@ -39,7 +40,7 @@ pub(in super::super) fn list(connection: &Connection, query: &ListTickets) -> Re
         let id: TicketId = id.parse().map_err(|error| super::super::columns::broken("id", error))?;
         let Some(row) = find(connection, id)? else { continue };
         let ticket = record(connection, row, query.at)?;
-        size += bytes(&ticket);
+        size += cost(&ticket);
         tickets.push(ticket);
     }
     Ok(page(tickets, query.sort, more))
@@ -53,15 +54,6 @@ fn page(tickets: Vec<Record>, sort: TicketSort, more: bool) -> TicketPage {
     };
     let next = tickets.last().filter(|_| more).map(position);
     TicketPage { tickets, next }
-}
-
-/// About what a record takes.
-fn bytes(ticket: &Record) -> usize {
-    let object = |object: &Option<skep_api::tickets::Object>| {
-        object.as_ref().map_or(0, |object| serde_json::to_string(object).map_or(0, |text| text.len()))
-    };
-    let texts = ticket.title.len() + ticket.description.as_ref().map_or(0, String::len);
-    texts + object(&ticket.metadata) + object(&ticket.result) + 32 * ticket.dependencies.len() + 500
 }
 
 /// One stretch of an index.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{
     AccountId, TicketId, VmId,
+    budget::{json_bytes, value_bytes},
     tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
 };
 use skep_tickets::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait, limits};
@@ -272,4 +273,10 @@ pub(super) fn blockers(
     all(connection, sql, params![id.to_string(), limit], |row| {
         Ok(Blocker { id: row.word("id")?, status: row.word("status")? })
     })
+}
+
+/// What a record takes in an answer: its JSON, and its objects in memory, in bytes.
+pub(super) fn cost(ticket: &Record) -> usize {
+    let objects = [&ticket.metadata, &ticket.result].into_iter().flatten();
+    json_bytes(ticket) + objects.flat_map(Object::values).map(value_bytes).sum::<usize>()
 }
