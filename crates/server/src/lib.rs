@@ -21,7 +21,6 @@ mod helper;
 mod key_uses;
 mod key_watch;
 mod limits;
-mod linger;
 mod metrics;
 mod openapi;
 mod origin;

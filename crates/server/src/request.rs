@@ -18,7 +18,6 @@ use ulid::Ulid;
 
 use crate::{
     error::{self, Cause},
-    linger::Unread,
     metrics::Metrics,
     origin::Origin,
 };
@@ -76,7 +75,7 @@ pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request
     let mut line = Line::new(&request, id.clone(), route, arrival.at);
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(arrival);
-    let mut response = error::in_our_shape(next.run(Unread::watch(request)).await);
+    let mut response = error::in_our_shape(next.run(request).await);
     under_way.answered(&response);
     line.status = Some(response.status());
     line.cause = response.extensions_mut().remove::<Cause>();

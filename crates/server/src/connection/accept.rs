@@ -27,7 +27,6 @@ use super::{
 };
 use crate::{
     limits::{Connections, Limits},
-    linger::Unread,
     origin::{Encrypted, TrustedProxies},
 };
 
@@ -66,7 +65,7 @@ impl Door {
     }
 }
 
-type Served<S> = AddExtension<AddExtension<AddExtension<S, Unread>, Exchanges>, Encrypted>;
+type Served<S> = AddExtension<AddExtension<S, Exchanges>, Encrypted>;
 type LetIn<S> = (Steady<Wire>, Served<S>);
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Door {
@@ -96,13 +95,12 @@ impl Inner {
             () = stopped(&mut stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
         let encrypted = Encrypted(matches!(stream, Wire::Tls(_)));
-        let (exchanges, unread) = (Exchanges::new(), Unread::default());
-        let service = Extension(unread.clone()).layer(service);
+        let exchanges = Exchanges::new();
         let service = Extension(exchanges.clone()).layer(service);
         let service = Extension(encrypted).layer(service);
         let is_http2 = first == HTTP2_PREFACE;
         let limits = Arc::clone(&self.limits);
-        let steady = Steady::new(Parts { stream, first, is_http2, exchanges, unread, limits, permit });
+        let steady = Steady::new(Parts { stream, first, is_http2, exchanges, limits, permit });
         Ok((steady, service))
     }
 

@@ -20,6 +20,8 @@ struct State {
     quiet_since: Instant,
     /// The last request that the connection takes, by its number, once that is known.
     last: Option<(u64, Last)>,
+    /// Whether the body of the latest request was not read to its end.
+    is_unread: bool,
     /// Another protocol is spoken on it now, with times of its own.
     upgraded: bool,
     /// Answers whose next part waits for room, and since when.
@@ -53,6 +55,7 @@ impl Exchanges {
             begun: 0,
             quiet_since: Instant::now(),
             last: None,
+            is_unread: false,
             upgraded: false,
             held: HashMap::new(),
         })))
@@ -75,6 +78,17 @@ impl Exchanges {
     /// Why the connection takes no other request than those up to this one; `None` where it does.
     pub(super) fn last(&self, number: u64) -> Option<Last> {
         self.state().last.filter(|(last, _)| number >= *last).map(|(_, why)| why)
+    }
+
+    /// Whether the body of the request that was just answered is left before its end.
+    pub(super) fn leave_unread(&self, is_unread: bool) {
+        self.state().is_unread = is_unread;
+    }
+
+    /// Whether there is more to come that will not be read.
+    pub(super) fn is_unread(&self) -> bool {
+        let state = self.state();
+        state.is_unread || matches!(state.last, Some((_, Last::Refused(_))))
     }
 
     /// The connection speaks another protocol from now on.

@@ -4,9 +4,11 @@ mod accept;
 mod exchanges;
 mod framing;
 mod head;
+mod linger;
 mod plain_text;
 mod steady;
 mod track;
+mod unread;
 mod wire;
 
 pub(crate) use accept::Door;

@@ -6,7 +6,8 @@ use http::StatusCode;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use ulid::Ulid;
 
-use crate::{error::https_required, linger::Linger, request::API_VERSION};
+use super::linger::Linger;
+use crate::{error::https_required, request::API_VERSION};
 
 /// Answers 403 and closes.
 pub(super) async fn refuse_plain_text(mut stream: TcpStream) -> io::Error {

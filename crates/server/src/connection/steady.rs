@@ -27,11 +27,9 @@ use tokio::{
 use super::{
     exchanges::{Exchanges, Last, Standing},
     framing::{Framing, Step},
+    linger::Linger,
 };
-use crate::{
-    limits::{Limits, Permit},
-    linger::{Linger, Unread},
-};
+use crate::limits::{Limits, Permit};
 
 /// What the HTTP library reads in place of a refused head. Which request of the connection it is stands in [`Exchanges`]:
 /// a caller that sends the same bytes is answered as for any other path.
@@ -52,7 +50,6 @@ pub(crate) struct Steady<T> {
     heads: u64,
     head_since: Option<Instant>,
     exchanges: Exchanges,
-    unread: Unread,
     limits: Arc<Limits>,
     reading: Option<Pin<Box<Sleep>>>,
     writing: Option<Pin<Box<Sleep>>>,
@@ -86,14 +83,13 @@ pub(super) struct Parts<T> {
     pub(super) first: Vec<u8>,
     pub(super) is_http2: bool,
     pub(super) exchanges: Exchanges,
-    pub(super) unread: Unread,
     pub(super) limits: Arc<Limits>,
     pub(super) permit: Permit,
 }
 
 impl<T> Steady<T> {
     pub(super) fn new(parts: Parts<T>) -> Self {
-        let Parts { stream, first, is_http2, exchanges, unread, limits, permit } = parts;
+        let Parts { stream, first, is_http2, exchanges, limits, permit } = parts;
         let protocol = if is_http2 {
             Protocol::Http2
         } else {
@@ -107,7 +103,6 @@ impl<T> Steady<T> {
             heads: 0,
             head_since: None,
             exchanges,
-            unread,
             limits,
             reading: None,
             writing: None,
@@ -285,8 +280,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Steady<T> {
         let this = &mut *self;
         if matches!(this.closing, Closing::Open) {
             ready!(this.poll_writing(cx, |inner, cx| inner.poll_shutdown(cx)))?;
-            let is_unread = matches!(this.protocol, Protocol::Refused) || this.unread.is_set();
-            this.closing = if is_unread { Closing::Lingering(Linger::begin()) } else { Closing::Done };
+            this.closing =
+                if this.exchanges.is_unread() { Closing::Lingering(Linger::begin()) } else { Closing::Done };
         }
         if let Closing::Lingering(linger) = &mut this.closing {
             ready!(linger.poll(Pin::new(&mut this.inner), cx));

@@ -1,4 +1,4 @@
-//! The layer that counts a connection's requests, and ends it after its last one.
+//! The layer that counts a connection's requests, and ends it after its last one, or where the next one could not be read.
 
 use std::{
     pin::Pin,
@@ -7,10 +7,13 @@ use std::{
 
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header::CONNECTION};
+use http::{HeaderValue, StatusCode, Version, header::CONNECTION};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use super::exchanges::{Exchange, Exchanges, Last};
+use super::{
+    exchanges::{Exchange, Exchanges, Last},
+    unread::Unread,
+};
 
 /// To be put around everything else. A request that stands for a refused head leaves with its
 /// [`HeadRefusal`](crate::error::HeadRefusal) beside it.
@@ -23,12 +26,21 @@ pub(crate) async fn track(mut request: Request, next: Next) -> Response {
     if let Some(Last::Refused(refusal)) = last {
         request.extensions_mut().insert(refusal);
     }
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let (request, unread) = Unread::watch(request);
     let mut response = next.run(request).await;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         exchanges.upgrade();
         return response;
     }
-    if last.is_some() {
+    let is_read = match unread {
+        None => true,
+        Some(unread) if is_http1 && last.is_none() => unread.finish().await,
+        // What follows on this connection does not depend on it.
+        Some(unread) => unread.has_ended(),
+    };
+    exchanges.leave_unread(!is_read);
+    if last.is_some() || (is_http1 && !is_read) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response.map(|body| Body::new(Answering { body, exchange }))

@@ -7,4 +7,5 @@ mod limits;
 mod proxies;
 mod slow;
 mod tls;
+mod unread;
 pub(crate) mod wire;

@@ -1,0 +1,139 @@
+//! Refusals that do not wait for the body of their request: the connection lives on, or the answer asks for a new one.
+
+use reqwest::{Body, Method};
+use skep_api::Scope;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, BufStream},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+use super::wire::{HEALTH, answer, connect};
+use crate::harness::Skep;
+
+/// What the server reads for the sake of a connection, in bytes.
+const SHORT: usize = 64 << 10;
+
+/// A request that is refused before its body is read: the first line and the headers of its own, and the status.
+struct Refused {
+    line: String,
+    headers: String,
+    status: u16,
+}
+
+/// Without a key, with one that lacks the scope or is none, for nothing, by a wrong method, under a wrong condition.
+async fn refusals(skep: &Skep) -> Vec<Refused> {
+    let (reader, _) = skep.key(&[Scope::FilesRead]).await;
+    let bearer = |key: &str| format!("authorization: Bearer {key}\r\n");
+    let admin = bearer(&skep.admin);
+    let path = format!("/api/files/raw?path={}", skep.at("file"));
+    let made = skep.request(Method::PUT, &path).body("content").send().await.unwrap();
+    assert!(made.status().is_success());
+    let refused = |line: &str, headers: String, status| Refused { line: line.to_owned(), headers, status };
+    vec![
+        refused("POST /api/keys", String::new(), 401),
+        refused("POST /api/keys", bearer("sk-skep-test-0"), 401),
+        refused("POST /api/files/write", bearer(&reader), 403),
+        refused("POST /api/nothing", admin.clone(), 404),
+        refused("DELETE /api/health", String::new(), 405),
+        refused("POST /api/files/write?x=1", admin.clone(), 400),
+        refused(&format!("PUT {path}"), format!("{admin}if-match: \"another\"\r\n"), 412),
+    ]
+}
+
+impl Refused {
+    fn head(&self, length: usize) -> String {
+        format!("{} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{}\r\n", self.line, self.headers)
+    }
+}
+
+/// Sends the head, then the body, and reads the answer.
+async fn send(stream: &mut BufStream<TcpStream>, refused: &Refused, length: usize) -> String {
+    stream.write_all(refused.head(length).as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    stream.write_all(&vec![b'x'; length]).await.unwrap();
+    stream.flush().await.unwrap();
+    let found = answer(stream).await;
+    assert!(found.starts_with(&format!("HTTP/1.1 {} ", refused.status)), "{}: {found}", refused.line);
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_refusals_break_no_connection() {
+    let skep = Skep::start().await;
+    let refusals = refusals(&skep).await;
+    // By hand: each connection sees all of them, and a request that is served in the end.
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        let stream = connect(skep.address).await;
+        // Else the kernel keeps each body back until the head is acknowledged.
+        stream.set_nodelay(true).unwrap();
+        streams.push(BufStream::new(stream));
+    }
+    for turn in 0..1_000 {
+        let length = if turn % 50 == 0 { SHORT } else { 1 + turn };
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let found = send(stream, &refusals[(turn + number) % refusals.len()], length).await;
+            assert!(!found.contains("connection: close"), "{found}");
+        }
+    }
+    for stream in &mut streams {
+        stream.write_all(HEALTH.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        assert!(answer(stream).await.starts_with("HTTP/1.1 200 "));
+    }
+    // By a pool of connections, with bodies that are too long for it among them.
+    let mut calls = JoinSet::new();
+    for turn in 0..5_000 {
+        let (line, status) = (refusals[turn % 6].line.clone(), refusals[turn % 6].status);
+        let (method, path) = line.split_once(' ').unwrap();
+        let mut request = skep.bare(method.parse().unwrap(), path);
+        for header in refusals[turn % 6].headers.lines() {
+            let (name, value) = header.split_once(": ").unwrap();
+            request = request.header(name, value);
+        }
+        let length = if turn % 500 == 7 { 1 << 20 } else { turn % 3_000 };
+        let request = request.body(Body::from(vec![b'x'; length]));
+        calls.spawn(async move { assert_eq!(request.send().await.unwrap().status().as_u16(), status) });
+        if calls.len() >= 16 {
+            calls.join_next().await.unwrap().unwrap();
+        }
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_leaves_much_unread_says_that_it_closes() {
+    let skep = Skep::start().await;
+    for refused in refusals(&skep).await {
+        // The answer does not wait for the body, and nobody resets the connection while that is sent.
+        let mut stream = BufStream::new(connect(skep.address).await);
+        stream.write_all(refused.head(SHORT + 1).as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let found = answer(&mut stream).await;
+        assert!(found.starts_with(&format!("HTTP/1.1 {} ", refused.status)), "{}: {found}", refused.line);
+        assert!(found.contains("\r\nconnection: close\r\n"), "{found}");
+        stream.write_all(&vec![b'x'; SHORT + 1]).await.unwrap();
+        stream.flush().await.unwrap();
+        stream.get_mut().shutdown().await.unwrap();
+        assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0, "{}", refused.line);
+    }
+}
+
+#[tokio::test]
+async fn a_rest_that_does_not_come_is_not_waited_for() {
+    let skep = Skep::start().await;
+    let refused = &refusals(&skep).await[0];
+    let mut stream = connect(skep.address).await;
+    stream.write_all(refused.head(SHORT).as_bytes()).await.unwrap();
+    let found = answer(&mut stream).await;
+    assert!(found.starts_with("HTTP/1.1 401 ") && found.contains("\r\nconnection: close\r\n"), "{found}");
+    // A caller that waits to be asked for its body is not asked.
+    let mut stream = connect(skep.address).await;
+    let head = refused.head(SHORT).replace("host: x", "host: x\r\nexpect: 100-continue");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let found = answer(&mut stream).await;
+    assert!(found.starts_with("HTTP/1.1 401 ") && found.contains("\r\nconnection: close\r\n"), "{found}");
+}
