@@ -89,6 +89,10 @@ impl Operation for RunCommand {
     fn time_limit(&self) -> Duration {
         Duration::from_millis(self.timeout_ms).saturating_add(ANSWER_GRACE)
     }
+
+    fn answer_limit(&self) -> crate::AnswerLimit {
+        crate::AnswerLimit::with_text(2 * KEPT_OUTPUT_BYTES as u64)
+    }
 }
 
 /// How a command ended.

@@ -289,10 +289,28 @@ macro_rules! operations {
     };
 }
 
+impl Operation for ReadFile {
+    const NAME: &'static str = "read-file";
+    type Answer = FileContent;
+
+    fn answer_limit(&self) -> crate::AnswerLimit {
+        let asked = crate::AnswerLimit::with_text(self.limit.unwrap_or(LONGEST_CONTENT));
+        let longest = crate::AnswerLimit::SHORT.bytes.saturating_add(LONGEST_CONTENT as usize);
+        crate::AnswerLimit { bytes: asked.bytes.min(longest), ..asked }
+    }
+}
+
+impl Operation for ListFolder {
+    const NAME: &'static str = "list-folder";
+    type Answer = FolderPage;
+
+    fn answer_limit(&self) -> crate::AnswerLimit {
+        crate::AnswerLimit::of_elements(self.limit, 12)
+    }
+}
+
 operations! {
-    ReadFile = "read-file" -> FileContent,
     WriteFile = "write-file" -> FileWritten,
-    ListFolder = "list-folder" -> FolderPage,
     MakeFolder = "make-folder" -> FolderMade,
     RemoveFile = "remove-file" -> FileRemoved,
     Relocate = "relocate" -> Relocated,
@@ -422,7 +440,20 @@ pub struct LinesFound {
     pub truncated: bool,
 }
 
-operations! {
-    SearchFiles = "search-files" -> FilesFound,
-    GrepFiles = "grep-files" -> LinesFound,
+impl Operation for SearchFiles {
+    const NAME: &'static str = "search-files";
+    type Answer = FilesFound;
+
+    fn answer_limit(&self) -> crate::AnswerLimit {
+        crate::AnswerLimit::of_elements(self.limit, 8)
+    }
+}
+
+impl Operation for GrepFiles {
+    const NAME: &'static str = "grep-files";
+    type Answer = LinesFound;
+
+    fn answer_limit(&self) -> crate::AnswerLimit {
+        crate::AnswerLimit::of_elements(self.limit, self.context.saturating_mul(2).saturating_add(12))
+    }
 }

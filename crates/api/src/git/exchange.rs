@@ -139,7 +139,7 @@ pub struct GitJoin {
 }
 
 macro_rules! operations {
-    ($($operation:ident = $name:literal -> $answer:ident),+ $(,)?) => {
+    ($($operation:ident = $name:literal -> $answer:ident, $length:expr;)+) => {
         $(impl Operation for $operation {
             const NAME: &'static str = $name;
             const STARTS_PROGRAMS: bool = true;
@@ -148,15 +148,23 @@ macro_rules! operations {
             fn time_limit(&self) -> Duration {
                 NETWORK_LIMIT + super::ANSWERED_WITHIN
             }
+
+            fn answer_limit(&self) -> crate::AnswerLimit {
+                $length
+            }
         })+
     };
 }
 
+/// Of a plan with some ten thousand hashes.
+const PLAN: crate::AnswerLimit = crate::AnswerLimit { bytes: 1 << 20, values: 1 << 14 };
+const SHORT: crate::AnswerLimit = crate::AnswerLimit::SHORT;
+
 operations! {
-    GitExchange = "git-exchange" -> ExchangePlan,
-    GitPack = "git-pack" -> Noted,
-    GitSend = "git-send" -> Sent,
-    GitNotePush = "git-note-push" -> Noted,
-    GitFetch = "git-fetch" -> Fetched,
-    GitJoin = "git-join" -> Pulled,
+    GitExchange = "git-exchange" -> ExchangePlan, PLAN;
+    GitPack = "git-pack" -> Noted, SHORT;
+    GitSend = "git-send" -> Sent, SHORT;
+    GitNotePush = "git-note-push" -> Noted, SHORT;
+    GitFetch = "git-fetch" -> Fetched, SHORT;
+    GitJoin = "git-join" -> Pulled, SHORT;
 }

@@ -284,7 +284,7 @@ pub struct GitStash {
 }
 
 macro_rules! operations {
-    ($($operation:ident = $name:literal -> $answer:ident in $limit:expr),+ $(,)?) => {
+    ($($operation:ident = $name:literal -> $answer:ident in $limit:expr, $length:expr;)+) => {
         $(impl Operation for $operation {
             const NAME: &'static str = $name;
             const STARTS_PROGRAMS: bool = true;
@@ -292,6 +292,11 @@ macro_rules! operations {
 
             fn time_limit(&self) -> Duration {
                 $limit
+            }
+
+            fn answer_limit(&self) -> crate::AnswerLimit {
+                let length: fn(&Self) -> crate::AnswerLimit = $length;
+                length(self)
             }
         })+
     };
@@ -304,20 +309,33 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(180);
 const FETCHED_WITHIN: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);
 
 operations! {
-    GitStatus = "git-status" -> RepositoryStatus in ANSWERED_WITHIN,
-    GitDiff = "git-diff" -> Diff in ANSWERED_WITHIN,
-    GitLog = "git-log" -> Log in ANSWERED_WITHIN,
-    GitBranches = "git-branches" -> Branches in ANSWERED_WITHIN,
-    GitWorktrees = "git-worktrees" -> Worktrees in ANSWERED_WITHIN,
-    GitAdd = "git-add" -> Staged in ANSWERED_WITHIN,
-    GitCommit = "git-commit" -> Committed in ANSWERED_WITHIN,
-    GitPush = "git-push" -> Pushed in FETCHED_WITHIN,
-    GitPull = "git-pull" -> Pulled in FETCHED_WITHIN,
-    GitInit = "git-init" -> Initialized in ANSWERED_WITHIN,
-    GitClone = "git-clone" -> Cloned in FETCHED_WITHIN,
-    GitCheckout = "git-checkout" -> CheckedOut in ANSWERED_WITHIN,
-    GitChangeBranch = "git-change-branch" -> BranchChanged in ANSWERED_WITHIN,
-    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in ANSWERED_WITHIN,
-    GitReset = "git-reset" -> ResetDone in ANSWERED_WITHIN,
-    GitStash = "git-stash" -> Stashes in ANSWERED_WITHIN,
+    GitStatus = "git-status" -> RepositoryStatus in ANSWERED_WITHIN, gathered;
+    GitDiff = "git-diff" -> Diff in ANSWERED_WITHIN, of_a_diff;
+    GitLog = "git-log" -> Log in ANSWERED_WITHIN, gathered;
+    GitBranches = "git-branches" -> Branches in ANSWERED_WITHIN, gathered;
+    GitWorktrees = "git-worktrees" -> Worktrees in ANSWERED_WITHIN, gathered;
+    GitAdd = "git-add" -> Staged in ANSWERED_WITHIN, gathered;
+    GitCommit = "git-commit" -> Committed in ANSWERED_WITHIN, |commit| crate::AnswerLimit::with_text(commit.message.len() as u64);
+    GitPush = "git-push" -> Pushed in FETCHED_WITHIN, short;
+    GitPull = "git-pull" -> Pulled in FETCHED_WITHIN, short;
+    GitInit = "git-init" -> Initialized in ANSWERED_WITHIN, short;
+    GitClone = "git-clone" -> Cloned in FETCHED_WITHIN, short;
+    GitCheckout = "git-checkout" -> CheckedOut in ANSWERED_WITHIN, short;
+    GitChangeBranch = "git-change-branch" -> BranchChanged in ANSWERED_WITHIN, short;
+    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in ANSWERED_WITHIN, short;
+    GitReset = "git-reset" -> ResetDone in ANSWERED_WITHIN, short;
+    GitStash = "git-stash" -> Stashes in ANSWERED_WITHIN, gathered;
+}
+
+fn short<O>(_: &O) -> crate::AnswerLimit {
+    crate::AnswerLimit::SHORT
+}
+
+fn gathered<O>(_: &O) -> crate::AnswerLimit {
+    crate::AnswerLimit::GATHERED
+}
+
+/// The text of a diff is limited before it is written as JSON, in which it grows.
+fn of_a_diff(_: &GitDiff) -> crate::AnswerLimit {
+    crate::AnswerLimit { bytes: 2 * crate::AnswerLimit::GATHERED.bytes, ..crate::AnswerLimit::GATHERED }
 }

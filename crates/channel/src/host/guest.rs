@@ -11,9 +11,12 @@ use hyper::{
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use skep_api::{
-    ErrorCode, ErrorKind, Failure, Operation,
+    AnswerLimit, ErrorCode, ErrorKind, Failure, Operation,
     exec::{ExecEvent, ExecExit, RunCommand},
 };
 use tokio::{
@@ -24,11 +27,9 @@ use tokio::{
 };
 use ulid::Ulid;
 
-use super::{Error, ExecStream, cancel::CancelOnDrop, line::Line, resync::resync};
+use super::{Error, ExecStream, answer, cancel::CancelOnDrop, line::Line, resync::resync};
 use crate::{Ground, HandOut, HandOutReport, Identity, IdentityReport, ground::GROUND, head::Stream};
 
-/// The longest JSON answer, in bytes.
-const ANSWER_BYTES: usize = 64 << 20;
 /// The longest refusal, in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
 /// Uploads at once. Each may fill a window of 256 KiB in the guest, whose whole connection has 4 MiB.
@@ -104,7 +105,7 @@ impl Guest {
     /// The guest's own words, its end, or its silence.
     pub async fn take_identity(&self, identity: &Identity) -> Result<IdentityReport, Error> {
         let request = request(Method::POST, "/identity", tell(identity)?)?;
-        within(CONTROL_LIMIT, self.ask(request)).await
+        within(CONTROL_LIMIT, self.ask(request, AnswerLimit::SHORT)).await
     }
 
     /// Makes a guest that has its identity somebody's. Look at [`HandOutReport::proves`].
@@ -113,7 +114,7 @@ impl Guest {
     /// The guest's own words (it has no identity yet), its end, or its silence.
     pub async fn hand_out(&self, hand_out: &HandOut) -> Result<HandOutReport, Error> {
         let request = request(Method::POST, "/hand-out", tell(hand_out)?)?;
-        within(CONTROL_LIMIT, self.ask(request)).await
+        within(CONTROL_LIMIT, self.ask(request, AnswerLimit::SHORT)).await
     }
 
     /// Waits until the guest has done all that it does ahead of the next command. A VM that is stopped then goes on
@@ -123,7 +124,7 @@ impl Guest {
     /// The guest's own words, its end, or its silence.
     pub async fn rest(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/rest", Bytes::new())?;
-        within(CONTROL_LIMIT, self.ask::<serde_json::Value>(request)).await.map(|_| ())
+        within(CONTROL_LIMIT, self.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await.map(drop)
     }
 
     /// Warms the guest and brings it to rest. Only before a snapshot is taken.
@@ -132,7 +133,7 @@ impl Guest {
     /// The guest's own words, its end, or its silence.
     pub async fn settle(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/settle", Bytes::new())?;
-        within(SETTLE_LIMIT, self.ask::<serde_json::Value>(request)).await.map(|_| ())
+        within(SETTLE_LIMIT, self.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await.map(drop)
     }
 
     /// Does an operation in the guest. Dropped before the answer, it ends the operation there; a connection that is
@@ -145,7 +146,7 @@ impl Guest {
         let mut request = request(Method::POST, &format!("/operations/{}", O::NAME), tell(operation)?)?;
         let id = cancel.id().parse().map_err(malformed)?;
         request.headers_mut().insert("skep-call", id);
-        let answer = within(operation.time_limit(), self.ask(request)).await;
+        let answer = within(operation.time_limit(), self.ask(request, operation.answer_limit())).await;
         // An operation that is merely late goes on in the guest, and nobody waits for it.
         if !matches!(answer, Err(Error::Silent(_))) {
             cancel.disarm();
@@ -227,7 +228,7 @@ impl Guest {
             let Ok(request) = request(Method::DELETE, &format!("/commands/{id}"), Bytes::new()) else {
                 return;
             };
-            let answer = within(CONTROL_LIMIT, guest.ask::<serde_json::Value>(request)).await;
+            let answer = within(CONTROL_LIMIT, guest.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await;
             // The guest knows nothing of calls that were no commands, or that never reached it.
             if let Err(error) = answer {
                 tracing::debug!(%id, %error, "nothing was left to cancel");
@@ -249,9 +250,13 @@ impl Guest {
         Ok(ExecStream::new(answer?.into_body(), cancel, offsets, limit))
     }
 
-    async fn ask<A: DeserializeOwned>(&self, request: Request<Stream>) -> Result<A, Error> {
-        let body = self.read(self.send(request).await?.into_body(), ANSWER_BYTES).await?;
-        serde_json::from_slice(&body).map_err(malformed)
+    async fn ask<A: DeserializeOwned + Send + 'static>(
+        &self,
+        request: Request<Stream>,
+        limit: AnswerLimit,
+    ) -> Result<A, Error> {
+        let body = self.read(self.send(request).await?.into_body(), limit.bytes).await?;
+        answer::parse(body, limit.values).await
     }
 
     /// The answer's head, or the guest's refusal.

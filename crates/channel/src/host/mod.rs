@@ -3,6 +3,7 @@
 //! The guest may be hostile. What it sends is limited where it is read: header lists, frames, answers; nothing of it
 //! is trusted to be well-formed.
 
+mod answer;
 mod cancel;
 mod error;
 mod guest;

@@ -15,7 +15,7 @@ use skep_api::{ErrorCode, Failure, Operation};
 use tokio::time::timeout;
 
 use super::{
-    Error, Guest,
+    Error, Guest, answer,
     guest::{malformed, tell},
     pieces::without_magic,
 };
@@ -23,9 +23,6 @@ use crate::{
     Content,
     head::{self, Headless},
 };
-
-/// The longest answer ahead of bytes, in bytes.
-const HEAD_BYTES: usize = 64 << 10;
 
 impl Guest {
     /// Does an operation in the guest with bytes behind its request, where there are any. The bytes behind its answer
@@ -54,14 +51,14 @@ impl Guest {
             .map_err(malformed)?;
         let answer = async {
             let body = self.send(request).await?.into_body();
-            head::split(body, HEAD_BYTES).await.map_err(|error| match error {
+            head::split(body, operation.answer_limit().bytes).await.map_err(|error| match error {
                 Headless::Broken(_) => Error::Ended,
                 other => malformed(format!("an answer that is none: {other}")),
             })
         };
         let answer = while_it_moves(operation.time_limit(), &sent.pieces, answer).await;
         let (answer, content) = answer.map_err(|error| sent.cause(error))?;
-        Ok((serde_json::from_slice(&answer).map_err(malformed)?, content))
+        Ok((answer::parse(answer.into(), operation.answer_limit().values).await?, content))
     }
 }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use skep_api::{
-    ErrorCode, Failure,
-    exec::{ExecEvent, RunCommand},
+    AbsolutePath, ErrorCode, Failure, Operation,
+    exec::{ExecEvent, KEPT_OUTPUT_BYTES, RunCommand},
+    files::{ContentEncoding, GrepFiles, MakeFolder, ReadFile},
+    path::PathEncoding,
 };
 use skep_channel::{
     Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
@@ -42,13 +44,24 @@ async fn a_hostile_guest_is_an_error_and_no_more() {
     }
 }
 
-/// Refuses with this code, or else never stops.
+/// Refuses with this code, or else answers each operation with this, and streams without end.
 #[derive(Clone)]
-struct Liar(Option<ErrorCode>);
+struct Liar {
+    code: Option<ErrorCode>,
+    answer: Vec<u8>,
+}
 
 impl Liar {
+    fn refusing(code: ErrorCode) -> Self {
+        Self { code: Some(code), answer: Vec::new() }
+    }
+
+    fn answering(answer: impl Into<Vec<u8>>) -> Self {
+        Self { code: None, answer: answer.into() }
+    }
+
     fn refusal(&self) -> Result<(), Failure> {
-        self.0.map_or(Ok(()), |code| Err(Failure::new(code, "says the guest")))
+        self.code.map_or(Ok(()), |code| Err(Failure::new(code, "says the guest")))
     }
 
     async fn connect(self) -> Guest {
@@ -81,7 +94,7 @@ impl Handler for Liar {
 
     async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
         self.refusal()?;
-        Ok(vec![b' '; 65 << 20])
+        Ok(self.answer.clone())
     }
 
     async fn run_streamed(&self, name: &str, _: Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
@@ -107,7 +120,7 @@ impl Handler for Liar {
 #[tokio::test]
 async fn a_guest_says_nothing_of_keys_capacity_or_other_vms() {
     let told = |code| async move {
-        let guest = Liar(Some(code)).connect().await;
+        let guest = Liar::refusing(code).connect().await;
         guest.call(&command("true")).await.expect_err("a refusal").code()
     };
     for code in [ErrorCode::UnknownPath, ErrorCode::InvalidValue, ErrorCode::PathOutsideRoots] {
@@ -120,14 +133,73 @@ async fn a_guest_says_nothing_of_keys_capacity_or_other_vms() {
 
 #[tokio::test]
 async fn an_answer_without_end_is_cut() {
-    let guest = Liar(None).connect().await;
+    let guest = Liar::answering(vec![b' '; 65 << 20]).connect().await;
     let huge = guest.call(&command("true")).await.expect_err("too much");
     assert!(matches!(huge, Error::Malformed(_)), "{huge}");
 }
 
+/// What an operation gets for this answer.
+async fn asked<O: Operation>(operation: &O, answer: String) -> Result<O::Answer, Error> {
+    Liar::answering(answer).connect().await.call(operation).await
+}
+
+fn path(text: &str) -> AbsolutePath {
+    AbsolutePath::parse("path", text, PathEncoding::Plain).expect("a path")
+}
+
+#[tokio::test]
+async fn an_answer_is_as_long_as_what_was_asked_allows() {
+    let made = |length: usize| format!(r#"{{"path": "/{}", "created": true}}"#, "x".repeat(length));
+    let make = MakeFolder { path: path("/x"), mode: None };
+    assert!(asked(&make, made(4096)).await.is_ok());
+    assert!(matches!(asked(&make, made(64 << 10)).await, Err(Error::Malformed(_))));
+
+    let read = |limit| ReadFile { path: path("/x"), encoding: ContentEncoding::default(), offset: 0, limit };
+    let content = |length: usize| {
+        format!(
+            r#"{{"path": "/x", "content": "{}", "encoding": "utf-8", "size_bytes": 1, "etag": "x", "truncated": false,
+            "modified_at": "2026-01-01T00:00:00.000Z"}}"#,
+            "\\u0000".repeat(length)
+        )
+    };
+    assert!(asked(&read(Some(100_000)), content(100_000)).await.is_ok());
+    assert!(matches!(asked(&read(Some(100_000)), content(112_000)).await, Err(Error::Malformed(_))));
+    assert!(asked(&read(None), content(5 << 20)).await.is_ok());
+    assert!(matches!(asked(&read(None), content(6 << 20)).await, Err(Error::Malformed(_))));
+
+    let ran = |length: usize| {
+        let stream = "\\u0000".repeat(length);
+        format!(
+            r#"{{"stdout": "{stream}", "stderr": "{stream}", "exit_code": 0, "signal": null, "duration_ms": 1,
+            "timed_out": false, "truncated": true}}"#
+        )
+    };
+    assert!(asked(&command("true"), ran(KEPT_OUTPUT_BYTES)).await.is_ok());
+    assert!(matches!(asked(&command("true"), ran(KEPT_OUTPUT_BYTES + 8000)).await, Err(Error::Malformed(_))));
+}
+
+/// Three bytes of JSON each, and many times as many in memory.
+#[tokio::test]
+async fn an_answer_has_no_more_values_than_what_was_asked_allows() {
+    let grep =
+        |limit, context| GrepFiles { path: path("/x"), pattern: "x".to_owned(), glob: None, context, limit };
+    let found = |lines: usize| {
+        let before = vec![r#""""#; lines].join(",");
+        format!(
+            r#"{{"matches": [{{"path": "", "line": 1, "column": 1, "text": "", "before": [{before}], "after": []}}],
+            "truncated": false}}"#
+        )
+    };
+    assert_eq!(asked(&grep(10, 100), found(2000)).await.expect("it fits").matches[0].before.len(), 2000);
+    assert!(matches!(asked(&grep(10, 100), found(10_000)).await, Err(Error::Malformed(_))));
+    // The most that may be asked for, and the most that 16 MiB hold.
+    assert!(asked(&grep(10_000, 100), found(2_000_000)).await.is_ok());
+    assert!(matches!(asked(&grep(10_000, 100), found(5_500_000)).await, Err(Error::Malformed(_))));
+}
+
 #[tokio::test]
 async fn a_stream_that_never_stops_ends_when_its_time_is_over() {
-    let guest = Liar(None).connect().await;
+    let guest = Liar::answering("").connect().await;
     let mut stream = guest.start(&command("true")).await.expect("a stream");
     assert!(stream.next().await.expect("an event").is_ok());
     tokio::time::pause();
