@@ -27,6 +27,9 @@ use handler::Agent;
 use port::PortFile;
 
 fn main() -> ExitCode {
+    if let Some(status) = skep_workspace::git::answer_git() {
+        return ExitCode::from(status);
+    }
     if power::is_asked_for() {
         return power::reset();
     }

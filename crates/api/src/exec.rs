@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::operation::Operation;
+use crate::operation::{HelperKind, Operation};
 
 /// How long a command may run where the caller names nothing, in milliseconds.
 pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
@@ -83,7 +83,7 @@ pub struct RunCommand {
 
 impl Operation for RunCommand {
     const NAME: &'static str = "run-command";
-    const STARTS_PROGRAMS: bool = true;
+    const HELPER: Option<HelperKind> = Some(HelperKind::Commands);
     type Answer = ExecOutcome;
 
     fn time_limit(&self) -> Duration {

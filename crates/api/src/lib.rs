@@ -29,7 +29,7 @@ mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
 pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TicketId, VmId, VmRef, WaitlistId, WebhookId};
-pub use operation::{AnswerLimit, Operation};
+pub use operation::{AnswerLimit, HelperKind, Operation};
 pub use patch::Patch;
 pub use path::AbsolutePath;
 pub use scope::{Environment, Role, Scope};

@@ -2,14 +2,24 @@
 
 use std::time::Duration;
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// The processes beside the server that start programs for callers. Each kind is confined to what its programs need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HelperKind {
+    /// Starts what callers name, programs of their own too.
+    Commands,
+    /// Starts git. No file of a caller is executed there.
+    Git,
+}
 
 /// A request that a workspace can run, wherever that workspace is.
 pub trait Operation: Serialize + DeserializeOwned + Send + Sync {
     /// The name on the channel, unique among operations.
     const NAME: &'static str;
-    /// Whether it starts programs. On the server such an operation is never done by the server's own process.
-    const STARTS_PROGRAMS: bool = false;
+    /// The helper that does it on the server, since it starts programs. `None`: the server's own process does it.
+    const HELPER: Option<HelperKind> = None;
     /// What it answers.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 

@@ -1,13 +1,10 @@
 //! The rules of Landlock: one set for the helper itself, and a narrower one for the programs of each account.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use skep_workspace::{Fence, open_root};
 
@@ -16,10 +13,12 @@ use crate::Error;
 /// The newest rules that we know. A kernel that knows fewer applies those.
 const NEWEST: ABI = ABI::V6;
 /// Programs, libraries and their settings: read and executed. What a machine lacks of them is passed over.
-const PROGRAMS: [&str; 9] =
+pub(crate) const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/nix/store"];
 /// Only read: names of hosts, processes, and what the kernel says of itself.
 const READ: [&str; 3] = ["/proc", "/run/systemd/resolve", "/sys/devices/system/cpu"];
+/// Our own program, which git starts too.
+pub(crate) const OURSELVES: &str = "/proc/self/exe";
 /// Devices that programs take for granted.
 const DEVICES: [&str; 8] = [
     "/dev/null",
@@ -37,10 +36,12 @@ const PROC: &str = "/proc";
 /// What may be reached besides programs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
-    /// Read, written and executed. Resolved paths: no link is followed.
+    /// Read and written. Resolved paths: no link is followed.
     pub(crate) roots: Vec<PathBuf>,
-    /// Read, written and executed.
+    /// Read and written.
     pub(crate) write: Vec<PathBuf>,
+    /// Whether files that are written may be executed.
+    pub(crate) execute: bool,
     /// Only read. What is missing is passed over.
     pub(crate) read: Vec<PathBuf>,
 }
@@ -60,23 +61,6 @@ pub(crate) fn fence(reach: &Reach) -> Result<Fence, Error> {
     Ok(Fence::new(with(base()?.create()?, reach)?.into()))
 }
 
-/// A fence that lets programs connect by TCP to this port alone, or to none, where the kernel knows such rules (Landlock's
-/// fourth edition).
-pub(crate) fn ports(port: Option<u16>) -> io::Result<Fence> {
-    // Moves between folders are refused by every fence that does not allow them, whatever else it is about.
-    let top = PathFd::new("/").map_err(io::Error::other)?;
-    let rules = || -> Result<RulesetCreated, RulesetError> {
-        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
-        let rules = rules.handle_access(AccessNet::ConnectTcp)?.handle_access(AccessFs::Refer)?.create()?;
-        let rules = rules.add_rule(PathBeneath::new(top, AccessFs::Refer))?;
-        match port {
-            Some(port) => rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)),
-            None => Ok(rules),
-        }
-    };
-    Ok(Fence::new(rules().map_err(io::Error::other)?.into()))
-}
-
 fn base() -> Result<Ruleset, Error> {
     Ok(Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -84,12 +68,14 @@ fn base() -> Result<Ruleset, Error> {
 }
 
 fn with(mut rules: RulesetCreated, reach: &Reach) -> Result<RulesetCreated, Error> {
+    let all = AccessFs::from_all(NEWEST);
+    let written = if reach.execute { all } else { all & !AccessFs::Execute };
     for path in &reach.roots {
         let folder = open_root(path).map_err(|source| Error::Root { path: path.clone(), source })?;
-        rules = rules.add_rule(PathBeneath::new(folder, AccessFs::from_all(NEWEST)))?;
+        rules = rules.add_rule(PathBeneath::new(folder, written))?;
     }
     for path in &reach.write {
-        rules = allow(rules, path, AccessFs::from_all(NEWEST), Missing::Fails)?;
+        rules = allow(rules, path, written, Missing::Fails)?;
     }
     for path in PROGRAMS {
         rules = allow(rules, Path::new(path), AccessFs::from_read(NEWEST), Missing::Passes)?;
@@ -98,6 +84,7 @@ fn with(mut rules: RulesetCreated, reach: &Reach) -> Result<RulesetCreated, Erro
     for path in READ.map(Path::new).into_iter().chain(reach.read.iter().map(PathBuf::as_path)) {
         rules = allow(rules, path, read, Missing::Passes)?;
     }
+    rules = allow(rules, Path::new(OURSELVES), AccessFs::Execute | AccessFs::ReadFile, Missing::Passes)?;
     for path in DEVICES {
         let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
         rules = allow(rules, Path::new(path), access, Missing::Passes)?;

@@ -1,6 +1,6 @@
 //! What the helper does about each request.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
@@ -10,7 +10,7 @@ use skep_channel::{
 };
 use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
 
-use crate::{Error, HelperOrder, fences, place, readable};
+use crate::{Error, HelperOrder, executes, fences, place, readable};
 
 /// The largest request, in bytes: as that of a VM with much memory.
 const REQUEST_BYTES: usize = 64 << 20;
@@ -25,8 +25,8 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    pub(crate) fn new(order: HelperOrder) -> Self {
-        Self { bare: place(&order), order: Arc::new(order), here: None }
+    pub(crate) fn new(order: HelperOrder) -> io::Result<Self> {
+        Ok(Self { bare: place(&order)?, order: Arc::new(order), here: None })
     }
 
     pub(crate) fn commands(&self) -> Commands {
@@ -42,7 +42,8 @@ impl Handler for Helper {
     /// The fence is made anew for each call: a root may be another folder of the same name by now.
     fn on(&self, ground: Ground) -> Result<Self, Failure> {
         let (roots, write) = (ground.roots.clone(), self.order.scratch.clone());
-        let fence = fences::fence(&fences::Reach { roots, write, read: readable(&self.order) })?;
+        let (execute, read) = (executes(&self.order), readable(&self.order));
+        let fence = fences::fence(&fences::Reach { roots, write, execute, read })?;
         Ok(Self { here: Some(self.bare.for_account(ground.roots, fence)), ..self.clone() })
     }
 

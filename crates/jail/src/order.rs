@@ -49,6 +49,10 @@ impl Confinement {
 pub struct Seclusion {
     /// Folders that are there and that it finds empty, in memory.
     pub scratch: Vec<PathBuf>,
+    /// Files and folders from which programs and libraries may be executed: every other mount is `noexec`, so that the
+    /// dynamic loader maps no program from there either. What a machine lacks of them is passed over. `None`: all mounts
+    /// keep their flags.
+    pub executable: Option<Vec<PathBuf>>,
 }
 
 /// A jail: a session, namespaces, a root, limits and denied system calls of its own.

@@ -13,7 +13,9 @@ use std::{
 
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{getpid, getuid, set_child_subreaper};
-use skep_jail::{Cgroup, CgroupLimits, Confinement, Handles, Jail, Order, ResourceLimits, Tree, spawn};
+use skep_jail::{
+    Cgroup, CgroupLimits, Confinement, Handles, Jail, Order, ResourceLimits, Seclusion, Tree, spawn,
+};
 
 const UID: u32 = 0x7fff_0000;
 const FILE_BYTES: u64 = 1 << 20;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ("a_tree_is_removed_with_all_that_runs_in_it", a_tree_is_removed_with_all_that_runs_in_it),
         ("a_mere_user_sees_the_machine_without_privilege", a_mere_user_sees_the_machine_without_privilege),
         ("a_mere_user_ends_with_whoever_started_it", a_mere_user_ends_with_whoever_started_it),
+        ("only_the_named_folders_hold_programs", only_the_named_folders_hold_programs),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {
@@ -273,6 +276,34 @@ fn a_mere_user_ends_with_whoever_started_it() {
     let jailed = starting.join().unwrap();
     assert!(jailed.wait(PATIENCE).unwrap(), "it outlives the thread that started it");
     assert!(jailed.reap().is_some());
+}
+
+/// A copied program outside of them neither starts nor is started by the dynamic loader; without the list it does.
+fn only_the_named_folders_hold_programs() {
+    let folder = PathBuf::from(format!("/tmp/skep-jailtest-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    fs::copy("/usr/bin/echo", folder.join("canary")).unwrap();
+    let loader = fs::canonicalize("/lib64/ld-linux-x86-64.so.2").unwrap();
+    let script = format!(
+        "{canary} ran; {loader} {canary} was loaded; cp {canary} /dev/shm/own && /dev/shm/own was written; /usr/bin/echo ok",
+        canary = folder.join("canary").display(),
+        loader = loader.display(),
+    );
+    let says = |executable: Option<Vec<PathBuf>>| {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut order = shell(&format!("exec >&3 2>/dev/null; {script}"));
+        order.confinement = Confinement::Secluded(Seclusion { scratch: vec!["/dev/shm".into()], executable });
+        let handles = Handles { inherited: vec![writer.into()], ..Handles::default() };
+        let secluded = spawn(stage(), &order, handles).unwrap();
+        let text = read(reader);
+        assert!(secluded.wait(PATIENCE).unwrap());
+        secluded.reap();
+        text
+    };
+    let programs = ["/usr", "/bin", "/lib64", "/no-such-folder"].map(PathBuf::from);
+    assert_eq!(says(Some(programs.to_vec())), "ok\n");
+    assert_eq!(says(None), "ran\nwas loaded\nwas written\nok\n", "the control");
+    fs::remove_dir_all(folder).unwrap();
 }
 
 fn stage() -> &'static Path {

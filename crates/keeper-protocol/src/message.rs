@@ -6,7 +6,7 @@
 use std::{fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use skep_api::{Failure, VmId, swarm::EngineReport};
+use skep_api::{Failure, HelperKind, VmId, swarm::EngineReport};
 
 /// The first packet, from keeper to server. With it comes the listening socket of the HTTP service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -97,9 +97,12 @@ pub enum Request {
         /// The edition that is shown to callers; 0 where none is yet.
         serving: u64,
     },
-    /// The process that starts programs for callers, at the other end of a stream: a new one for each request. It ends when
+    /// A process that starts programs for callers, at the other end of a stream: a new one for each request. It ends when
     /// the stream closes.
-    Helper,
+    Helper {
+        /// What it starts.
+        kind: HelperKind,
+    },
     /// Another server in the place of this one, by the settings as they are now. Answered when they were found to be good,
     /// before anything ends.
     Restart,

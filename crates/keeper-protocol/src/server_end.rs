@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use skep_api::VmId;
+use skep_api::{HelperKind, VmId};
 use tokio::{
     net::UnixStream,
     sync::{oneshot, watch},
@@ -180,12 +180,12 @@ impl ServerEnd {
         }
     }
 
-    /// The process that starts programs for callers: a new one, which ends with the stream.
+    /// A process of this kind that starts programs for callers: a new one, which ends with the stream.
     ///
     /// # Errors
     /// It could not be started, or the keeper is gone.
-    pub async fn helper(&self) -> Result<UnixStream, Error> {
-        match self.ask(Request::Helper).await? {
+    pub async fn helper(&self, kind: HelperKind) -> Result<UnixStream, Error> {
+        match self.ask(Request::Helper { kind }).await? {
             (Answer::Helper, descriptors) => {
                 let [socket] = exactly(descriptors)?;
                 stream(socket)

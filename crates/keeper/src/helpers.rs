@@ -1,4 +1,4 @@
-//! Helpers: the processes in which whatever starts programs for callers is done. One for each server, and another where it died.
+//! Helpers: the processes that start programs for callers. One of each kind for each server, and another where it died.
 //!
 //! Each is the first process of a namespace, in a control group that is its own: it makes groups for commands below it, and
 //! changes no limit. Its end is the end of all that it started.
@@ -11,13 +11,14 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use skep_api::HelperKind;
 use skep_jail::{
     Cgroup, CgroupLimits, Confinement, Handles, Jailed, Order, Seclusion, Tree, stage::OWN_PROGRAM,
 };
 
 use crate::{DataDir, Error, HelperOrder, User, clean};
 
-/// Helpers at the same time. A server has one; another where that one's stream broke before it ended.
+/// Helpers of a kind at the same time. A server has one; another where that one's stream broke before it ended.
 const MOST: usize = 4;
 /// A killed process is gone within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,6 +46,7 @@ struct State {
 struct Living {
     /// Whose it is.
     server: ServerId,
+    kind: HelperKind,
     process: Jailed,
     group: Option<Cgroup>,
 }
@@ -55,10 +57,16 @@ impl Helpers {
     }
 
     /// Starts one for a server, and gives that one's end of its stream. Blocks for some milliseconds.
-    pub(crate) fn start(&self, server: ServerId, order: &HelperOrder) -> Result<OwnedFd, Error> {
+    pub(crate) fn start(
+        &self,
+        server: ServerId,
+        kind: HelperKind,
+        order: &HelperOrder,
+    ) -> Result<OwnedFd, Error> {
         let mut state = self.state();
         state.living.retain_mut(|living| !living.is_over());
-        if state.living.iter().filter(|living| living.server == server).count() >= MOST {
+        let alike = state.living.iter().filter(|living| living.server == server && living.kind == kind);
+        if alike.count() >= MOST {
             return Err(Error::Helpers(MOST));
         }
         state.started += 1;
@@ -66,7 +74,7 @@ impl Helpers {
         let group = state.tree(&self.data_dir).map(|tree| tree.group(&name, &limits(order))).transpose()?;
         match self.spawn(order, group.as_ref()) {
             Ok((process, stream)) => {
-                state.living.push(Living { server, process, group });
+                state.living.push(Living { server, kind, process, group });
                 Ok(stream)
             }
             Err(error) => {
@@ -93,7 +101,10 @@ impl Helpers {
             uid: self.user.uid,
             gid: self.user.gid,
             groups: Vec::new(),
-            confinement: Confinement::Secluded(Seclusion { scratch: order.scratch.clone() }),
+            confinement: Confinement::Secluded(Seclusion {
+                scratch: order.scratch.clone(),
+                executable: order.executable.clone(),
+            }),
         };
         let cgroup_doors = group.map(Cgroup::doors).transpose()?.unwrap_or_default();
         let handles = Handles { cgroup_doors, inherited: vec![theirs], ..Handles::default() };

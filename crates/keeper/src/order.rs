@@ -48,8 +48,10 @@ pub struct Configured {
     pub settings: serde_json::Value,
     /// The certificate of the HTTP service. `None`: the server has its own, or none.
     pub tls: Option<Arc<PairFiles>>,
-    /// What starts programs for callers.
-    pub helper: HelperOrder,
+    /// What starts commands of callers.
+    pub commands_helper: HelperOrder,
+    /// What starts git.
+    pub git_helper: HelperOrder,
 }
 
 /// What a helper is started with: the process that starts programs for callers. It runs as the server's user.
@@ -62,6 +64,9 @@ pub struct HelperOrder {
     pub environment: Vec<(String, String)>,
     /// Folders that it finds empty, in memory.
     pub scratch: Vec<PathBuf>,
+    /// Files and folders from which programs and libraries may be executed; every other mount is `noexec`. `None`: files
+    /// are executed wherever its user may.
+    pub executable: Option<Vec<PathBuf>>,
     /// Memory that it and all programs may use together, in bytes.
     pub memory_bytes: u64,
     /// Processes and threads that they may be.

@@ -2,6 +2,7 @@
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
+use skep_api::HelperKind;
 use skep_keeper_protocol::{Answer, Answerer, KeeperEnd, Request, Welcome};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -74,7 +75,9 @@ async fn perform_at_once(desk: Desk, request: Request, answerer: Answerer) {
     let none = |answer| (answer, Vec::new());
     let answer = match (request, desk) {
         (Request::Tls { seen, serving }, desk) => tls(desk.configured.tls, seen, serving).await.map(none),
-        (Request::Helper, desk) => helper(desk).await.map(|stream| (Answer::Helper, vec![stream])),
+        (Request::Helper { kind }, desk) => {
+            helper(desk, kind).await.map(|stream| (Answer::Helper, vec![stream]))
+        }
         (request, Desk { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
         (_, Desk { vmms: None, .. }) => Err(Error::NoSwarm("this start has no VMs".to_owned())),
     };
@@ -86,9 +89,16 @@ async fn perform_at_once(desk: Desk, request: Request, answerer: Answerer) {
     let _ = answerer.answer(answer, &descriptors).await;
 }
 
-async fn helper(desk: Desk) -> Result<OwnedFd, Error> {
+async fn helper(desk: Desk, kind: HelperKind) -> Result<OwnedFd, Error> {
     let Desk { server, configured, helpers, .. } = desk;
-    let started = spawn_blocking(move || helpers.start(server, &configured.helper)).await;
+    let started = spawn_blocking(move || {
+        let order = match kind {
+            HelperKind::Commands => &configured.commands_helper,
+            HelperKind::Git => &configured.git_helper,
+        };
+        helpers.start(server, kind, order)
+    });
+    let started = started.await;
     started.map_err(|error| Error::io("start of a helper")(std::io::Error::other(error)))?
 }
 
@@ -129,6 +139,7 @@ async fn answer_all<F>(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use skep_api::HelperKind;
     use skep_keeper_protocol::{ServerEnd, SwarmAbility};
     use tokio::sync::Semaphore;
 

@@ -141,7 +141,7 @@ impl Vmms {
             }
             // Answered before it comes here.
             Request::Tls { .. }
-            | Request::Helper
+            | Request::Helper { .. }
             | Request::Restart
             | Request::Ready
             | Request::Unable { .. } => Err(Error::NoCertificate),

@@ -29,7 +29,7 @@ use crate::{
     error::{Refusal, UNKNOWN_ROUTE},
     events::Tail,
     extract::not_utf8,
-    helper::{Helper, StartHelper},
+    helper::StartHelper,
     key_uses::KeyUses,
     limits::{Limiter, Limits},
     metrics::{Metrics, Readings},
@@ -170,8 +170,7 @@ fn guarded(
     let readings = parts.readings();
     let (store, vms) = (&parts.store, readings.vms.clone());
     let workspaces = Workspaces::new(parts.roots.clone());
-    let helper = Helper::new(Arc::clone(&parts.helper));
-    let places = Places::new(vms.clone(), helper, &workspaces, parts.entry_locks()?);
+    let places = Places::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
     let closing = parts.closing.clone();
     let git = GitDesk {
         places: places.clone(),

@@ -2,28 +2,30 @@
 
 use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
-use skep_api::{ErrorCode, Failure, Operation, exec::RunCommand};
+use skep_api::{ErrorCode, Failure, HelperKind, Operation, exec::RunCommand};
 use skep_channel::{Content, Error, ExecStream, Ground, Guest};
 use tokio::{net::UnixStream, sync::Mutex};
 
 /// How long a helper that was started may take to answer.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Starts a helper, and gives our end of the stream to it.
-pub type StartHelper =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<UnixStream, Failure>> + Send>> + Send + Sync>;
+/// Starts a helper of a kind, and gives our end of the stream to it.
+pub type StartHelper = Arc<
+    dyn Fn(HelperKind) -> Pin<Box<dyn Future<Output = Result<UnixStream, Failure>> + Send>> + Send + Sync,
+>;
 
-/// The helper of this server, started when it is first needed, and again where it died. Cheap to clone.
+/// The helper of one kind of this server, started when it is first needed, and again where it died. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Helper {
+    kind: HelperKind,
     start: StartHelper,
     /// Whoever comes while one is started waits for that one.
     current: Arc<Mutex<Option<Guest>>>,
 }
 
 impl Helper {
-    pub(crate) fn new(start: StartHelper) -> Self {
-        Self { start, current: Arc::default() }
+    pub(crate) fn new(kind: HelperKind, start: StartHelper) -> Self {
+        Self { kind, start, current: Arc::default() }
     }
 
     /// Does an operation on the ground of an account. Dropped before the answer, it ends what it started.
@@ -72,7 +74,7 @@ impl Helper {
         if let Some(guest) = current.as_ref().filter(|guest| !guest.is_closed()) {
             return Ok(guest.clone());
         }
-        let stream = (self.start)().await.map_err(|failure| {
+        let stream = (self.start)(self.kind).await.map_err(|failure| {
             let message = format!(
                 "this server cannot start programs now: {failure}; `skep doctor` says what is missing"
             );

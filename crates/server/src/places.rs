@@ -1,9 +1,9 @@
 //! Where an operation is done: in the workspace of the caller's account, or in one of its VMs. The routes do not care.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use skep_api::{
-    ErrorCode, Failure, Operation, Scope, VmRef,
+    ErrorCode, Failure, HelperKind, Operation, Scope, VmRef,
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
@@ -14,7 +14,7 @@ use crate::{
     confine::fence,
     error::Refusal,
     extract::{check_scope, vm_key_limited, vm_of},
-    helper::Helper,
+    helper::{Helper, StartHelper},
     trail::Trail,
     vms::Vms,
     workspaces::Workspaces,
@@ -24,7 +24,8 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Places {
     vms: Vms,
-    helper: Helper,
+    commands: Helper,
+    git: Helper,
     workspaces: Workspaces,
     /// Without roots: each call has those of its account.
     bare: Place,
@@ -58,11 +59,20 @@ impl Chosen {
 
 impl Places {
     /// `locks` are shared with the server that this one takes the place of.
-    pub(crate) fn new(vms: Vms, helper: Helper, workspaces: &Workspaces, locks: EntryLocks) -> Self {
+    pub(crate) fn new(vms: Vms, start: &StartHelper, workspaces: &Workspaces, locks: EntryLocks) -> Self {
         // No command is started there, so none needs a directory.
         let bare = Place::new("/", "/", BTreeMap::new(), PathBuf::new()).without_groups();
         let bare = bare.making_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
-        Self { vms, helper, workspaces: workspaces.clone(), bare }
+        let helper = |kind| Helper::new(kind, Arc::clone(start));
+        let (commands, git) = (helper(HelperKind::Commands), helper(HelperKind::Git));
+        Self { vms, commands, git, workspaces: workspaces.clone(), bare }
+    }
+
+    fn helper(&self, kind: HelperKind) -> &Helper {
+        match kind {
+            HelperKind::Commands => &self.commands,
+            HelperKind::Git => &self.git,
+        }
     }
 
     /// Does an operation where the caller wants it done.
@@ -85,11 +95,11 @@ impl Places {
             Chosen::Workspace => {
                 let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
-                if O::STARTS_PROGRAMS {
+                if let Some(kind) = O::HELPER {
                     if let Some(answer) = operation.run_without_programs(&place).await {
                         return Ok(answer);
                     }
-                    return Ok(self.helper.run(self.ready(roots).await?, &operation).await?);
+                    return Ok(self.helper(kind).run(self.ready(roots).await?, &operation).await?);
                 }
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
@@ -121,7 +131,7 @@ impl Places {
         }
     }
 
-    /// Does for a VM of the caller what is done on the server, on the ground of the account.
+    /// Does for a VM of the caller what is done on the server by git, with the roots of the account.
     ///
     /// # Errors
     /// Those of the operation; `path_outside_roots` for an account without roots.
@@ -132,7 +142,7 @@ impl Places {
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
         let roots = self.ready(self.of_account(caller)?).await?;
-        Ok(self.helper.run_streamed(roots, operation, content).await?)
+        Ok(self.git.run_streamed(roots, operation, content).await?)
     }
 
     /// Starts a command where the caller wants it started.
@@ -153,7 +163,7 @@ impl Places {
             }
             Chosen::Workspace => {
                 let roots = self.ready(self.roots(caller)?).await?;
-                Ok(self.helper.stream(roots, &command).await?)
+                Ok(self.commands.stream(roots, &command).await?)
             }
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use rustix::io::fcntl_dupfd_cloexec;
-use skep_api::{ErrorCode, Failure};
+use skep_api::{ErrorCode, Failure, HelperKind};
 use skep_keeper::HelperOrder;
 use skep_keeper_protocol::ServerEnd;
 use skep_server::StartHelper;
@@ -24,41 +24,52 @@ const PASSED_ON: [&str; 3] = ["LANG", "TZ", "SSL_CERT_FILE"];
 const PIDS: u64 = 4096;
 /// Memory of all programs together where the machine does not say how much it has, in bytes.
 const LEAST_MEMORY: u64 = 512 << 20;
+/// Where programs and libraries are installed. What a machine lacks of them is passed over.
+const PROGRAMS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store"];
 /// Where programs put what lasts as long as they do.
 const TEMPORARY: &str = "/tmp";
 const SHARED_MEMORY: &str = "/dev/shm";
 /// The descriptor that a helper looks for.
 const SERVER: i32 = 3;
 
-/// What the keeper starts helpers with.
-pub(crate) fn order(settings: &Settings) -> HelperOrder {
+/// What the keeper starts helpers of a kind with.
+pub(crate) fn order(settings: &Settings, kind: HelperKind) -> HelperOrder {
+    let (executable, memory_bytes) = match kind {
+        HelperKind::Commands => (None, half_of_memory()),
+        HelperKind::Git => (Some(PROGRAMS.map(PathBuf::from).to_vec()), half_of_memory() / 2),
+    };
     let scratch = scratch(settings);
     let mut environment = environment();
     if !scratch.iter().any(|folder| folder == Path::new(TEMPORARY)) {
         environment.push(("TMPDIR".to_owned(), SHARED_MEMORY.to_owned()));
     }
     HelperOrder {
-        arguments: arguments(settings, &scratch),
+        arguments: arguments(settings, kind, &scratch),
         environment,
         scratch,
-        memory_bytes: half_of_memory(),
+        executable,
+        memory_bytes: memory_bytes.max(LEAST_MEMORY),
         pids: PIDS,
     }
 }
 
 /// Asks the keeper for helpers.
 pub(crate) fn by_keeper(keeper: ServerEnd) -> StartHelper {
-    Arc::new(move || {
+    Arc::new(move |kind| {
         let keeper = keeper.clone();
-        Box::pin(async move { Ok(keeper.helper().await?) })
+        Box::pin(async move { Ok(keeper.helper(kind).await?) })
     })
 }
 
 /// Starts helpers as children: without namespaces, control groups and folders of their own.
 pub(crate) fn by_us(settings: &Settings) -> StartHelper {
-    let arguments = arguments(settings, &[]);
-    Arc::new(move || {
-        let arguments = arguments.clone();
+    let of = |kind| arguments(settings, kind, &[]);
+    let (commands, git) = (of(HelperKind::Commands), of(HelperKind::Git));
+    Arc::new(move |kind| {
+        let arguments = match kind {
+            HelperKind::Commands => commands.clone(),
+            HelperKind::Git => git.clone(),
+        };
         Box::pin(async move {
             start(&arguments).map_err(|error| Failure::new(ErrorCode::ExecUnavailable, format!("{error:#}")))
         })
@@ -90,8 +101,11 @@ fn start(arguments: &[String]) -> anyhow::Result<UnixStream> {
     Ok(ours)
 }
 
-fn arguments(settings: &Settings, scratch: &[PathBuf]) -> Vec<String> {
+fn arguments(settings: &Settings, kind: HelperKind, scratch: &[PathBuf]) -> Vec<String> {
     let mut arguments = vec!["helper".to_owned()];
+    if kind == HelperKind::Git {
+        arguments.push("--git".to_owned());
+    }
     let mut add = |flag: &str, path: &Path| arguments.extend([flag.to_owned(), path.display().to_string()]);
     settings.roots().iter().chain([&settings.workspaces()]).for_each(|root| add("--root", root));
     add("--data-dir", &settings.data_dir);
@@ -121,5 +135,5 @@ fn half_of_memory() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib: u64 = line.and_then(|rest| rest.trim().split(' ').next()?.parse().ok()).unwrap_or(0);
-    ((kib << 10) / 2).max(LEAST_MEMORY)
+    (kib << 10) / 2
 }

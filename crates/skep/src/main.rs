@@ -33,6 +33,9 @@ use verbs::{
 };
 
 fn main() -> ExitCode {
+    if let Some(status) = skep_workspace::git::answer_git() {
+        return ExitCode::from(status);
+    }
     let arguments: Vec<OsString> = env::args_os().collect();
     let outcome = parse(&arguments).map_err(FileError::into).and_then(run);
     outcome.unwrap_or_else(|error| output::failed(&error))

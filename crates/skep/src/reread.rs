@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, sync::Arc};
 
+use skep_api::HelperKind;
 use skep_keeper::{Configured, PairFiles, Reread};
 
 use crate::{
@@ -20,7 +21,9 @@ pub(crate) fn configured(settings: &Settings) -> anyhow::Result<Configured> {
         TlsSource::Files { certificate, key } => Some(Arc::new(PairFiles::open(certificate, key)?)),
         TlsSource::PlainText | TlsSource::SelfSigned => None,
     };
-    Ok(Configured { settings: serde_json::to_value(settings)?, tls, helper: helper_process::order(settings) })
+    let commands_helper = helper_process::order(settings, HelperKind::Commands);
+    let git_helper = helper_process::order(settings, HelperKind::Git);
+    Ok(Configured { settings: serde_json::to_value(settings)?, tls, commands_helper, git_helper })
 }
 
 /// Reads them again where this process was told to find them.

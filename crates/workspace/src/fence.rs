@@ -15,15 +15,49 @@ use rustix::{
     thread::set_no_new_privs,
 };
 
-/// Landlock rules that a program cannot leave, and nothing that it starts. Whoever makes the place makes the rules; here
-/// they are only entered. Cheap to clone.
+/// Landlock rules, and a filter of system calls, that a program and all that it starts cannot leave. The creator of the
+/// place makes them; here they are only entered. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Fence(Option<Arc<OwnedFd>>);
+pub struct Fence {
+    ruleset: Option<Arc<OwnedFd>>,
+    denials: Option<Denials>,
+}
+
+/// A seccomp program that denies system calls. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Denials(Arc<[libc::sock_filter]>);
+
+impl Denials {
+    /// Of the instructions of a seccomp program: operation, both jumps, and operand.
+    pub fn new(instructions: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Self {
+        let filter = |(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k };
+        Self(instructions.into_iter().map(filter).collect())
+    }
+
+    /// For this thread and all that it starts from now on. Needs `no_new_privs`; makes one plain system call.
+    fn enter(&self) -> io::Result<()> {
+        let len = u16::try_from(self.0.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
+        // SAFETY: the kernel copies the instructions, which live as long as `self`, and writes nothing.
+        match unsafe {
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+        } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
 
 impl Fence {
     /// A fence of these rules: a ruleset of Landlock. `None` where the kernel has no Landlock.
     pub fn new(ruleset: Option<OwnedFd>) -> Self {
-        Self(ruleset.map(Arc::new))
+        Self { ruleset: ruleset.map(Arc::new), denials: None }
+    }
+
+    /// The same fence, which denies these system calls too.
+    #[must_use]
+    pub fn denying(self, denials: Denials) -> Self {
+        Self { denials: Some(denials), ..self }
     }
 
     /// Has the program enter it between fork and exec.
@@ -37,12 +71,14 @@ impl Fence {
     fn enter(&self) -> io::Result<()> {
         set_no_new_privs(true)?;
         offer_to_the_oom_killer();
-        let Some(ruleset) = &self.0 else { return Ok(()) };
-        // SAFETY: it takes two numbers and touches no memory.
-        match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+        if let Some(ruleset) = &self.ruleset {
+            // SAFETY: it takes two numbers and touches no memory.
+            let entered = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
+            if entered != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
+        self.denials.as_ref().map_or(Ok(()), Denials::enter)
     }
 }
 

@@ -17,9 +17,9 @@ mod watch;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
-pub use fence::Fence;
+pub use fence::{Denials, Fence};
 pub use files::EntryLocks;
 pub use operations::{Run, run_by_name};
-pub use place::{Place, PortFence, WalkFence};
+pub use place::{GitFence, Place, WalkFence};
 pub use roots::{Location, Roots, open_root};
 pub use streamed::{Content, RunStreamed, no_content, run_streamed_by_name};

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::DirBuilder,
     io,
     os::{fd::BorrowedFd, unix::fs::DirBuilderExt},
@@ -19,9 +20,14 @@ use crate::{
 /// Limits the thread that calls it, and all that it starts from then on, to what is read below these folders.
 pub type WalkFence = fn(&[BorrowedFd<'_>]) -> io::Result<()>;
 
-/// Makes a fence that lets programs connect by TCP to this port, or to none. A kernel that knows no such fence makes one
-/// that lets them connect to all.
-pub type PortFence = fn(Option<u16>) -> io::Result<Fence>;
+/// Makes the fence around a git and all that it starts, whatever settings say.
+pub trait GitFence: fmt::Debug + Send + Sync {
+    /// A fence that lets a git connect so far, and start no other programs than it needs for that. A kernel that lacks a mechanism makes one without it.
+    ///
+    /// # Errors
+    /// The rules cannot be made.
+    fn around(&self, reach: Reach) -> io::Result<Fence>;
+}
 
 /// One place below one root. Cheap to clone; clones share the commands that run here.
 #[derive(Debug, Clone)]
@@ -33,7 +39,7 @@ pub struct Place {
     fence: Option<Fence>,
     roots: Arc<OnceLock<Arc<Roots>>>,
     walk_fence: Option<WalkFence>,
-    port_fence: Option<PortFence>,
+    git_fence: Option<Arc<dyn GitFence>>,
     git: Arc<GitGrants>,
     made_below: Option<Arc<Path>>,
     entry_locks: EntryLocks,
@@ -64,7 +70,7 @@ impl Place {
             fence: None,
             roots: Arc::default(),
             walk_fence: None,
-            port_fence: None,
+            git_fence: None,
             git: Arc::default(),
             made_below: None,
             entry_locks: EntryLocks::default(),
@@ -125,8 +131,8 @@ impl Place {
 
     /// The same place, where each git is behind such a fence.
     #[must_use]
-    pub fn with_port_fence(self, fence: PortFence) -> Self {
-        Self { port_fence: Some(fence), ..self }
+    pub fn with_git_fence(self, fence: Arc<dyn GitFence>) -> Self {
+        Self { git_fence: Some(fence), ..self }
     }
 
     /// The same place, whose roots are made where they are missing, as long as they stand in this folder.
@@ -183,19 +189,15 @@ impl Place {
         }
     }
 
-    /// The same for what a git may connect to.
+    /// Has a git enter the fence of its kind before the fence of the place.
     ///
     /// # Errors
     /// The fence cannot be made.
-    pub(crate) fn fence_off(&self, command: &mut Command, reach: Reach) -> io::Result<()> {
-        let port = match reach {
-            Reach::Anywhere => return Ok(()),
-            Reach::Port(port) => Some(port),
-            Reach::Nowhere => None,
-        };
-        if let Some(fence) = self.port_fence {
-            fence(port)?.around(command);
+    pub(crate) fn fence_git_in(&self, command: &mut Command, reach: Reach) -> io::Result<()> {
+        if let Some(fence) = &self.git_fence {
+            fence.around(reach)?.around(command);
         }
+        self.fence_in(command);
         Ok(())
     }
 

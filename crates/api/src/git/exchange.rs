@@ -6,7 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{GitReach, NETWORK_LIMIT, Person, PullStrategy, Pulled};
-use crate::{operation::Operation, path::AbsolutePath};
+use crate::{
+    operation::{HelperKind, Operation},
+    path::AbsolutePath,
+};
 
 /// Says what would be exchanged with which remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +145,7 @@ macro_rules! operations {
     ($($operation:ident = $name:literal -> $answer:ident, $length:expr;)+) => {
         $(impl Operation for $operation {
             const NAME: &'static str = $name;
-            const STARTS_PROGRAMS: bool = true;
+            const HELPER: Option<HelperKind> = Some(HelperKind::Git);
             type Answer = $answer;
 
             fn time_limit(&self) -> Duration {

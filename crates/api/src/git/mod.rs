@@ -20,7 +20,10 @@ pub use exchange::{
 };
 pub use network::{Credential, GitReach, NETWORK_LIMIT};
 
-use crate::{operation::Operation, path::AbsolutePath};
+use crate::{
+    operation::{HelperKind, Operation},
+    path::AbsolutePath,
+};
 
 /// The longest diff that is answered, in bytes.
 pub const LONGEST_DIFF: usize = 16 << 20;
@@ -287,7 +290,7 @@ macro_rules! operations {
     ($($operation:ident = $name:literal -> $answer:ident in $limit:expr, $length:expr;)+) => {
         $(impl Operation for $operation {
             const NAME: &'static str = $name;
-            const STARTS_PROGRAMS: bool = true;
+            const HELPER: Option<HelperKind> = Some(HelperKind::Git);
             type Answer = $answer;
 
             fn time_limit(&self) -> Duration {

@@ -1,7 +1,13 @@
 //! Processes and scratch folders of its own, in the file system of this machine.
 
+use std::{ffi::CStr, io, path::PathBuf};
+
 use rustix::{
-    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    fs::CWD,
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change, move_mount,
+        open_tree,
+    },
     process::{Resource, Rlimit, setrlimit},
 };
 
@@ -17,6 +23,51 @@ pub(super) fn enter(seclusion: &Seclusion) -> Result<(), Failed> {
     for folder in &seclusion.scratch {
         mount("tmpfs", folder, "tmpfs", flags, c"mode=1777").step(&format!("own {}", folder.display()))?;
     }
+    if let Some(executable) = &seclusion.executable {
+        execute_only(executable)?;
+    }
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).step("no core dumps")
+}
+
+/// Makes every mount `noexec` but new ones of these files and folders, with all below them.
+fn execute_only(executable: &[PathBuf]) -> Result<(), Failed> {
+    let real: Vec<_> = executable.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    let is_outermost = |path: &&PathBuf| !real.iter().any(|other| *path != other && path.starts_with(other));
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    // Copied before the flag is set, which the copies then lack.
+    let mut copies = Vec::new();
+    for path in real.iter().filter(is_outermost) {
+        let copy = open_tree(CWD, path, flags).step(&format!("executable {}", path.display()))?;
+        copies.push((copy, path));
+    }
+    match set_noexec(c"/") {
+        // Such a kernel, before Linux 5.12, has no Landlock either: the user id is all that guards there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
+        other => other.step("mounts without execution")?,
+    }
+    for (copy, path) in copies {
+        move_mount(copy, c"", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .step(&format!("executable {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Sets `noexec` on all mounts at and below a folder.
+fn set_noexec(folder: &CStr) -> io::Result<()> {
+    let attributes =
+        libc::mount_attr { attr_set: libc::MOUNT_ATTR_NOEXEC, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: folder and attributes live until the call returns, and the kernel only reads them.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            folder.as_ptr(),
+            libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -461,7 +461,7 @@ fn a_server_that_cannot_start_ends_the_keeper() {
 fn a_helper_is_secluded_and_ends_with_its_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let helper = keeper.ask(&json!({"helper": {}}));
+    let helper = keeper.ask(&json!({"helper": {"kind": "commands"}}));
     assert_eq!(helper["pid"], 1, "{helper}");
     assert_eq!(helper["processes"], json!([1]), "it sees others than its own");
     assert_eq!(helper["environment"], json!([["A", "b"]]));
@@ -480,16 +480,20 @@ fn a_helper_is_secluded_and_ends_with_its_server() {
     assert_eq!(memory.trim(), (64_u64 << 20).to_string());
 
     // Another while that one lives: each has a group of its own. More than some are refused.
-    assert_eq!(keeper.ask(&json!({"helper": {}}))["pid"], 1);
+    assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     assert!(!fixture.groups_of("helper-2").is_empty());
     for _ in 0..2 {
-        assert_eq!(keeper.ask(&json!({"helper": {}}))["pid"], 1);
+        assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     }
-    assert_eq!(keeper.ask(&json!({"helper": {}}))["refused"], "exec_unavailable");
+    assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["refused"], "exec_unavailable");
+    // Those of the other kind are counted by themselves, and execute programs of this machine alone.
+    assert_eq!((&helper["executes_scratch"], &helper["executes_programs"]), (&json!(true), &json!(true)));
+    let git = keeper.ask(&json!({"helper": {"kind": "git"}}));
+    assert_eq!((&git["executes_scratch"], &git["executes_programs"]), (&json!(false), &json!(true)), "{git}");
     keeper.kill_server();
     wait_until("the helpers' end", || fixture.groups_of("helper-1").is_empty());
     wait_until("the other helpers' end", || fixture.groups_of("helper-4").is_empty());
-    assert_eq!(keeper.ask(&json!({"helper": {}}))["pid"], 1);
+    assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     keeper.stop();
     fixture.assert_nothing_left();
     assert_eq!(fixture.groups_of(&format!("{}-helpers", fixture.name())), Vec::<std::path::PathBuf>::new());

@@ -23,6 +23,18 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::faults;
 
+/// The binary of these tests takes the part of `skep` where a git starts it. Runs before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ANSWER_GIT: extern "C" fn() = {
+    extern "C" fn answer() {
+        if let Some(status) = skep_workspace::git::answer_git() {
+            std::process::exit(status.into());
+        }
+    }
+    answer
+};
+
 /// How long a command waits for a database that somebody else has locked.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -63,13 +75,13 @@ impl Default for Options {
     }
 }
 
-/// A helper in this very process: what it starts is fenced in all the same.
+/// Helpers in this very process: what they start is behind the same fences, but not behind mounts without execution.
 fn helper(workspaces: std::path::PathBuf, git: GitGrants) -> StartHelper {
-    Arc::new(move || {
+    Arc::new(move |kind| {
         let path = ("PATH".to_owned(), "/usr/bin:/bin".to_owned());
         let roots = vec![workspaces.clone()];
-        let order =
-            HelperOrder { roots, scratch: Vec::new(), env: [path].into(), groups: None, git: git.clone() };
+        let (env, git) = ([path].into(), git.clone());
+        let order = HelperOrder { kind, roots, scratch: Vec::new(), env, groups: None, git };
         Box::pin(async move {
             let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
             tokio::spawn(skep_helper::serve(theirs, order));

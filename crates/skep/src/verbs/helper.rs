@@ -1,4 +1,4 @@
-//! `skep helper`: the process in which whatever starts programs for callers is done, started by keeper or server.
+//! `skep helper`: a process that starts programs for callers, started by keeper or server.
 
 use std::{
     collections::BTreeMap,
@@ -15,6 +15,7 @@ use rustix::{
     fs::{FileType, fstat},
     process::geteuid,
 };
+use skep_api::HelperKind;
 use skep_helper::HelperOrder;
 use skep_workspace::git::{GitFilter, GitGrants};
 
@@ -29,6 +30,9 @@ const PASSED_ON: [&str; 3] = ["LANG", "TZ", "TMPDIR"];
 /// The process that starts programs for callers.
 #[derive(Debug, Args)]
 pub(crate) struct Helper {
+    /// It starts git, and nothing else.
+    #[arg(long)]
+    git: bool,
     /// A folder of which accounts' roots are parts.
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
@@ -51,10 +55,11 @@ pub(crate) struct Helper {
 
 pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
     let stream = inherited()?;
-    let Helper { root: mut roots, data_dir, store, scratch, groups, git_filter } = verb;
+    let Helper { git: only_git, root: mut roots, data_dir, store, scratch, groups, git_filter } = verb;
+    let kind = if only_git { HelperKind::Git } else { HelperKind::Commands };
     roots.extend(account_roots::present(&data_dir, &store));
     let git = GitGrants { filters: git_filter, authorities: authorities() };
-    let order = HelperOrder { roots, scratch, env: environment(), groups, git };
+    let order = HelperOrder { kind, roots, scratch, env: environment(), groups, git };
     skep_helper::confine(&order).map_err(anyhow::Error::from).context("the helper cannot be confined")?;
     // Only now: threads that exist before are not confined. One is enough, and all children are its own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

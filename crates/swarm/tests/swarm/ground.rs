@@ -221,7 +221,7 @@ async fn keep(mut end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
             Request::Usage { .. }
             | Request::Tls { .. }
-            | Request::Helper
+            | Request::Helper { .. }
             | Request::Restart
             | Request::Ready
             | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),

@@ -79,9 +79,9 @@ impl Run for GitClone {
         let git = git.args(self.depth.map(|depth| format!("--depth={depth}")));
         let git = match &neighbour {
             Some(neighbour) => {
-                let mut option = std::ffi::OsString::from("--upload-pack=");
-                option.push(neighbour.service("upload-pack"));
-                git.args([option, "--".into(), neighbour.path.clone().into(), folder.into()])
+                let line = neighbour.connect("upload-pack").map_err(|source| Error::NotStarted { source })?;
+                let git = git.args(["--", &line.url()]).args([&folder]);
+                line.join(git)
             }
             None => git.args(["--", &self.url]).args([&folder]),
         };
@@ -94,6 +94,12 @@ impl Run for GitClone {
             return Err(way.failed(&said).into());
         }
         let repository = Repository::find(place, Some(&self.path)).await?;
+        if neighbour.is_some() {
+            // What it was cloned from had another name for that moment.
+            let set =
+                repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &self.url]);
+            repository.done(set).await?;
+        }
         let (branch, head) = tokio::try_join!(repository.branch(), repository.head())?;
         let (path, path_encoding) = told(self.path.as_path().as_os_str());
         Ok(Cloned { path, path_encoding, branch, head })

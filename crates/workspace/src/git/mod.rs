@@ -9,6 +9,7 @@
 
 mod address;
 mod branch;
+mod callback;
 mod changes;
 mod checkout;
 mod commit;
@@ -40,6 +41,7 @@ mod way;
 mod worktree;
 
 pub use address::Allowed;
+pub use callback::answer_git;
 pub use filters::{GitFilter, GitGrants};
-pub(crate) use program::Reach;
+pub use program::{PATH, Reach};
 pub use refused::Refused;

@@ -14,7 +14,7 @@ use std::{
         unix::process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -36,15 +36,17 @@ const MOST_OUTPUT: usize = 64 << 20;
 const MOST_COMPLAINTS: usize = 16 << 10;
 /// How long it may take to end once it was told to.
 const GRACE: Duration = Duration::from_secs(2);
-/// Where programs are looked for.
-pub(super) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Where git and the programs that it starts are looked for.
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Where a git may connect to by TCP.
+/// Where a git may connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub enum Reach {
+    /// Nowhere: it needs no socket but those of the local family.
     Nowhere,
-    /// Only to this port: that of our proxy.
+    /// By TCP, to this port alone: that of our proxy.
     Port(u16),
+    /// To every address.
     Anywhere,
 }
 
@@ -58,8 +60,10 @@ pub(super) struct Git {
     stdin: Option<Vec<u8>>,
     most: usize,
     limit: Duration,
-    passed: Option<Arc<OwnedFd>>,
+    passed: Vec<Arc<OwnedFd>>,
     reach: Reach,
+    /// What it speaks to where its remote is on this machine, and that one's end of their socket pair.
+    served_by: Option<(Box<Self>, OwnedFd)>,
 }
 
 /// What a git said.
@@ -131,8 +135,9 @@ impl Git {
             stdin: None,
             most: MOST_OUTPUT,
             limit: LOCAL_LIMIT,
-            passed: None,
+            passed: Vec::new(),
             reach: Reach::Nowhere,
+            served_by: None,
         }
     }
 
@@ -160,9 +165,15 @@ impl Git {
         Self { limit, ..self }
     }
 
-    /// It and what it starts get this descriptor, under its number here.
-    pub(super) fn passing(self, descriptor: Option<Arc<OwnedFd>>) -> Self {
-        Self { passed: descriptor, ..self }
+    /// It and what it starts get these descriptors too, under their numbers here.
+    pub(super) fn passing(mut self, descriptors: impl IntoIterator<Item = Arc<OwnedFd>>) -> Self {
+        self.passed.extend(descriptors);
+        self
+    }
+
+    /// Another git is started with it, whose standard input and output are this end of a socket pair.
+    pub(super) fn served_by(self, service: Self, end: OwnedFd) -> Self {
+        Self { served_by: Some((Box::new(service), end)), ..self }
     }
 
     /// It and what it starts may connect so far; nowhere unless said.
@@ -205,7 +216,8 @@ impl Git {
         self.arguments.get(1).map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    fn start(&self) -> Result<(Group, Pipes), Error> {
+    /// Its descriptors are closed here once it has them: what it speaks to sees its end.
+    fn start(self) -> Result<(Group, Pipes), Error> {
         self.spawn().map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::from(Refused::NoGit),
             _ => Error::NotStarted { source },
@@ -239,29 +251,13 @@ impl Git {
         Ok(Said { code: status.and_then(|status| status.code()), out, cut, complaints })
     }
 
-    fn spawn(&self) -> io::Result<(Group, Pipes)> {
-        let mut command = Command::new("git");
-        command.args(&self.arguments).current_dir(&self.folder);
-        command.env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
+    fn spawn(mut self) -> io::Result<(Group, Pipes)> {
+        let service = self.served_by.take().map(|(service, end)| service.serve(end)).transpose()?;
+        let mut command = self.command()?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let passed = self.passed.as_ref().map(AsRawFd::as_raw_fd);
-        let prepare = move || {
-            rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
-            if let Some(passed) = passed {
-                super::credentials::pass(passed)?;
-            }
-            Ok(())
-        };
-        // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
-        unsafe { command.pre_exec(prepare) };
-        self.place.fence_off(&mut command, self.reach)?;
-        self.place.fence_in(&mut command);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let group = Group::of(Pid::from_child(&child)).inspect_err(|_| {
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
+        let group = Group::of(&mut child, service)?;
         let missing = || io::Error::other("a pipe of git is missing");
         let pipes = Pipes {
             stdin: child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?,
@@ -269,6 +265,30 @@ impl Git {
             stderr: pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?,
         };
         Ok((group, pipes))
+    }
+
+    /// Starts it as what another git speaks to.
+    fn serve(self, end: OwnedFd) -> io::Result<Group> {
+        let mut command = self.command()?;
+        // What it complains of reaches the other git by their protocol.
+        command.stdin(end.try_clone()?).stdout(end).stderr(Stdio::null());
+        Group::of(&mut command.spawn()?, None)
+    }
+
+    fn command(&self) -> io::Result<Command> {
+        let mut command = Command::new("git");
+        command.args(&self.arguments).current_dir(&self.folder).process_group(0);
+        command.env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
+        // They stay open in the command's child, which has copies of all of ours.
+        let passed: Vec<_> = self.passed.iter().map(AsRawFd::as_raw_fd).collect();
+        let prepare = move || {
+            rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
+            passed.iter().try_for_each(|descriptor| super::credentials::pass(*descriptor))
+        };
+        // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
+        unsafe { command.pre_exec(prepare) };
+        self.place.fence_git_in(&mut command, self.reach)?;
+        Ok(command)
     }
 }
 
@@ -279,14 +299,21 @@ struct Pipes {
     stderr: pipe::Receiver,
 }
 
-/// A git and all that it started. It ends when this is dropped.
+/// A git and all that it started. It ends when this is dropped, and then what it spoke to.
 struct Group {
     leader: Option<(Shell, Pid)>,
+    service: Option<Box<Self>>,
 }
 
 impl Group {
-    fn of(pid: Pid) -> io::Result<Self> {
-        Ok(Self { leader: Some((Shell::adopt(pid)?, pid)) })
+    /// Of a git that was just started.
+    fn of(child: &mut Child, service: Option<Self>) -> io::Result<Self> {
+        let pid = Pid::from_child(child);
+        let leader = Shell::adopt(pid).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
+        Ok(Self { leader: Some((leader, pid)), service: service.map(Box::new) })
     }
 
     fn tell(&self, signal: Signal) {
@@ -302,6 +329,10 @@ impl Group {
             let _ = kill_process_group(*pid, Signal::KILL);
         }
         let (leader, _) = self.leader.take()?;
+        if let Some(service) = self.service.take() {
+            // What was sent to it last counts too: it ends by itself, now that nobody speaks to it.
+            let _ = tokio::time::timeout(GRACE, Box::pin(service.ended())).await;
+        }
         leader.status().ok()
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn followed(repository: &Repository, current: Option<&str>) -> Result
 
 /// The commit that is there.
 async fn fetch(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<String, Error> {
-    let git = upstream.git(repository, "fetch", "upload-pack");
+    let git = upstream.git(repository, "fetch", "upload-pack")?;
     let name = &upstream.name;
     fetched(repository, git, name, name, branch, |said| upstream.failed(said)).await
 }

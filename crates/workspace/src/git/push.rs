@@ -28,7 +28,7 @@ impl Run for GitPush {
         let upstream = Upstream::find(place, &repository, remote, Some(&branch), &self.reach, true).await?;
         let _turn = turn(&repository.common_dir).await?;
         large_files::send(&repository, &upstream, &branch).await?;
-        let git = upstream.git(&repository, "push", "receive-pack");
+        let git = upstream.git(&repository, "push", "receive-pack")?;
         let git = quietly(git);
         let lease = format!("--force-with-lease={whole}");
         let git = if self.force_with_lease { git.args([&lease]) } else { git };

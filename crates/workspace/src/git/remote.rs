@@ -1,14 +1,16 @@
 //! Where a remote is.
 
 use std::{
-    ffi::{OsStr, OsString},
-    os::unix::ffi::OsStrExt,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
+    sync::Arc,
 };
 
-use skep_api::{AbsolutePath, path::PathEncoding};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use skep_api::{AbsolutePath, git::NETWORK_LIMIT, path::PathEncoding};
 
-use super::{Refused, repository::Repository, settings::Settings};
+use super::{Refused, program::Git, repository::Repository, settings::Settings};
 use crate::{Error, Place};
 
 /// Where a remote is.
@@ -126,9 +128,28 @@ pub(super) fn shown(url: &str) -> String {
 
 /// A repository on this machine as a remote: below the roots, whole, and starting no program either.
 pub(super) struct Neighbour {
-    /// Its folder.
-    pub(super) path: PathBuf,
+    place: Place,
+    path: PathBuf,
     settings: Settings,
+}
+
+/// A connection to a repository on this machine: git-remote-fd(1) speaks over it, so that no shell is needed.
+pub(super) struct Line {
+    ours: Arc<OwnedFd>,
+    service: Git,
+    theirs: OwnedFd,
+}
+
+impl Line {
+    /// The URL of what is at its other end.
+    pub(super) fn url(&self) -> String {
+        format!("fd::{}", self.ours.as_raw_fd())
+    }
+
+    /// Gives it to a git that connects to [`Self::url`].
+    pub(super) fn join(self, git: Git) -> Git {
+        git.passing([self.ours]).served_by(self.service, self.theirs)
+    }
 }
 
 impl Neighbour {
@@ -144,30 +165,19 @@ impl Neighbour {
             reason: failure.message.trim_start_matches("`url` ").to_owned(),
         })?;
         let repository = Repository::find(place, Some(&path)).await?;
-        Ok(Self { path: repository.git_dir.clone(), settings: repository.settings })
+        Ok(Self { place: place.clone(), path: repository.git_dir.clone(), settings: repository.settings })
     }
 
-    /// The program that serves it: git clears its settings from the environment of those, so they stand here.
-    pub(super) fn service(&self, verb: &str) -> OsString {
-        let mut text = OsString::from("env GIT_CONFIG_PARAMETERS=");
-        let parameters = self.settings.as_parameters();
-        text.push(quoted(parameters.as_bytes()));
-        text.push(format!(" git {verb}"));
-        text
+    /// A connection to it, served by `upload-pack` or `receive-pack`, with the settings that hold for it.
+    ///
+    /// # Errors
+    /// No socket pair can be made.
+    pub(super) fn connect(&self, service: &str) -> io::Result<Line> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let git = Git::new(&self.place, std::path::Path::new("/"), &self.settings).within(NETWORK_LIMIT);
+        let service = git.env("GIT_PROTOCOL", "version=2").args([service]).args([&self.path]);
+        Ok(Line { ours: Arc::new(ours), service, theirs })
     }
-}
-
-/// As a shell reads it back.
-fn quoted(text: &[u8]) -> OsString {
-    let mut quoted = vec![b'\''];
-    for byte in text {
-        match byte {
-            b'\'' => quoted.extend(b"'\\''"),
-            byte => quoted.push(*byte),
-        }
-    }
-    quoted.push(b'\'');
-    OsStr::from_bytes(&quoted).to_owned()
 }
 
 #[cfg(test)]

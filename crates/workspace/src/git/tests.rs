@@ -1,11 +1,34 @@
 //! What a started git gets, and how it ends.
 
-use std::{collections::BTreeMap, fs, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use skep_api::{ErrorCode, git::Credential};
 
-use super::{credentials::hand_over, program::Git, settings::Settings};
+use super::{
+    callback::Callback,
+    credentials::{hand_over, hand_over_key},
+    program::{Git, PATH},
+    settings::Settings,
+};
 use crate::Place;
+
+/// The binary of these tests takes the part of `skep` where a git starts it. Runs before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ANSWER_GIT: extern "C" fn() = {
+    extern "C" fn answer() {
+        if let Some(status) = super::answer_git() {
+            std::process::exit(status.into());
+        }
+    }
+    answer
+};
 
 /// A place without a fence.
 fn nowhere() -> Place {
@@ -19,14 +42,14 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let credential = Credential { username: "ada".to_owned(), token: TOKEN.to_owned() };
     assert!(!format!("{credential:?}").contains(TOKEN));
-    let (settings, descriptor) = hand_over(Settings::default(), "git.example", &credential).unwrap();
-    let environment = settings.as_parameters();
-    assert!(!environment.as_bytes().windows(TOKEN.len()).any(|window| window == TOKEN.as_bytes()));
-    let descriptor = Arc::new(descriptor);
+    let (settings, callback) = hand_over(Settings::default(), "git.example", &credential).unwrap();
+    let environment = format!("{:?} {:?}", settings.as_parameters(), callback.env());
+    assert!(!environment.contains(TOKEN), "{environment}");
     let fill = async |protocol: &str, host: &str| {
         let asked = format!("protocol={protocol}\nhost={host}\n\n");
         let git = Git::new(&nowhere(), folder.path(), &settings).args(["credential", "fill"]).stdin(asked);
-        git.passing(Some(Arc::clone(&descriptor))).run().await.unwrap()
+        let git = git.passing(callback.descriptors.iter().cloned());
+        callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value)).run().await.unwrap()
     };
     // Twice: git asks for each connection.
     for _ in 0..2 {
@@ -39,6 +62,33 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
         let said = fill(protocol, host).await;
         assert!(!said.done() && !said.words().contains(TOKEN), "{protocol}://{host}: {said:?}");
     }
+}
+
+/// As ssh does, this one closes what it inherited, and reads the file that its option `-i` names.
+const LIKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $number>&-\"; done\n\
+    trace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
+    while [ \"$1\" != -i ]; do shift; done\nstat -Lc %a \"$2\" >>\"$trace\"; cat \"$2\" >>\"$trace\"; exit 7\n";
+
+#[tokio::test]
+async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("ssh");
+    fs::write(&program, LIKE_SSH).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let credential = Credential { username: String::new(), token: "the key\n".to_owned() };
+    let key = hand_over_key(&credential).unwrap();
+    let callback = Callback::ssh(vec!["-o".to_owned(), "HostName=192.0.2.1".to_owned()], Some(key)).unwrap();
+    let git = Git::new(&nowhere(), Path::new("/"), &Settings::default()).env("GIT_ALLOW_PROTOCOL", "ssh");
+    let git = git.env("PATH", format!("{}:{PATH}", folder.path().display()));
+    let git = git.passing(callback.descriptors.iter().cloned()).args(["ls-remote", "ssh://git@host:22/x y"]);
+    let git = callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value));
+    let said = git.run().await.unwrap();
+    assert!(!said.done(), "{said:?}");
+    let trace = fs::read_to_string(folder.path().join("trace")).unwrap_or_else(|_| panic!("{said:?}"));
+    let (line, rest) = trace.split_once('\n').unwrap();
+    assert!(line.starts_with("-o HostName=192.0.2.1 -o IdentitiesOnly=yes -i /proc/"), "{line}");
+    assert!(line.ends_with("-p 22 git@host git-upload-pack '/x y'"), "{line}");
+    assert_eq!(rest, "600\nthe key\n");
 }
 
 /// Whether a process with this argument runs.

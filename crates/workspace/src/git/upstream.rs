@@ -18,6 +18,7 @@ use crate::{Error, Place};
 pub(super) struct Upstream {
     /// Its name.
     pub(super) name: String,
+    url: String,
     way: Arc<Way>,
     /// The program that serves it, where it is on this machine.
     neighbour: Option<Neighbour>,
@@ -46,7 +47,7 @@ impl Upstream {
             _ => None,
         };
         let way = remote.open(&url, reach, &repository.settings).await?;
-        Ok(Self { name, way: Arc::new(way), neighbour })
+        Ok(Self { name, url, way: Arc::new(way), neighbour })
     }
 
     /// The way there.
@@ -59,17 +60,19 @@ impl Upstream {
         self.way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git())
     }
 
-    /// The same: `verb` and the option that names the program over there.
-    pub(super) fn git(&self, repository: &Repository, verb: &str, service: &str) -> Git {
-        let git = self.plain_git(repository).args([verb]);
-        match &self.neighbour {
-            Some(neighbour) => {
-                let mut option = std::ffi::OsString::from(format!("--{service}="));
-                option.push(neighbour.service(service));
-                git.args([option])
-            }
-            None => git.args([format!("--{service}=git-{service}")]),
-        }
+    /// The same, which does `verb` and speaks to `service` over there.
+    ///
+    /// # Errors
+    /// No connection to a remote on this machine can be made.
+    pub(super) fn git(&self, repository: &Repository, verb: &str, service: &str) -> Result<Git, Error> {
+        let Some(neighbour) = &self.neighbour else {
+            return Ok(self.plain_git(repository).args([verb, &format!("--{service}=git-{service}")]));
+        };
+        let line = neighbour.connect(service).map_err(|source| Error::NotStarted { source })?;
+        let instead = format!("url.{}.insteadof", line.url());
+        let settings = self.way.settings().clone().with(instead, self.url.as_bytes());
+        let git = self.way.git(|_| Repository { settings, ..repository.clone() }.git());
+        Ok(line.join(git.args([verb])))
     }
 
     pub(super) fn failed(&self, said: &super::program::Said) -> Refused {

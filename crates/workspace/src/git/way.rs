@@ -1,16 +1,13 @@
 //! The way to a remote: by a proxy, by ssh, or by a path; with what it wants to hear, and for the filters of large files too.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    os::fd::OwnedFd,
-    sync::Arc,
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use skep_api::git::{GitReach, NETWORK_LIMIT};
 
 use super::{
     Refused,
     address::Allowed,
+    callback::Callback,
     credentials::{hand_over, hand_over_key},
     program::{Git, Reach, Said},
     proxy::{Proxy, pinned},
@@ -24,9 +21,8 @@ use crate::Error;
 pub(super) struct Way {
     protocol: &'static str,
     settings: Settings,
-    ssh: Option<String>,
     proxy: Option<Proxy>,
-    token: Option<Arc<OwnedFd>>,
+    callback: Option<Callback>,
     reach: Reach,
     url: String,
 }
@@ -40,11 +36,11 @@ impl Remote {
         let allowed = Allowed::of(&reach.allow);
         let refused = |why: &str| Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() };
         let mut way = Way {
-            protocol: "file",
+            // A remote on this machine is spoken to by a socket pair (`Neighbour`).
+            protocol: "fd",
             settings: settings.clone(),
-            ssh: None,
             proxy: None,
-            token: None,
+            callback: None,
             reach: Reach::Anywhere,
             url: shown(url),
         };
@@ -71,7 +67,7 @@ impl Remote {
                     })?;
                     address.ok_or_else(|| refused(PRIVATE))?.to_string()
                 };
-                way.by_ssh(&ssh(host, &at), host, *port, reach)?;
+                way.by_ssh(host, &at, *port, reach)?;
             }
         }
         // Filters speak https by themselves, whatever git speaks.
@@ -88,13 +84,24 @@ const PRIVATE: &str = "has a private or loopback address; whoever runs the serve
 const STRANGER: [&str; 4] =
     ["could not read Username", "unable to get password", "Authentication failed", "Permission denied"];
 
-/// How ssh is started: at this very address, with nothing of its own settings, and without a question to anybody.
-fn ssh(host: &str, address: &str) -> String {
-    format!(
-        "ssh -F /dev/null -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o PermitLocalCommand=no \
-         -o ProxyCommand=none -o ForwardAgent=no -o ClearAllForwardings=yes -o ConnectTimeout=20 \
-         -o CanonicalizeHostname=no -o HostKeyAlias={host} -o HostName={address}"
-    )
+/// Ssh heeds none of its own settings, and asks nobody.
+const SSH_OPTIONS: [&str; 8] = [
+    "BatchMode=yes",
+    "StrictHostKeyChecking=accept-new",
+    "PermitLocalCommand=no",
+    "ProxyCommand=none",
+    "ForwardAgent=no",
+    "ClearAllForwardings=yes",
+    "ConnectTimeout=20",
+    "CanonicalizeHostname=no",
+];
+
+/// The options of an ssh that connects to this very address.
+fn ssh_options(host: &str, address: &str) -> Vec<String> {
+    let own = [format!("HostKeyAlias={host}"), format!("HostName={address}")];
+    let all = SSH_OPTIONS.iter().map(|option| (*option).to_owned()).chain(own);
+    let file = ["-F".to_owned(), "/dev/null".to_owned()];
+    file.into_iter().chain(all.flat_map(|option| ["-o".to_owned(), option])).collect()
 }
 
 /// As credentials name it.
@@ -120,20 +127,23 @@ impl Way {
         let lower = named.to_ascii_lowercase();
         if let Some(credential) = reach.credentials.get(&lower) {
             let handed = hand_over(self.settings.clone(), &named, credential).map_err(|_| Error::Broken)?;
-            (self.settings, self.token) = (handed.0, Some(Arc::new(handed.1)));
+            (self.settings, self.callback) = (handed.0, Some(handed.1));
         }
         Ok(())
     }
 
     /// By ssh: with the key of this host, where there is one.
-    fn by_ssh(&mut self, ssh: &str, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
+    fn by_ssh(
+        &mut self,
+        host: &str,
+        address: &str,
+        port: Option<u16>,
+        reach: &GitReach,
+    ) -> Result<(), Error> {
         let named = format!("ssh://{}", with_port(host, port).to_ascii_lowercase());
-        let handed = reach.credentials.get(&named).map(|credential| hand_over_key(ssh, credential));
-        let handed = handed.transpose().map_err(|_| Error::Broken)?;
-        (self.ssh, self.token) = match handed {
-            Some((ssh, key)) => (Some(ssh), Some(Arc::new(key))),
-            None => (Some(ssh.to_owned()), None),
-        };
+        let key = reach.credentials.get(&named).map(hand_over_key).transpose();
+        let callback = key.and_then(|key| Callback::ssh(ssh_options(host, address), key));
+        self.callback = Some(callback.map_err(|_| Error::Broken)?);
         Ok(())
     }
 
@@ -158,18 +168,17 @@ impl Way {
 
     /// A git whose filters go this way; it goes nowhere itself.
     pub(super) fn feed(&self, git: Git) -> Git {
-        let git = git.within(NETWORK_LIMIT).passing(self.token.clone()).reaching(self.reach);
-        match &self.ssh {
-            Some(ssh) => git.env("GIT_SSH_COMMAND", ssh),
-            None => git,
-        }
+        let git = git.within(NETWORK_LIMIT).reaching(self.reach);
+        let Some(callback) = &self.callback else { return git };
+        let git = git.passing(callback.descriptors.iter().cloned());
+        callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value))
     }
 
     /// A git that goes this way.
     pub(super) fn git(&self, git: impl FnOnce(&Settings) -> Git) -> Git {
         let git = self.feed(git(&self.settings)).env("GIT_ALLOW_PROTOCOL", self.protocol);
         // What a partial clone lacks comes from its remote, by the same way. A path would be another one.
-        if self.protocol == "file" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") }
+        if self.protocol == "fd" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") }
     }
 
     /// What went wrong on the way.

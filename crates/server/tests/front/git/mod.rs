@@ -6,6 +6,7 @@ mod filters;
 mod flows;
 mod host;
 mod hostile_places;
+mod races;
 mod remotes;
 
 use std::{path::Path, process::Command};

@@ -1,0 +1,280 @@
+//! What a git and all that it starts may execute and connect to, whatever the settings of a repository say.
+//!
+//! ```text
+//! git ── exec ──► git, its own programs, the dynamic loader,       every other program: EACCES (Landlock)
+//!                 where it needs a network also ssh and ourselves
+//!     ── socket ► local sockets                                    every other family:  EACCES (seccomp)
+//! ```
+//! The loader executes any file that it can map: that of roots and temporary folders is prevented by mounts without
+//! execution, which the keeper makes for the helper of git (`skep_jail::Seclusion`).
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use landlock::{
+    AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError,
+};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+use skep_workspace::{
+    Denials, Fence, GitFence,
+    git::{PATH, Reach},
+};
+
+use crate::fences::{OURSELVES, PROGRAMS};
+
+/// Ssh as distributions install it; another one is not started.
+const SSH: &str = "/usr/bin/ssh";
+/// The longest head of a program that is read for the name of its loader, in bytes.
+const HEAD: usize = 4096;
+
+/// The fences around gits of this machine.
+#[derive(Debug)]
+pub(crate) struct GitFences {
+    /// Git, the folder of its programs, and the dynamic loader.
+    own: Vec<PathBuf>,
+    /// Whether the operator named filters, which git starts by a shell.
+    has_filters: bool,
+    local_sockets_only: Denials,
+}
+
+impl GitFences {
+    /// Around the git that is installed here. Starts it once, and waits for it.
+    pub(crate) fn of_this_machine(has_filters: bool) -> io::Result<Self> {
+        let denials = local_sockets_only().map_err(io::Error::other)?;
+        let denials = denials.into_iter().map(|one| (one.code, one.jt, one.jf, one.k));
+        Ok(Self { own: own_programs(), has_filters, local_sockets_only: Denials::new(denials) })
+    }
+
+    fn rules(&self, reach: Reach) -> Result<RulesetCreated, RulesetError> {
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+        let rules = rules.handle_access(AccessFs::Execute)?.handle_access(AccessFs::Refer)?;
+        let rules = match reach {
+            Reach::Anywhere => rules,
+            Reach::Nowhere | Reach::Port(_) => rules.handle_access(AccessNet::ConnectTcp)?,
+        };
+        let mut rules = rules.create()?;
+        // Moves between folders are refused by every ruleset that does not allow them, whatever else it is about.
+        rules = allow(rules, Path::new("/"), AccessFs::Refer)?;
+        // Opened for each call: an upgrade puts other files in their places.
+        for path in self.executable(reach) {
+            rules = allow(rules, path, AccessFs::Execute)?;
+        }
+        match reach {
+            Reach::Port(port) => rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)),
+            Reach::Nowhere | Reach::Anywhere => Ok(rules),
+        }
+    }
+
+    /// What may be executed.
+    fn executable(&self, reach: Reach) -> impl Iterator<Item = &Path> {
+        let (own, installed) =
+            if self.has_filters { (&[][..], &PROGRAMS[..]) } else { (&self.own[..], &[][..]) };
+        // What git starts to ask for a token, and to connect by ssh (`skep_workspace::git::answer_git`).
+        let networked = match reach {
+            Reach::Nowhere => &[][..],
+            Reach::Port(_) => &[OURSELVES][..],
+            Reach::Anywhere => &[OURSELVES, SSH][..],
+        };
+        let installed = installed.iter().chain(networked).map(Path::new);
+        own.iter().map(PathBuf::as_path).chain(installed)
+    }
+}
+
+impl GitFence for GitFences {
+    fn around(&self, reach: Reach) -> io::Result<Fence> {
+        let fence = Fence::new(self.rules(reach).map_err(io::Error::other)?.into());
+        Ok(match reach {
+            Reach::Nowhere => fence.denying(self.local_sockets_only.clone()),
+            Reach::Port(_) | Reach::Anywhere => fence,
+        })
+    }
+}
+
+/// What is missing is passed over.
+fn allow(rules: RulesetCreated, path: &Path, access: AccessFs) -> Result<RulesetCreated, RulesetError> {
+    match PathFd::new(path) {
+        Ok(opened) => rules.add_rule(PathBeneath::new(opened, access)),
+        Err(_) => Ok(rules),
+    }
+}
+
+/// Git, the folder of its programs, and the loader that starts them. Without git there is nothing.
+fn own_programs() -> Vec<PathBuf> {
+    let Some(git) = env::split_paths(PATH).map(|folder| folder.join("git")).find(|path| path.is_file())
+    else {
+        return Vec::new();
+    };
+    let answer = Command::new(&git).arg("--exec-path").env_clear().output();
+    let answer = answer.map(|output| String::from_utf8_lossy(&output.stdout).trim_end().to_owned());
+    let folder = answer.ok().map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let loader = head(&git).ok().as_deref().and_then(loader);
+    [Some(git), folder, loader].into_iter().flatten().collect()
+}
+
+fn head(program: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(fs::File::open(program)?, HEAD as u64), &mut head)?;
+    Ok(head)
+}
+
+/// The dynamic loader that a program names (elf(5), `PT_INTERP`). `None` for one that needs none, or is no 64-bit program.
+fn loader(head: &[u8]) -> Option<PathBuf> {
+    let number = |at: usize, length: usize| -> Option<usize> {
+        let bytes = head.get(at..at.checked_add(length)?)?;
+        bytes.iter().rev().try_fold(0_usize, |sum, byte| Some(sum.checked_mul(256)? + usize::from(*byte)))
+    };
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let entry = (0..count).filter_map(|index| table.checked_add(index * size));
+    let entry = entry.filter(|entry| number(*entry, 4) == Some(libc::PT_INTERP as usize)).next()?;
+    let (start, length) = (number(entry + 8, 8)?, number(entry + 32, 8)?);
+    let name = head.get(start..start.checked_add(length)?)?.strip_suffix(b"\0")?;
+    Some(PathBuf::from(std::str::from_utf8(name).ok()?))
+}
+
+/// Denies sockets of all families but the local one. `io_uring` makes sockets past the filter, so there is none.
+fn local_sockets_only() -> Result<BpfProgram, BackendError> {
+    let family = u64::from(libc::AF_UNIX.cast_unsigned());
+    let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family)?;
+    let other = vec![SeccompRule::new(vec![other])?];
+    let rules = BTreeMap::from([
+        (libc::SYS_socket, other.clone()),
+        (libc::SYS_socketpair, other),
+        (libc::SYS_io_uring_setup, vec![]),
+    ]);
+    let denied = SeccompAction::Errno(libc::EACCES.cast_unsigned());
+    SeccompFilter::new(rules, SeccompAction::Allow, denied, TargetArch::x86_64)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, net::TcpListener, os::unix::fs::PermissionsExt, process::Output};
+
+    use super::*;
+
+    fn fences(has_filters: bool) -> GitFences {
+        GitFences::of_this_machine(has_filters).unwrap()
+    }
+
+    /// A program's outcome behind this fence, or without one.
+    fn run(fence: Option<&Fence>, program: &str, arguments: &[&str], folder: &Path) -> io::Result<Output> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(folder).env_clear().env("PATH", PATH);
+        command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_ALLOW_PROTOCOL", "git");
+        if let Some(fence) = fence {
+            fence.around(&mut command);
+        }
+        command.output()
+    }
+
+    /// A repository with a changed file, and a program that leaves a trace beside it.
+    fn repository() -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let canary = folder.path().join("canary");
+        fs::write(&canary, format!("#!/bin/sh\necho x >> '{}/trace'\n", folder.path().display())).unwrap();
+        fs::set_permissions(&canary, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(folder.path().join("file"), "one\n").unwrap();
+        for arguments in [&["init", "-q"][..], &["add", "."]] {
+            assert!(run(None, "git", arguments, folder.path()).unwrap().status.success());
+        }
+        fs::write(folder.path().join("file"), "two\n").unwrap();
+        (folder, canary.display().to_string())
+    }
+
+    #[test]
+    fn git_starts_no_program_that_a_setting_names() {
+        let (folder, canary) = repository();
+        let starts = || {
+            let trace = fs::read_to_string(folder.path().join("trace")).unwrap_or_default();
+            let _ = fs::remove_file(folder.path().join("trace"));
+            trace.lines().count()
+        };
+        let fence = fences(false).around(Reach::Nowhere).unwrap();
+        let shell = format!("{canary} %f");
+        for (setting, verb) in [
+            (format!("core.fsmonitor={canary}"), "status"),
+            (format!("diff.external={canary}"), "diff"),
+            (format!("diff.external={shell}"), "diff"),
+            (format!("alias.own=!{canary}"), "own"),
+        ] {
+            let arguments = ["-c", &setting, verb];
+            let _ = run(Some(&fence), "git", &arguments, folder.path()).unwrap();
+            assert_eq!(starts(), 0, "{setting}");
+            let _ = run(None, "git", &arguments, folder.path()).unwrap();
+            assert!(starts() > 0, "the control of {setting}");
+        }
+        // Git's own programs start, also those that it starts itself.
+        for arguments in [&["status"][..], &["gc", "-q"], &["diff", "--stat"]] {
+            let output = run(Some(&fence), "git", arguments, folder.path()).unwrap();
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        }
+        let denied = run(Some(&fence), "/bin/sh", &["-c", "true"], folder.path()).unwrap_err();
+        assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
+        // A filter that the operator named may need a shell; what lies in a repository starts by none of these rules.
+        let open = fences(true).around(Reach::Nowhere).unwrap();
+        assert!(run(Some(&open), "/bin/sh", &["-c", "true"], folder.path()).unwrap().status.success());
+        run(Some(&open), &canary, &[], folder.path()).unwrap_err();
+    }
+
+    #[test]
+    fn git_connects_no_further_than_its_call_needs() {
+        let (folder, _) = repository();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = format!("git://127.0.0.1:{port}/x");
+        let connects = |reach: Option<Reach>| {
+            let fence = reach.map(|reach| fences(false).around(reach).unwrap());
+            let mut command = Command::new("git");
+            command.args(["ls-remote", &url]).current_dir(folder.path()).env("GIT_ALLOW_PROTOCOL", "git");
+            if let Some(fence) = &fence {
+                fence.around(&mut command);
+            }
+            let mut git = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+            // It waits for an answer where it is connected, else it ends.
+            loop {
+                if let Ok((stream, _)) = listener.accept() {
+                    drop(stream);
+                    let _ = git.wait();
+                    return Ok(());
+                }
+                if git.try_wait().unwrap().is_some() {
+                    let mut words = String::new();
+                    git.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+                    return Err(words);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        };
+        let words = connects(Some(Reach::Nowhere)).unwrap_err();
+        assert!(words.contains("Permission denied"), "{words}");
+        assert!(connects(Some(Reach::Port(port.wrapping_add(1).max(1)))).is_err());
+        connects(Some(Reach::Port(port))).unwrap();
+        connects(Some(Reach::Anywhere)).unwrap();
+        connects(None).unwrap();
+    }
+
+    #[test]
+    fn the_loader_of_a_program_is_found() {
+        let git = own_programs();
+        assert!(git.len() == 3 && git.iter().all(|path| path.exists()), "{git:?}");
+        assert_eq!(loader(b"#!/bin/sh\n"), None);
+        let head = head(&git[0]).unwrap();
+        for length in 0..head.len() {
+            let _ = loader(&head[..length]);
+        }
+        let mut broken = head.clone();
+        broken[32..64].fill(0xff);
+        assert_eq!(loader(&broken), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! What git starts to ask for a token, and to connect by ssh: the running program once more, so that no shell is needed.
+//!
+//! ```text
+//! git ── GIT_ASKPASS, GIT_SSH_COMMAND ──► this program: answer_git ── the secret: an inherited descriptor
+//! ```
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::fs::FileExt,
+    },
+    process::Command,
+    sync::Arc,
+};
+
+use rustix::fs::{Mode, OFlags, open};
+use serde::{Deserialize, Serialize};
+
+/// The variable by which git's environment carries an [`Order`].
+const VARIABLE: &str = "SKEP_GIT_CALLBACK";
+/// The longest secret, in bytes: a private key of 16384 bits has 13 KB.
+const LONGEST_SECRET: usize = 64 << 10;
+
+/// What the program does that git starts.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    /// Answers git's questions for user and password of this host, and of no other.
+    Password { host: String, secret: RawFd },
+    /// Becomes ssh, with these options and this key.
+    Ssh { options: Vec<String>, key: Option<RawFd> },
+}
+
+/// How a git calls this program back: to be added to its environment and its descriptors.
+#[derive(Debug, Clone)]
+pub(super) struct Callback {
+    program: &'static str,
+    path: String,
+    order: String,
+    pub(super) descriptors: Vec<Arc<OwnedFd>>,
+}
+
+impl Callback {
+    /// Git asks for the user and the password of this host. The secret has the lines of git-credential(1).
+    pub(super) fn password(host: &str, secret: OwnedFd) -> io::Result<Self> {
+        let order = Order::Password { host: host.to_ascii_lowercase(), secret: secret.as_raw_fd() };
+        Self::new("GIT_ASKPASS", &order, Some(secret))
+    }
+
+    /// Git connects by ssh, with these options and this key.
+    pub(super) fn ssh(options: Vec<String>, key: Option<OwnedFd>) -> io::Result<Self> {
+        let order = Order::Ssh { options, key: key.as_ref().map(AsRawFd::as_raw_fd) };
+        Self::new("GIT_SSH_COMMAND", &order, key)
+    }
+
+    fn new(program: &'static str, order: &Order, secret: Option<OwnedFd>) -> io::Result<Self> {
+        // A descriptor names the same program after its file was replaced. Without blanks, git starts it by no shell.
+        let own = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+        let descriptors = [own].into_iter().chain(secret).map(Arc::new).collect();
+        Ok(Self { program, path, order: serde_json::to_string(order)?, descriptors })
+    }
+
+    /// What is added to git's environment.
+    pub(super) fn env(&self) -> [(&'static str, &str); 2] {
+        [(self.program, &self.path), (VARIABLE, &self.order)]
+    }
+}
+
+/// Does what a git wants that started this program, and gives the exit code. `None` where no git did. To be called first, by
+/// every program whose gits reach remotes.
+pub fn answer_git() -> Option<u8> {
+    let order = std::env::var_os(VARIABLE)?;
+    let outcome = serde_json::from_slice(order.as_encoded_bytes()).map_err(io::Error::from).and_then(perform);
+    Some(outcome.unwrap_or_else(|error| {
+        eprintln!("the remote cannot be reached: {error}");
+        1
+    }))
+}
+
+fn perform(order: Order) -> io::Result<u8> {
+    match order {
+        Order::Password { host, secret } => {
+            let question = std::env::args_os().nth(1).unwrap_or_default();
+            let Some(field) = asked(&question, &host) else { return Ok(1) };
+            let secret = read(secret)?;
+            let answer = secret.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix('='));
+            writeln!(io::stdout(), "{}", answer.unwrap_or_default())?;
+            Ok(0)
+        }
+        Order::Ssh { options, key } => {
+            let mut ssh = Command::new("ssh");
+            ssh.args(options).env_remove(VARIABLE);
+            if let Some(key) = key {
+                // Ssh closes all that it inherits, and reads the key by this process, which keeps it open.
+                let file = format!("/proc/{}/fd/{key}", std::process::id());
+                ssh.args(["-o", "IdentitiesOnly=yes", "-i", &file]);
+            }
+            let status = ssh.args(std::env::args_os().skip(1)).status()?;
+            Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        }
+    }
+}
+
+/// Which line of the secret is asked for, where it is of this host: `Password for 'https://user@host': ` by git, the same
+/// with other quotes and a path by git-lfs.
+fn asked(question: &OsStr, host: &str) -> Option<&'static str> {
+    let (field, url) = question.to_str()?.split_once(" for ")?;
+    let url = url.trim_end_matches([':', ' ']);
+    let url = ['\'', '"'].into_iter().find_map(|quote| url.strip_prefix(quote)?.strip_suffix(quote))?;
+    let authority = url.strip_prefix("https://")?.split('/').next()?;
+    let named = authority.rsplit('@').next()?;
+    if !named.eq_ignore_ascii_case(host) {
+        return None;
+    }
+    match field {
+        "Username" => Some("username"),
+        "Password" => Some("password"),
+        _ => None,
+    }
+}
+
+/// The content of an inherited file, whatever its position is: git asks more than once.
+fn read(descriptor: RawFd) -> io::Result<String> {
+    let file = File::open(format!("/proc/self/fd/{descriptor}"))?;
+    let mut bytes = vec![0; LONGEST_SECRET];
+    let length = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(length);
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_answered_for_its_host_alone() {
+        let asked = |question: &str| asked(OsStr::new(question), "git.example:8443");
+        assert_eq!(asked("Username for 'https://git.example:8443': "), Some("username"));
+        assert_eq!(asked("Password for 'https://a%40b@Git.Example:8443': "), Some("password"));
+        assert_eq!(asked("Password for \"https://ada@git.example:8443/x.git/info/lfs\""), Some("password"));
+        for other in [
+            "Password for 'https://git.example': ",
+            "Password for 'http://git.example:8443': ",
+            "Password for 'https://git.example:8443@evil.example': ",
+            "Password for 'https://git.example:8443.evil.example': ",
+            "Password for 'https://evil.example/@git.example:8443': ",
+            "Password for https://git.example:8443: ",
+            "Enter passphrase for key '/x': ",
+            "Passwords for 'https://git.example:8443': ",
+            "",
+        ] {
+            assert_eq!(asked(other), None, "{other}");
+        }
+    }
+}
