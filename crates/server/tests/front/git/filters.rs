@@ -81,9 +81,13 @@ async fn a_filter_that_nobody_named_does_not_run() {
     assert_eq!(git(&path, &["cat-file", "blob", ":a.txt"]), "SHOUTED\n");
 }
 
-/// A server that may reach this host, and trusts it.
+/// A server that may reach this host, trusts it, and filters large files.
 async fn beside(host: &Host, authorities: std::path::PathBuf) -> Skep {
-    let git = GitGrants { filters: vec![large_files()], authorities: Some(authorities) };
+    beside_with(host, authorities, vec![large_files()]).await
+}
+
+async fn beside_with(host: &Host, authorities: std::path::PathBuf, filters: Vec<GitFilter>) -> Skep {
+    let git = GitGrants { filters, authorities: Some(authorities) };
     let skep =
         Skep::start_with(Options { git_allow: vec!["127.0.0.1".to_owned()], git, ..Options::default() })
             .await;
@@ -94,8 +98,15 @@ async fn beside(host: &Host, authorities: std::path::PathBuf) -> Skep {
 
 #[tokio::test]
 async fn a_remote_over_https_is_cloned_pushed_to_and_pulled_from_with_its_token() {
+    // Without filters no shell may start, and no program but those of git and our own.
+    for filters in [vec![], vec![large_files()]] {
+        cloned_pushed_to_and_pulled_from(filters).await;
+    }
+}
+
+async fn cloned_pushed_to_and_pulled_from(filters: Vec<GitFilter>) {
     let (host, authorities) = Host::start().await;
-    let skep = beside(&host, authorities).await;
+    let skep = beside_with(&host, authorities, filters).await;
     let (one, two) = (skep.at("one"), skep.at("two"));
     let clone = |path: &str| json!({"url": host.url(), "path": path});
     // Without a token nobody is let in, and nobody is asked.
