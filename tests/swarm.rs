@@ -151,13 +151,13 @@ async fn more_than_the_machine_holds_names_the_budget_and_boots_none() {
 async fn a_rush_for_memory_is_served_as_far_as_it_goes() {
     let data_dir = tempfile::tempdir().unwrap();
     // Room for five.
-    let skep = Skep::start_on(data_dir, &["--memory-mb", "1000"]).await;
+    let skep = Skep::start_on(data_dir, &["--memory-mb", "1300"]).await;
     let two = json!({"count": 2});
     let answers = join_all((0..8).map(|_| skep.post("/api/swarm/boot", &two))).await;
     let booted = answers.iter().filter(|answer| answer.status == 201).count();
     for answer in answers.iter().filter(|answer| answer.status != 201) {
         let message = answer.refused(503, "no_capacity");
-        assert!(message.contains("1000 MiB") && message.contains("352 MiB were asked for"), "{message}");
+        assert!(message.contains("1300 MiB") && message.contains("512 MiB were asked for"), "{message}");
     }
     assert_eq!(booted, 2);
     assert_eq!(skep.count().await, 4);

@@ -2,8 +2,6 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf};
 
-/// What a VMM takes beside its guest's memory, in MiB, for counting what a machine holds: measured 43 to 48 of the emulator.
-pub const VMM_OVERHEAD_MB: u64 = 48;
 /// The number of the first descriptor that a VMM inherits; the others follow in order.
 pub const FIRST_FD: i32 = 3;
 
@@ -71,4 +69,8 @@ pub struct VmmCommand {
 pub trait Launcher: Send + Sync {
     /// The command of one VMM.
     fn command(&self, order: LaunchOrder) -> VmmCommand;
+
+    /// The most memory that a VMM takes besides its guest's, in MiB. The limit of a VM's control group and the budget of
+    /// the machine are both the guest's memory and this.
+    fn overhead_mb(&self) -> u64;
 }

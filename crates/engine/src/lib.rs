@@ -16,7 +16,7 @@ use skep_api::swarm::EngineReport;
 use tokio::net::UnixStream;
 
 pub use error::Error;
-pub use launch::{Descriptors, LaunchOrder, Launcher, Purpose, VMM_OVERHEAD_MB, VmmCommand};
+pub use launch::{Descriptors, LaunchOrder, Launcher, Purpose, VmmCommand};
 pub use machine::{Machine, VmmEnd};
 
 /// What drives a VMM over its monitor. Used in the server, and by a bake.

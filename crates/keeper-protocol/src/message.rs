@@ -42,6 +42,8 @@ pub enum SwarmAbility {
         max_vms: u32,
         /// Memory for VMs, in MiB.
         memory_mb: u64,
+        /// Memory that each VM takes besides its guest's, in MiB.
+        overhead_mb: u64,
     },
     /// They cannot.
     Unable {

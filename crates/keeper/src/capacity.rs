@@ -3,7 +3,6 @@
 use std::fs;
 
 use rustix::fs::statvfs;
-use skep_engine::VMM_OVERHEAD_MB;
 use skep_jail::Tree;
 
 use crate::{DataDir, Error, SwarmOrder, VmLimits};
@@ -81,7 +80,7 @@ impl Free {
     }
 
     fn check(self, each: &VmLimits) -> Result<(), Error> {
-        let wanted_mb = each.guest_memory_mb + VMM_OVERHEAD_MB;
+        let wanted_mb = each.guest_memory_mb + each.overhead_mb;
         if self.memory_mb < wanted_mb + KEPT_MEMORY_MB {
             return Err(Error::NoMemory { free_mb: self.memory_mb, wanted_mb, kept_mb: KEPT_MEMORY_MB });
         }
@@ -93,7 +92,7 @@ impl Free {
 }
 
 fn most_vms(memory_mb: u64, disk_mb: u64, each: &VmLimits) -> u32 {
-    let by_memory = memory_mb / (each.guest_memory_mb + VMM_OVERHEAD_MB);
+    let by_memory = memory_mb / (each.guest_memory_mb + each.overhead_mb);
     let by_disk = disk_mb * LAYERS_IN_ONE / each.layer_mb.max(1);
     u32::try_from(by_memory.min(by_disk).min(MOST_VMS)).unwrap_or(u32::MAX)
 }
@@ -152,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_scarcest_thing_decides() {
-        let each = VmLimits { guest_memory_mb: 128, layer_mb: 2048, ..VmLimits::default() };
+        let each = VmLimits { guest_memory_mb: 128, layer_mb: 2048, ..VmLimits::with_overhead(48) };
         assert_eq!(most_vms(1760, 1 << 30, &each), 10);
         assert_eq!(most_vms(1 << 30, 5_120, &each), 10);
         assert_eq!(most_vms(1 << 30, 1 << 30, &each), 1000);
@@ -161,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_launch_leaves_the_machine_what_it_needs() {
-        let each = VmLimits { guest_memory_mb: 128, ..VmLimits::default() };
+        let each = VmLimits { guest_memory_mb: 128, ..VmLimits::with_overhead(48) };
         let check = |memory_mb, disk_mb| Free { memory_mb, disk_mb }.check(&each);
         check(432, 1024).unwrap();
         let (memory, disk) = (check(431, 1024).unwrap_err(), check(432, 1023).unwrap_err());

@@ -8,6 +8,7 @@ use skep_keeper_protocol::SwarmAbility;
 use crate::{
     DataDir, Error, KeeperOrder, Started, User, admin_key,
     adopt::{self, Survivor},
+    capacity::Capacity,
     clean,
     data_dir::make,
     helpers::Helpers,
@@ -132,8 +133,9 @@ async fn prepare_swarm(
     match prepared.await {
         Ok(vmms) => {
             let (engine, capacity) = (vmms.swarm().engine.clone(), vmms.capacity());
-            let ability =
-                SwarmAbility::Able { engine, max_vms: capacity.max_vms, memory_mb: capacity.memory_mb };
+            let overhead_mb = vmms.swarm().limits.overhead_mb;
+            let Capacity { max_vms, memory_mb } = capacity;
+            let ability = SwarmAbility::Able { engine, max_vms, memory_mb, overhead_mb };
             Ok((Some(vmms), ability))
         }
         Err(error) => {

@@ -100,7 +100,8 @@ pub struct VmLimits {
     pub guest_memory_mb: u64,
     /// The private disk layer, in MiB.
     pub layer_mb: u64,
-    /// Memory of the VMM beside the guest's, in MiB. With the guest's it is the limit of its cgroup.
+    /// Memory of the VMM besides the guest's, in MiB, by [`Launcher::overhead_mb`]. With the guest's it is the limit of its
+    /// cgroup and what capacity counts.
     pub overhead_mb: u64,
     /// Processes and threads of the VMM.
     pub pids: u64,
@@ -111,12 +112,13 @@ pub struct VmLimits {
     pub cpu_overhead_percent: u64,
 }
 
-impl Default for VmLimits {
-    fn default() -> Self {
+impl VmLimits {
+    /// The limits of VMs whose VMMs take so much memory besides their guests', in MiB.
+    pub fn with_overhead(overhead_mb: u64) -> Self {
         Self {
             guest_memory_mb: 128,
             layer_mb: 2048,
-            overhead_mb: 384,
+            overhead_mb,
             pids: 64,
             cpu_weight: 100,
             cpu_overhead_percent: 50,

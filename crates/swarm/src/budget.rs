@@ -7,13 +7,14 @@ use std::{
 };
 
 use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
-use skep_engine::VMM_OVERHEAD_MB;
 
 /// The machine's budget.
 #[derive(Debug)]
 pub(crate) struct Budget {
     max_vms: u32,
     memory_mb: u64,
+    /// What each VM takes besides its guest's memory, in MiB.
+    overhead_mb: u64,
     held: Mutex<Held>,
 }
 
@@ -47,13 +48,13 @@ pub(crate) struct ParkingSpace {
 }
 
 impl Budget {
-    pub(crate) fn new(max_vms: u32, memory_mb: u64) -> Self {
-        Self { max_vms, memory_mb, held: Mutex::default() }
+    pub(crate) fn new(max_vms: u32, memory_mb: u64, overhead_mb: u64) -> Self {
+        Self { max_vms, memory_mb, overhead_mb, held: Mutex::default() }
     }
 
     /// Room for a parked VM, if the machine has some left.
     pub(crate) fn parking_space(self: &Arc<Self>, guest_mb: u64) -> Option<ParkingSpace> {
-        let memory_mb = guest_mb + VMM_OVERHEAD_MB;
+        let memory_mb = guest_mb + self.overhead_mb;
         let mut held = self.lock();
         let total = sum(&held.accounts);
         if total.vms + held.parked.vms >= self.max_vms
@@ -88,7 +89,7 @@ impl Budget {
         let own = held.accounts.get(&account).copied().unwrap_or_default();
         let total = sum(&held.accounts);
         check_quota(limits, own, vms, guest_mb)?;
-        let asked_mb = u64::from(vms) * (guest_mb + VMM_OVERHEAD_MB);
+        let asked_mb = u64::from(vms) * (guest_mb + self.overhead_mb);
         if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.memory_mb {
             return Err(self.no_capacity(total, vms, asked_mb));
         }
@@ -105,7 +106,7 @@ impl Budget {
         let mut held = self.lock();
         let own = held.accounts.entry(account).or_default();
         own.vms += 1;
-        own.memory_mb += guest_mb + VMM_OVERHEAD_MB;
+        own.memory_mb += guest_mb + self.overhead_mb;
         own.guests_mb += guest_mb;
         drop(held);
         Reservation { budget: self.clone(), account, vms: 1, guest_mb }
@@ -179,7 +180,7 @@ impl Drop for Reservation {
         let mut held = self.budget.lock();
         if let Some(own) = held.accounts.get_mut(&self.account) {
             own.vms -= self.vms;
-            own.memory_mb -= u64::from(self.vms) * (self.guest_mb + VMM_OVERHEAD_MB);
+            own.memory_mb -= u64::from(self.vms) * (self.guest_mb + self.budget.overhead_mb);
             own.guests_mb -= u64::from(self.vms) * self.guest_mb;
         }
         held.accounts.retain(|_, own| own.vms > 0);
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_reserved_cannot_be_promised_twice_and_comes_back() {
-        let budget = Arc::new(Budget::new(3, 10_000));
+        let budget = Arc::new(Budget::new(3, 10_000, 48));
         let account = AccountId::generate();
         let mut first = budget.reserve(account, &FREE, 2, 128).unwrap();
         let refused = budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap_err();
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_runs_already_is_counted_beyond_the_limits() {
-        let budget = Arc::new(Budget::new(1, 100));
+        let budget = Arc::new(Budget::new(1, 100, 48));
         let account = AccountId::generate();
         let held = [budget.hold(account, 128), budget.hold(account, 128)];
         assert_eq!(budget.capacity().memory_used_mb, 352);
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn memory_is_a_limit_of_its_own() {
-        let budget = Arc::new(Budget::new(100, 400));
+        let budget = Arc::new(Budget::new(100, 400, 48));
         let refused = budget.reserve(AccountId::generate(), &FREE, 3, 128).unwrap_err();
         assert_eq!(refused.code, ErrorCode::NoCapacity);
         budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap();
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_parked_gives_way() {
-        let budget = Arc::new(Budget::new(3, 10_000));
+        let budget = Arc::new(Budget::new(3, 10_000, 48));
         let account = AccountId::generate();
         let _one = budget.reserve(account, &FREE, 1, 128).unwrap();
         let spaces = [budget.parking_space(128).unwrap(), budget.parking_space(128).unwrap()];
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_quota_names_both_numbers() {
-        let budget = Arc::new(Budget::new(100, 100_000));
+        let budget = Arc::new(Budget::new(100, 100_000, 48));
         let account = AccountId::generate();
         let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400) };
         let _held = budget.reserve(account, &limits, 2, 128).unwrap();

@@ -51,6 +51,8 @@ pub struct Parts {
     pub max_vms: u32,
     /// Memory for VMs, in MiB.
     pub memory_mb: u64,
+    /// Memory that each VM takes besides its guest's, in MiB.
+    pub overhead_mb: u64,
     /// VMs that are kept ready. `None`: as many as this machine keeps without feeling it.
     pub pool_size: Option<u32>,
     /// Is told of VMs as they come and go.
@@ -80,7 +82,7 @@ impl Swarm {
             registry: Arc::new(Registry::default()),
             observer: parts.observer,
         };
-        let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb));
+        let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::take_over(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));

@@ -14,7 +14,18 @@ use crate::launch::{FIRST_FD, LaunchOrder, Launcher, Purpose, VmmCommand};
 const KERNEL_COMMAND_LINE: &str =
     "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off";
 
+/// The most that the cache of translated code takes, in MiB. QEMU's own default is 1 GiB, which a guest fills within minutes
+/// of work. When the cache is full, QEMU drops all of it and translates anew.
+const CODE_CACHE_MB: u64 = 64;
+/// The most of everything else of a VMM, in MiB: heap, tables of the memory, code and stacks of the program, and files that
+/// are being written to the disk.
+const OTHER_OVERHEAD_MB: u64 = 64;
+
 impl Launcher for Qemu {
+    fn overhead_mb(&self) -> u64 {
+        if self.kvm { OTHER_OVERHEAD_MB } else { CODE_CACHE_MB + OTHER_OVERHEAD_MB }
+    }
+
     fn command(&self, order: LaunchOrder) -> VmmCommand {
         let numbered = Numbered::new(order.descriptors);
         let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
@@ -43,8 +54,11 @@ impl Qemu {
     fn machine(&self, purpose: &Purpose, vcpus: u32, memory_mb: u64, fds: &Numbered) -> Vec<String> {
         // An emulator copies by `rep movsb` byte after byte, and the guest would do so wherever its processor says that it
         // is fast (ERMS): without that it copies words, two to four times as fast.
-        let (accel, cpu, emulated) =
-            if self.kvm { ("kvm", "host", "") } else { ("tcg", "max,-erms", " norandmaps") };
+        let (accel, cpu, emulated) = if self.kvm {
+            ("kvm".to_owned(), "host", "")
+        } else {
+            (format!("tcg,tb-size={CODE_CACHE_MB}"), "max,-erms", " norandmaps")
+        };
         let (share, clock) = match purpose {
             Purpose::Bake => ("on", self.clock()),
             // It has long read its command line.
@@ -58,10 +72,8 @@ impl Qemu {
             ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
             ("-global", "migration.send-configuration=off"),
             // The description of a saved state is for people, and with the configuration left out QEMU 10.0 fails at it.
-            (
-                "-machine",
-                &format!("microvm,accel={accel},acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram"),
-            ),
+            ("-machine", "microvm,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram"),
+            ("-accel", &accel),
             ("-cpu", cpu),
             ("-smp", &vcpus.to_string()),
             ("-m", &format!("{memory_mb}M")),

@@ -125,7 +125,7 @@ fn swarm_order(data_dir: &Path) -> SwarmOrder {
         },
         subnet: "10.98.0.0/24".parse().unwrap(),
         uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
-        limits: VmLimits { overhead_mb: 64, ..VmLimits::default() },
+        limits: VmLimits::with_overhead(64),
         max_vms: Some(MAX_VMS),
         memory_mb: None,
     }
@@ -183,6 +183,10 @@ fn unreadable(file: &OwnedFd) -> OwnedFd {
 struct PlayedLauncher;
 
 impl Launcher for PlayedLauncher {
+    fn overhead_mb(&self) -> u64 {
+        64
+    }
+
     fn command(&self, order: LaunchOrder) -> VmmCommand {
         let program = if order.memory_mb == 1 { "/usr/bin/no-such-program" } else { "/usr/bin/python3" };
         let given = order.descriptors;

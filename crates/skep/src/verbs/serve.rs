@@ -18,6 +18,7 @@ use rustix::{
     fs::{FlockOperation, flock},
     process::{DumpableBehavior, set_dumpable_behavior},
 };
+use skep_engine::Launcher;
 use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
 use skep_network::Subnet;
@@ -153,13 +154,15 @@ fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
     let bakery = bakery(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
     let report = bakery.engine.report().clone();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
+    let launcher = engine::of(&report)?;
+    let limits = VmLimits::with_overhead(launcher.overhead_mb());
     Ok(SwarmOrder {
         templates: BaseTemplate::load(&bakery)?,
-        launcher: Arc::new(engine::of(&report)?),
+        launcher: Arc::new(launcher),
         engine: report,
         subnet: Subnet::default(),
         uids: UidRange { base: UidRange::DEFAULT_BASE, count: VM_UIDS },
-        limits: VmLimits::default(),
+        limits,
         max_vms: settings.max_vms,
         memory_mb: settings.memory_mb,
     })

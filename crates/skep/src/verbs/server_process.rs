@@ -188,16 +188,19 @@ async fn start_swarm(
     pool_size: Option<u32>,
     metrics: Metrics,
 ) -> anyhow::Result<Result<Swarm, String>> {
-    let (report, max_vms, memory_mb) = match ability {
+    let (report, max_vms, memory_mb, overhead_mb) = match ability {
         SwarmAbility::Unable { reason } => {
             skep_swarm::lose_all(&*store, &metrics).await?;
             return Ok(Err(reason));
         }
-        SwarmAbility::Able { engine, max_vms, memory_mb } => (engine, max_vms, memory_mb),
+        SwarmAbility::Able { engine, max_vms, memory_mb, overhead_mb } => {
+            (engine, max_vms, memory_mb, overhead_mb)
+        }
     };
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
     let observer = Arc::new(metrics);
-    let parts = Parts { keeper, driver, store, engine: report, max_vms, memory_mb, pool_size, observer };
+    let parts =
+        Parts { keeper, driver, store, engine: report, max_vms, memory_mb, overhead_mb, pool_size, observer };
     Ok(Ok(Swarm::start(parts).await?))
 }

@@ -118,6 +118,7 @@ impl Ground {
             engine,
             max_vms: 100,
             memory_mb: 100_000,
+            overhead_mb: 48,
             pool_size: Some(0),
             observer: Arc::new(()),
         };

@@ -17,7 +17,9 @@ on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
 -global
 migration.send-configuration=off
 -machine
-microvm,accel=<accel>,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram
+microvm,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram
+-accel
+<accel>
 -cpu
 <cpu>
 -smp
@@ -115,7 +117,7 @@ const EVERY: [(bool, Purpose); 4] =
 fn a_bake_has_exactly_these_arguments() {
     assert_eq!(
         command(false, Purpose::Bake).arguments,
-        pinned("tcg", "max,-erms", "on", " norandmaps tsc_early_khz=2596100 tsc=reliable")
+        pinned("tcg,tb-size=64", "max,-erms", "on", " norandmaps tsc_early_khz=2596100 tsc=reliable")
     );
     assert_eq!(command(true, Purpose::Bake).arguments, pinned("kvm", "host", "on", ""));
 }
@@ -125,7 +127,7 @@ fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
     let waits = ["-incoming".to_owned(), "defer".to_owned()];
     let wanted = |pinned: Vec<String>| [pinned.as_slice(), waits.as_slice()].concat();
     let restore = |kvm| command(kvm, Purpose::Restore).arguments;
-    assert_eq!(restore(false), wanted(pinned("tcg", "max,-erms", "off", " norandmaps")));
+    assert_eq!(restore(false), wanted(pinned("tcg,tb-size=64", "max,-erms", "off", " norandmaps")));
     assert_eq!(restore(true), wanted(pinned("kvm", "host", "off", "")));
 }
 
