@@ -7,6 +7,7 @@ use skep_api::{
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
+use skep_swarm::Ending;
 use skep_workspace::{Content, EntryLocks, Place, Run, RunStreamed, no_content};
 
 use crate::{
@@ -145,7 +146,7 @@ impl Places {
         Ok(self.git.run_streamed(roots, operation, content).await?)
     }
 
-    /// Starts a command where the caller wants it started.
+    /// Starts a command where the caller wants it started. In a VM the ending has the reason where the events break off.
     ///
     /// # Errors
     /// Those of [`Self::run`].
@@ -154,16 +155,17 @@ impl Places {
         caller: &Identity,
         chosen: Chosen,
         command: RunCommand,
-    ) -> Result<ExecStream, Refusal> {
+    ) -> Result<(ExecStream, Option<Ending>), Refusal> {
         match chosen {
             Chosen::Vm(vm) => {
                 check_scope(caller, Scope::SwarmExec)?;
                 let swarm = self.vms.reached_by(caller, vm).await?;
-                Ok(swarm.exec_stream(&caller.account.id, vm, command).await?)
+                let (events, ending) = swarm.exec_stream(&caller.account.id, vm, command).await?;
+                Ok((events, Some(ending)))
             }
             Chosen::Workspace => {
                 let roots = self.ready(self.roots(caller)?).await?;
-                Ok(self.commands.stream(roots, &command).await?)
+                Ok((self.commands.stream(roots, &command).await?, None))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What can go wrong with a VM.
 
-use skep_api::{ErrorCode, ErrorKind, Failure, VmId};
+use skep_api::{ErrorCode, ErrorKind, Failure, VmId, swarm::EndReason};
 
 /// What can go wrong with a VM. What callers read of it is its [`Failure`]; the words here are for the log.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +36,9 @@ pub enum Error {
     /// The VM ended between its boot and the answer.
     #[error("it ended right after its boot")]
     EndedEarly,
+    /// The VM ended during a call. Without a reason where none was known in time.
+    #[error("the VM ended{}", reason_after_colon(*.0))]
+    VmEnded(Option<EndReason>),
     /// A task of ours died.
     #[error("a task of the swarm ended early: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -51,6 +54,7 @@ impl Error {
             Self::Keeper(error) => error.code(),
             Self::Store(error) => error.code(),
             Self::NotBooted { source, .. } => source.code_of_boot(),
+            Self::VmEnded(_) => ErrorCode::VmEnded,
             Self::Identity(_) | Self::EndedEarly | Self::Task(_) => ErrorCode::Internal,
         }
     }
@@ -84,6 +88,10 @@ impl Error {
     }
 }
 
+fn reason_after_colon(reason: Option<EndReason>) -> String {
+    reason.map(|reason| format!(": {}", reason.as_str())).unwrap_or_default()
+}
+
 /// Callers learn no path of the server and nothing of its inside; both are for the log.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -92,6 +100,7 @@ impl From<Error> for Failure {
             (ErrorCode::Internal, _) => "internal error".to_owned(),
             (_, Error::Refused(failure)) => return failure,
             (_, Error::Guest(error)) => return error.into(),
+            (_, error @ Error::VmEnded(_)) => error.to_string(),
             (_, Error::Store(error)) => return error.into(),
             // The keeper's words for this are made for callers: which file, and what becomes of it.
             (ErrorCode::TemplateDamaged, Error::Keeper(skep_keeper_protocol::Error::Refused(failure))) => {

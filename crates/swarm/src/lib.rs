@@ -9,6 +9,7 @@ mod budget;
 mod command;
 mod console;
 mod demand;
+mod ending;
 mod error;
 mod figures;
 mod hand_out;
@@ -23,6 +24,7 @@ mod swarm;
 mod vm;
 
 pub use adopt::lose_all;
+pub use ending::Ending;
 pub use error::Error;
 pub use figures::{Figures, Observer, Vmms};
 pub use order::{BootOrder, VmChange};

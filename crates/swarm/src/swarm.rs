@@ -16,7 +16,7 @@ use skep_keeper_protocol::ServerEnd;
 use skep_store::{RecordBoots, Store};
 
 use crate::{
-    BootOrder, Error, Figures, Observer, VmChange, adopt,
+    BootOrder, Ending, Error, Figures, Observer, VmChange, adopt,
     boot::Booter,
     budget::Budget,
     command, figures,
@@ -180,7 +180,10 @@ impl Swarm {
         operation: &O,
     ) -> Result<O::Answer, Error> {
         let handle = self.registry().find(*account, vm)?;
-        Ok(handle.guest.call(operation).await?)
+        match handle.guest.call(operation).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(handle.ending.explain(error).await),
+        }
     }
 
     /// Does an operation in a VM with bytes behind its request, or behind its answer. Dropping the future, or the bytes,
@@ -196,10 +199,14 @@ impl Swarm {
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Error> {
         let handle = self.registry().find(*account, vm)?;
-        Ok(handle.guest.call_streamed(operation, content).await?)
+        match handle.guest.call_streamed(operation, content).await {
+            Ok((answer, content)) => Ok((answer, handle.ending.explain_content(handle.guest, content))),
+            Err(error) => Err(handle.ending.explain(error).await),
+        }
     }
 
-    /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command.
+    /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command. Where the events break off, the
+    /// ending has the reason.
     ///
     /// # Errors
     /// As [`Swarm::call`].
@@ -208,13 +215,16 @@ impl Swarm {
         account: &AccountId,
         vm: VmRef,
         command: RunCommand,
-    ) -> Result<ExecStream, Error> {
+    ) -> Result<(ExecStream, Ending), Error> {
         let handle = self.registry().find(*account, vm)?;
-        Ok(handle.guest.start(&command).await?)
+        match handle.guest.start(&command).await {
+            Ok(events) => Ok((events, handle.ending)),
+            Err(error) => Err(handle.ending.explain(error).await),
+        }
     }
 
     /// Comes back to a command that is streamed, at these offsets. Dropping the stream ends the command, unless the VM was
-    /// booted with it.
+    /// booted with it. Where the events break off, the ending has the reason.
     ///
     /// # Errors
     /// As [`Swarm::call`]; unknown command.
@@ -225,12 +235,14 @@ impl Swarm {
         exec_id: &str,
         stdout_offset: u64,
         stderr_offset: u64,
-    ) -> Result<ExecStream, Error> {
+    ) -> Result<(ExecStream, Ending), Error> {
         let handle = self.registry().find(*account, vm)?;
         let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
         let limit = if of_boot { command::LIMIT } else { LONGEST_EXEC };
-        let events = handle.guest.attach(exec_id, stdout_offset, stderr_offset, limit).await?;
-        Ok(if of_boot { events.outliving() } else { events })
+        match handle.guest.attach(exec_id, stdout_offset, stderr_offset, limit).await {
+            Ok(events) => Ok((if of_boot { events.outliving() } else { events }, handle.ending)),
+            Err(error) => Err(handle.ending.explain(error).await),
+        }
     }
 
     /// The serial log.

@@ -23,7 +23,8 @@ use tokio::{
 };
 
 use crate::{
-    Error, VmChange, budget::Reservation, console::ConsoleLog, figures::Watcher, registry::Registry,
+    Error, VmChange, budget::Reservation, console::ConsoleLog, ending::Ending, figures::Watcher,
+    registry::Registry,
 };
 
 /// How long a VMM whose agent cannot be reached any more may take to end by itself: its sockets close first.
@@ -42,6 +43,7 @@ pub(crate) struct VmHandle {
     pub(crate) facts: Arc<VmBooted>,
     pub(crate) guest: Guest,
     pub(crate) console: ConsoleLog,
+    pub(crate) ending: Ending,
     arrived: Instant,
     /// What may change of it, as it is on record.
     changing: watch::Receiver<Changing>,
@@ -179,10 +181,12 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
     let facts = Arc::new(vm.facts);
     let (changes, changing) =
         watch::channel(Changing { metadata: facts.metadata.clone(), expires_at: facts.expires_at });
+    let (ended, ending) = Ending::channel();
     let handle = VmHandle {
         facts: facts.clone(),
         guest: vm.guest.clone(),
         console: vm.console.clone(),
+        ending,
         arrived: vm.arrived,
         changing,
         commands: orders,
@@ -196,6 +200,7 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
         machine: vm.machine,
         surroundings,
         changes,
+        ended,
         commands,
     };
     tokio::spawn(life.run(vm.pidfd, vm.reservation));
@@ -210,6 +215,8 @@ struct Life {
     machine: Box<dyn Machine>,
     surroundings: Surroundings,
     changes: watch::Sender<Changing>,
+    /// Takes the reason of its end.
+    ended: watch::Sender<Option<EndReason>>,
     /// When its time is over, by a clock that nobody sets.
     deadline: Option<Instant>,
     commands: mpsc::Receiver<Command>,
@@ -228,8 +235,10 @@ impl Life {
         tracing::info!(vm = %self.facts.id, pid = self.facts.pid, reason = reason.as_str(), "VM {} ended", self.facts.id);
         let end = RecordEnd { vm: self.facts.id, reason, at: Timestamp::now(), request_id };
         let recorded = self.surroundings.store.record_end(end.clone()).await;
-        let Self { surroundings, mut commands, .. } = self;
+        let Self { surroundings, ended, mut commands, .. } = self;
         surroundings.registry.remove(end.vm);
+        // After that, so that a caller who reads the reason finds the VM no more.
+        ended.send_replace(Some(reason));
         surroundings.observer.ended(reason);
         drop(reservation);
         commands.close();

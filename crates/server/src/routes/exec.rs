@@ -165,8 +165,8 @@ async fn exec_again(
     let (vm, exec_id) = (path.vm()?, path.exec_id()?);
     let swarm = desk.vms.reached_by(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
-    let events = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
-    Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm))
+    let (events, ending) = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
+    Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm(ending)))
 }
 
 async fn run(
@@ -177,8 +177,8 @@ async fn run(
     streamed: bool,
 ) -> Result<Response, Refusal> {
     if streamed {
-        let home = Home::of(&chosen);
-        let events = desk.places.stream(caller, chosen, command).await?;
+        let (events, ending) = desk.places.stream(caller, chosen, command).await?;
+        let home = ending.map_or(Home::Server, Home::Vm);
         return Ok(exec_stream::answer(events, desk, caller.key.clone(), home));
     }
     Ok(Json(desk.places.run(caller, chosen, command).await?).into_response())

@@ -14,7 +14,7 @@ use skep_api::{
     exec::{EXEC_ID_HEADER, ExecData, StreamRefusal},
     keys::Key,
 };
-use skep_swarm::{ExecEvent, ExecStream};
+use skep_swarm::{Ending, ExecEvent, ExecStream};
 
 use super::exec::ExecDesk;
 use crate::{
@@ -23,7 +23,6 @@ use crate::{
     helper,
     key_watch::{closed, key_lost},
     pieces::Pieces,
-    places::Chosen,
 };
 
 /// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
@@ -48,25 +47,18 @@ pub(super) fn answer(events: ExecStream, desk: &ExecDesk, key: Key, home: Home) 
 }
 
 /// Where a command runs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Home {
     Server,
-    Vm,
+    Vm(Ending),
 }
 
 impl Home {
-    pub(super) fn of(chosen: &Chosen) -> Self {
-        match chosen {
-            Chosen::Workspace => Self::Server,
-            Chosen::Vm(_) => Self::Vm,
-        }
-    }
-
     /// Why the events of a command broke off.
-    fn told(self, error: skep_channel::Error) -> Refusal {
+    async fn explain(&self, error: skep_channel::Error) -> Refusal {
         match self {
             Self::Server => helper::told(error).into(),
-            Self::Vm => skep_swarm::Error::from(error).into(),
+            Self::Vm(ending) => ending.explain(error).await.into(),
         }
     }
 }
@@ -138,7 +130,10 @@ impl Run {
                 last.push(event("exit", &exit));
                 Some(last)
             }
-            Some(Err(error)) => Some(self.broken(self.home.told(error))),
+            Some(Err(error)) => {
+                let refusal = self.home.explain(error).await;
+                Some(self.broken(refusal))
+            }
             None => Some(self.broken(Refusal::internal("a command's events ended without its exit"))),
         }
     }
@@ -146,7 +141,7 @@ impl Run {
     /// In a VM the command runs on, for whoever comes back to it.
     fn leave(&mut self) -> Vec<Event> {
         let message = match self.home {
-            Home::Vm => {
+            Home::Vm(_) => {
                 if let Some(events) = self.events.take() {
                     events.leave();
                 }

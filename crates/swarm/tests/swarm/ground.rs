@@ -42,6 +42,8 @@ pub(crate) struct Keeper {
     /// So many guests from now on hang up.
     pub(crate) guests_hang_up: usize,
     pub(crate) refuses_ends: bool,
+    /// Ends were caused by a lack of memory.
+    pub(crate) out_of_memory: bool,
     pub(crate) goes_away: bool,
     pub(crate) refuses_commits: bool,
     pub(crate) commits: usize,
@@ -162,6 +164,15 @@ impl Ground {
         self.swarm.status(&self.account).await.unwrap().capacity.memory_used_mb
     }
 
+    /// Kills a VM's process, and its guest with it.
+    pub(crate) fn kill(&self, vm: VmId) {
+        self.keeper(|keeper| {
+            let vmm = keeper.vmms.get_mut(&vm).unwrap();
+            vmm.process.kill().unwrap();
+            vmm.guest.take().unwrap().abort();
+        });
+    }
+
     /// Ends a guest's side of the channel; its VMM goes on.
     pub(crate) fn hang_up(&self, vm: VmId) {
         self.keeper(|keeper| keeper.vmms.get_mut(&vm).unwrap().guest.take().unwrap().abort());
@@ -193,8 +204,12 @@ async fn keep(mut end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
                 answerer.answer(refusal, &[]).await.unwrap();
             }
             Request::End { vm } => {
-                let answer = match keeper.lock().unwrap().vmms.remove(&vm) {
-                    Some(_) => Answer::Ended { out_of_memory: false },
+                let (held, out_of_memory) = {
+                    let mut keeper = keeper.lock().unwrap();
+                    (keeper.vmms.remove(&vm), keeper.out_of_memory)
+                };
+                let answer = match held {
+                    Some(_) => Answer::Ended { out_of_memory },
                     None => Answer::Refused(Failure::new(ErrorCode::UnknownVm, "none")),
                 };
                 answerer.answer(answer, &[]).await.unwrap();

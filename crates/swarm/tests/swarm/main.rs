@@ -8,6 +8,7 @@ mod records;
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use skep_api::{ErrorCode, Failure, VmRef, exec::RunCommand, swarm::EndReason};
 
 use ground::{Ground, eventually};
@@ -132,6 +133,40 @@ async fn a_guest_that_hangs_up_is_ended() {
     let after = ground.swarm.call(&ground.account, VmRef::Id(vm), &command()).await.unwrap_err();
     assert_eq!(after.code(), ErrorCode::UnknownVm);
     ground.holds_nothing().await;
+}
+
+#[tokio::test]
+async fn calls_under_way_read_why_their_vm_ended() {
+    let ground = Ground::new().await;
+    let (swarm, account) = (&ground.swarm, &ground.account);
+    for (out_of_memory, expected) in [(true, "the VM ended: out_of_memory"), (false, "the VM ended: crashed")]
+    {
+        ground.keeper(|keeper| keeper.out_of_memory = out_of_memory);
+        let vm = VmRef::Id(ground.boot(1).await.unwrap().vms[0].id);
+        let (mut events, ending) = swarm.exec_stream(account, vm, self::command()).await.unwrap();
+        let command = command();
+        let call = swarm.call(account, vm, &command);
+        let id = swarm.vm(account, vm).await.unwrap().id;
+        let (called, ()) = tokio::join!(call, async { ground.kill(id) });
+        let broken = events.next().await.unwrap().unwrap_err();
+        for error in [called.unwrap_err(), ending.explain(broken).await] {
+            let failure = Failure::from(error);
+            assert_eq!((failure.code, failure.message.as_str()), (ErrorCode::VmEnded, expected));
+        }
+        let after = swarm.call(account, vm, &command).await.unwrap_err();
+        assert_eq!(after.code(), ErrorCode::UnknownVm);
+    }
+}
+
+#[tokio::test]
+async fn calls_under_way_read_that_their_vm_was_deleted() {
+    let ground = Ground::new().await;
+    let vm = VmRef::Id(ground.boot(1).await.unwrap().vms[0].id);
+    let command = command();
+    let call = ground.swarm.call(&ground.account, vm, &command);
+    let (called, ended) = tokio::join!(call, ground.swarm.end(&ground.account, vm, "a"));
+    ended.unwrap();
+    assert_eq!(Failure::from(called.unwrap_err()).message, "the VM ended: deleted");
 }
 
 #[tokio::test]

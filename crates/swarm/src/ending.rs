@@ -1,0 +1,54 @@
+//! Why a VM ended, for calls that were under way when it did.
+
+use std::{io, time::Duration};
+
+use futures_util::TryStreamExt;
+use skep_api::swarm::EndReason;
+use skep_channel::{Content, Guest};
+use tokio::{sync::watch, time::timeout};
+
+use crate::Error;
+
+/// How long a broken call waits for the reason. The VM's process is awaited and cleared away first, and its end recorded.
+const REASON_LIMIT: Duration = Duration::from_secs(15);
+/// How long a broken answer waits to learn whether the whole connection is.
+const VERDICT: Duration = Duration::from_secs(1);
+
+/// The reason of a VM's end, once it is known. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Ending(watch::Receiver<Option<EndReason>>);
+
+impl Ending {
+    pub(crate) fn channel() -> (watch::Sender<Option<EndReason>>, Self) {
+        let (sender, receiver) = watch::channel(None);
+        (sender, Self(receiver))
+    }
+
+    /// The error of a call, with the reason where the VM ended.
+    pub async fn explain(&self, error: skep_channel::Error) -> Error {
+        match error {
+            skep_channel::Error::Ended => Error::VmEnded(self.reason().await),
+            other => other.into(),
+        }
+    }
+
+    /// The same bytes. Where they break off because the VM ended, the error names the reason.
+    pub(crate) fn explain_content(self, guest: Guest, content: Content) -> Content {
+        Box::pin(content.or_else(move |error| {
+            let (ending, guest) = (self.clone(), guest.clone());
+            async move {
+                match timeout(VERDICT, guest.closed()).await {
+                    Ok(()) => Err(io::Error::other(Error::VmEnded(ending.reason().await))),
+                    Err(_) => Err(error),
+                }
+            }
+        }))
+    }
+
+    /// Waits for the reason. `None` where it does not come in time.
+    async fn reason(&self) -> Option<EndReason> {
+        let mut known = self.0.clone();
+        let known = timeout(REASON_LIMIT, known.wait_for(Option::is_some)).await;
+        known.ok().and_then(Result::ok).and_then(|reason| *reason)
+    }
+}
