@@ -76,6 +76,14 @@ async fn a_swarm_is_booted_used_and_ended_by_command() {
     assert_eq!(gone.status.code(), Some(125), "{gone:?}");
     assert!(String::from_utf8_lossy(&gone.stderr).contains(&pid), "{gone:?}");
     assert!(stdout(&skep(&server, &["cleanup"], "")).contains('1'));
+
+    let all = stdout(&skep(&server, &["ps", "-a"], ""));
+    let deleted = all.lines().find(|line| line.contains(&pid)).unwrap_or_else(|| panic!("{all}"));
+    assert!(deleted.contains("ended") && deleted.ends_with("deleted"), "{all}");
+    assert!(all.lines().any(|line| line.ends_with("cleanup")), "{all}");
+    let all = self::answer(&skep(&server, &["ps", "-a", "--json"], ""));
+    assert_eq!(all["vms"].as_array().unwrap().len(), 2, "{all}");
+    assert!(all["vms"].as_array().unwrap().iter().all(|vm| vm["ended_at"].is_string()), "{all}");
 }
 
 #[tokio::test]

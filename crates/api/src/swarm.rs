@@ -10,15 +10,17 @@ use crate::{TicketId, VmId};
 /// The template that a boot uses where none is named.
 pub const BASE_TEMPLATE: &str = "base";
 
-/// Whether a VM's processors run.
+/// What a VM is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum VmState {
-    /// They run.
+    /// Its processors run.
     Running,
-    /// They are stopped.
+    /// Its processors are stopped.
     Paused,
+    /// It is no more; only its record is left.
+    Ended,
 }
 
 /// Where a VM came from.
@@ -67,10 +69,10 @@ pub struct Vm {
     /// Its address inside skep's network namespace.
     #[cfg_attr(feature = "openapi", schema(example = "10.77.0.2"))]
     pub ip: String,
-    /// Seconds since the boot call.
+    /// Seconds since the boot call, up to its end.
     #[cfg_attr(feature = "openapi", schema(example = 12.5))]
     pub uptime: f64,
-    /// Whether its processors run.
+    /// What it is doing.
     pub state: VmState,
     /// The template that it was restored from.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
@@ -99,6 +101,23 @@ pub struct Vm {
     pub exec_id: Option<String>,
     /// The restore's receipt.
     pub boot: BootReceipt,
+    /// When it ended; only in records of VMs that ended.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::time::option")]
+    pub ended_at: Option<Timestamp>,
+    /// Why it ended; only in records of VMs that ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
+}
+
+/// A page of VMs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VmList {
+    /// Those that live: the youngest first. Those that ended: the last to end first.
+    pub vms: Vec<Vm>,
+    /// Where the next page begins; null at the end.
+    pub next_cursor: Option<String>,
 }
 
 /// The body of `POST /api/swarm/boot`. No body, an empty one and `{}` mean one VM.

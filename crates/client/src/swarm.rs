@@ -1,7 +1,7 @@
 //! `/api/swarm`. A VM is named by its process id or its id, as text.
 
 use skep_api::swarm::{
-    BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm,
+    BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm, VmList,
 };
 
 use crate::{Answered, Client, Result, client::segment};
@@ -13,6 +13,14 @@ impl Client {
     /// Those of every call: see [`crate::Error`].
     pub async fn swarm(&self) -> Result<Answered<SwarmStatus>> {
         self.get("api/swarm/status").await
+    }
+
+    /// `GET /api/vms?state=ended`: the VMs that ended, the last to end first, a page of at most `limit`.
+    ///
+    /// # Errors
+    /// Those of every call: see [`crate::Error`].
+    pub async fn ended_vms(&self, limit: u32) -> Result<Answered<VmList>> {
+        self.get(&format!("api/vms?state=ended&limit={limit}")).await
     }
 
     /// `POST /api/swarm/boot`.

@@ -87,6 +87,8 @@ pub struct Trimmed {
     pub events: u64,
     /// Deliveries of webhooks, which go with their events.
     pub deliveries: u64,
+    /// Records of VMs that ended.
+    pub vms: u64,
 }
 
 impl Trimmed {

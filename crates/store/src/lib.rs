@@ -41,7 +41,8 @@ pub use ticket::{
     TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootedFor, ChangeVm, EndVms, Ended, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd, VmRecord,
+    BootedFor, ChangeVm, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd,
+    VmPage, VmRecord, VmsOf,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
 pub use webhook::{

@@ -20,12 +20,12 @@ use crate::{
     DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms,
     Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan,
     GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListDeliveries,
-    ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession, Once,
-    OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt, RecordBoots,
-    RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey,
-    RotateWebhook, SetAccountRoots, SetGitCredential, TestWebhook, TicketHistoryPage, TicketNews, TicketNow,
-    TicketPage, TrimHistory, Trimmed, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook,
-    WebhookPage,
+    ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession,
+    Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt,
+    RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys,
+    RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, TestWebhook, TicketHistoryPage,
+    TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmPage, VmRecord, WaitingTicket, WaitlistPage,
+    WakeTicket, Webhook, WebhookPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -101,6 +101,8 @@ pub trait Store: Send + Sync {
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
     /// The VMs of all accounts that live, oldest first.
     async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
+    /// A page of an account's VMs. Of those that ended, the records are kept for as long as events are, 100,000 at most.
+    async fn list_vms(&self, query: ListVms) -> Result<VmPage>;
 
     /// Makes tickets, all of them or none; fails with `UnknownAccount`, `UnknownDependency`, `IdempotencyMismatch`.
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>>;

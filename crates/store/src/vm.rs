@@ -60,6 +60,37 @@ pub struct VmRecord {
     pub end: Option<VmEnd>,
 }
 
+/// Which VMs a list has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VmsOf {
+    /// Those that live, the youngest first.
+    Living,
+    /// Those that ended, the last to end first.
+    Ended,
+}
+
+/// Asks for a page of an account's VMs.
+#[derive(Debug, Clone, Copy)]
+pub struct ListVms {
+    /// Whose VMs.
+    pub account: AccountId,
+    /// Which of them.
+    pub which: VmsOf,
+    /// The most that the page holds; at least 1.
+    pub limit: u32,
+    /// Where the page before ended: only VMs that come after this one.
+    pub after: Option<VmId>,
+}
+
+/// A page of VMs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmPage {
+    /// In the order of their kind.
+    pub vms: Vec<VmRecord>,
+    /// The next page's `after`; `None` at the end.
+    pub next: Option<VmId>,
+}
+
 /// An attempt that a VM was booted for, which it holds from its record on.
 #[derive(Debug, Clone)]
 pub struct BootedFor {

@@ -172,6 +172,8 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
         ticket: facts.ticket,
         exec_id: facts.exec_id.clone(),
         boot: facts.boot,
+        ended_at: None,
+        reason: None,
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod raw;
 pub(crate) mod session;
 pub(crate) mod swarm;
 pub(crate) mod tickets;
+pub(crate) mod vms;
 pub(crate) mod waitlist;
 pub(crate) mod watch;
 pub(crate) mod webhooks;

@@ -33,13 +33,24 @@ impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
     /// # Errors
     /// `invalid_value`, naming the parameter.
     pub(crate) fn read(&self) -> Result<(u32, Option<I>), Failure> {
-        let invalid = |message| Failure::new(ErrorCode::InvalidValue, message);
-        let limit = self.limit.unwrap_or(DEFAULT_PAGE);
-        if !(1..=LARGEST_PAGE).contains(&limit) {
-            let message = format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}");
-            return Err(invalid(message));
-        }
-        let after = self.cursor.as_deref().map(str::parse::<I>).transpose();
-        Ok((limit, after.map_err(|error| invalid(format!("`cursor`: {error}; take it from `next_cursor`")))?))
+        check(self.limit, self.cursor.as_deref())
     }
+}
+
+/// The same for a list that takes more parameters than these.
+///
+/// # Errors
+/// `invalid_value`, naming the parameter.
+pub(crate) fn check<I: FromStr<Err: Display>>(
+    limit: Option<u32>,
+    cursor: Option<&str>,
+) -> Result<(u32, Option<I>), Failure> {
+    let invalid = |message| Failure::new(ErrorCode::InvalidValue, message);
+    let limit = limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}");
+        return Err(invalid(message));
+    }
+    let after = cursor.map(str::parse::<I>).transpose();
+    Ok((limit, after.map_err(|error| invalid(format!("`cursor`: {error}; take it from `next_cursor`")))?))
 }

@@ -32,5 +32,6 @@ mod streams;
 mod tickets;
 mod transport;
 mod unread;
+mod vms;
 mod waitlist;
 mod webhooks;

@@ -112,6 +112,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/swarm/vm/{pid}"),
     ("GET", "/api/swarm/vm/{pid}/console"),
     ("GET", "/api/swarm/vm/{pid}/exec/{exec_id}"),
+    ("GET", "/api/vms"),
     ("GET", "/api/waitlist"),
     ("GET", "/api/whoami"),
     ("GET", "/docs"),

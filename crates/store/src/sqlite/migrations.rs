@@ -17,6 +17,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0008_commands_of_boots.sql")),
     M::up(include_str!("migrations/0009_webhooks.sql")),
     M::up(include_str!("migrations/0010_key_changes.sql")),
+    M::up(include_str!("migrations/0011_vms_that_ended.sql")),
 ];
 
 /// The newest version that this program knows.

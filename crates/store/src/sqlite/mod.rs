@@ -62,12 +62,12 @@ use crate::{
     CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
     EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error,
     Event, EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts,
-    ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry,
-    NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
-    RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result,
-    RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, Store,
-    TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmRecord,
-    WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks,
+    NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
+    ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver,
+    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots,
+    SetGitCredential, Store, TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory,
+    Trimmed, VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -337,6 +337,10 @@ impl Store for SqliteStore {
 
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
         self.readers.run(vms::alive).await
+    }
+
+    async fn list_vms(&self, query: ListVms) -> Result<VmPage> {
+        self.readers.run(move |c| vms::list(c, query)).await
     }
 
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>> {

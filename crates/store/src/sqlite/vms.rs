@@ -1,5 +1,6 @@
 //! VMs in SQLite.
 
+use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
 use serde_json::{Value, json};
 use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
@@ -12,9 +13,12 @@ use super::{
     keys, tickets,
 };
 use crate::{
-    ChangeVm, EndVms, Ended, Error, EventKind, NewKey, RecordBoots, RecordCommandEnd, RecordEnd, TicketNews,
-    VmBooted, VmEnd, VmRecord,
+    ChangeVm, EndVms, Ended, Error, EventKind, ListVms, NewKey, RecordBoots, RecordCommandEnd, RecordEnd,
+    TicketNews, VmBooted, VmEnd, VmPage, VmRecord, VmsOf,
 };
+
+/// The most records of VMs that ended. A flood of boots would otherwise fill the disk within their time.
+const MOST_ENDED: u32 = 100_000;
 
 /// What ended with VMs.
 #[derive(Debug, Default)]
@@ -158,6 +162,47 @@ pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<
 pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
     let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
     all(connection, sql, [], decode)
+}
+
+/// A page of an account's VMs.
+pub(super) fn list(connection: &Connection, query: ListVms) -> Result<VmPage, Fault> {
+    // A cursor whose record was deleted meanwhile compares as null: those that come after it are older, and go as well.
+    let sql = match query.which {
+        VmsOf::Living => {
+            "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)
+             ORDER BY id DESC LIMIT ?3"
+        }
+        VmsOf::Ended => {
+            "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NOT NULL
+             AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))
+             ORDER BY ended_at DESC, id DESC LIMIT ?3"
+        }
+    };
+    let limit = query.limit.max(1);
+    let after = query.after.map(|vm| vm.to_string());
+    // One more than asked for shows whether there is a next page.
+    let parameters = params![query.account.to_string(), after, i64::from(limit) + 1];
+    let mut vms = all(connection, sql, parameters, decode)?;
+    let more = vms.len() > limit as usize;
+    vms.truncate(limit as usize);
+    let next = vms.last().filter(|_| more).map(|last| last.vm.id);
+    Ok(VmPage { vms, next })
+}
+
+/// Deletes some records of VMs that ended before this time, or beyond the newest [`MOST_ENDED`], the first to end first. The
+/// record of a VM that a key was bound to stays with that key. Returns how many were deleted.
+pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
+    change(
+        connection,
+        "DELETE FROM vms WHERE id IN (
+             SELECT id FROM vms
+             WHERE ended_at < max(?1, coalesce(
+                       (SELECT ended_at FROM vms WHERE ended_at IS NOT NULL
+                        ORDER BY ended_at DESC LIMIT 1 OFFSET ?2), ?1))
+               AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.vm = vms.id)
+             ORDER BY ended_at LIMIT ?3)",
+        params![millis(before), MOST_ENDED, batch],
+    )
 }
 
 /// How many VMs of this account live.

@@ -75,6 +75,7 @@ macro_rules! store_suite {
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
+            vms::records_of_vms_that_ended_are_kept_as_long_as_events,
             vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
             vms::an_attempt_ends_with_the_command_of_its_boot,
             vms::a_vm_whose_attempt_has_ended_is_not_recorded,

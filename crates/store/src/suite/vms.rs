@@ -13,8 +13,8 @@ use super::{
     tickets::{change, claim, made},
 };
 use crate::{
-    BootedFor, ChangeVm, EndVms, EventKind, Once, RecordBoots, RecordCommandEnd, Store, VmBooted, VmEnd,
-    VmRecord,
+    BootedFor, ChangeVm, EndVms, EventKind, ListVms, Once, RecordBoots, RecordCommandEnd, Store, TrimHistory,
+    VmBooted, VmEnd, VmRecord, VmsOf,
 };
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
@@ -209,4 +209,28 @@ pub async fn the_answer_of_a_named_boot_is_kept_with_it_for_a_day(store: Arc<dyn
     assert_eq!(before(own, 2, moment(600)).await.unwrap_err().code(), ErrorCode::IdempotencyMismatch);
     assert!(before(other, 1, moment(600)).await.unwrap().is_none());
     assert!(before(own, 1, moment(86_400_000 + 501)).await.unwrap().is_none());
+}
+
+pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vms: Vec<_> = (3..9).map(|pid| booted(account, pid)).collect();
+    store.record_boots(boot(vms.clone())).await.unwrap();
+    // One has a key, whose record names its VM, and one lives.
+    let mut bound = new_key(account, "bound", 1);
+    bound.vm = Some(vms[1].id);
+    store.create_key(bound).await.unwrap();
+    for (vm, step) in vms.iter().zip(600..605) {
+        store.record_end(end(vm.id, EndReason::Deleted, step)).await.unwrap();
+    }
+    let ended = async || {
+        let query = ListVms { account, which: VmsOf::Ended, limit: 100, after: None };
+        let page = store.list_vms(query).await.unwrap();
+        page.vms.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>()
+    };
+    assert_eq!(ended().await, [7, 6, 5, 4, 3]);
+    let command = TrimHistory { before: moment(603), bytes: 1 << 40, batch: 1 };
+    while !store.trim_history(command).await.unwrap().is_nothing() {}
+    assert_eq!(ended().await, [7, 6, 4], "what ended before, but for the VM of a key");
+    let alive = store.alive_vms().await.unwrap();
+    assert_eq!(alive.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>(), [8]);
 }

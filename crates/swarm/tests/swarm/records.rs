@@ -24,12 +24,12 @@ use skep_store::{
     DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms,
     Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
     EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit,
-    ListDeliveries, ListDue, ListKeys, ListTickets, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey,
-    NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
+    ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, NewAuditEntry,
+    NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
     RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result,
     RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, Store,
     TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd,
-    VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -101,6 +101,9 @@ impl Store for Records {
         Ok(Vec::new())
     }
 
+    async fn list_vms(&self, _: ListVms) -> Result<VmPage> {
+        unreachable!()
+    }
     async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
         let alive = self.alive.lock().unwrap().clone().into_iter();
         self.works(alive.map(|vm| VmRecord { vm, command_runs: false, end: None }).collect())

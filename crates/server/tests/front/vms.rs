@@ -1,0 +1,129 @@
+//! The list of VMs.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use skep_api::{
+    AccountId, Scope, VmId,
+    swarm::{BootReceipt, BootSource, EndReason},
+};
+use skep_store::{RecordBoots, RecordEnd, VmBooted};
+
+use crate::harness::{Skep, refused};
+
+fn moment(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
+    let vm = VmBooted {
+        id: VmId::generate(),
+        account,
+        pid,
+        ip: "10.77.0.2".to_owned(),
+        template: "base".to_owned(),
+        vcpus: 1,
+        memory_mb: 128,
+        metadata: Default::default(),
+        started_at: moment(0),
+        expires_at: None,
+        ticket: None,
+        exec_id: None,
+        boot: BootReceipt {
+            source: BootSource::Cold,
+            restore_ms: 1.0,
+            identity_ms: 1.0,
+            ready_ms: 2.0,
+            reseeded: true,
+            clock_step_ms: 0.0,
+        },
+    };
+    let id = vm.id;
+    let command = RecordBoots { vms: vec![vm], at: moment(0), request_id: None, work: None, answer: None };
+    skep.store.record_boots(command).await.unwrap();
+    id
+}
+
+async fn end(skep: &Skep, vm: VmId, reason: EndReason, second: i64) {
+    let command = RecordEnd { vm, reason, at: moment(second), request_id: None };
+    skep.store.record_end(command).await.unwrap();
+}
+
+async fn list(skep: &Skep, query: &str) -> Value {
+    let answer = skep.get(&format!("/api/vms{query}")).await;
+    assert_eq!(answer.status(), 200, "{query}");
+    answer.json().await.unwrap()
+}
+
+fn pids(page: &Value) -> Vec<u64> {
+    page["vms"].as_array().unwrap().iter().map(|vm| vm["pid"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn vms_that_ended_are_listed_with_reasons_the_last_to_end_first() {
+    let skep = Skep::start().await;
+    let (own, other) = (skep.account.id, skep.other_account("other").await);
+    let mut vms = Vec::new();
+    for pid in 1..=4 {
+        vms.push(boot(&skep, own, pid).await);
+    }
+    let foreign = boot(&skep, other, 5).await;
+    end(&skep, vms[2], EndReason::OutOfMemory, 10).await;
+    end(&skep, vms[0], EndReason::Expired, 20).await;
+    end(&skep, foreign, EndReason::Deleted, 30).await;
+
+    let ended = list(&skep, "?state=ended").await;
+    assert_eq!(pids(&ended), [1, 3]);
+    let oldest = &ended["vms"][1];
+    assert_eq!(
+        (&oldest["state"], &oldest["reason"], &oldest["ended_at"], &oldest["uptime"]),
+        (&json!("ended"), &json!("out_of_memory"), &json!(format!("{:.3}", moment(10))), &json!(10.0))
+    );
+    let living = list(&skep, "").await;
+    assert_eq!(pids(&living), [4, 2]);
+    assert_eq!(living["vms"][0]["state"], "running");
+    assert!(living["vms"][0].get("reason").is_none() && living["vms"][0].get("ended_at").is_none());
+    assert_eq!(pids(&list(&skep, "?state=running").await), [4, 2]);
+    assert!(pids(&list(&skep, "?state=paused").await).is_empty());
+}
+
+#[tokio::test]
+async fn pages_hold_each_vm_once() {
+    let skep = Skep::start().await;
+    for pid in 1..=9 {
+        let vm = boot(&skep, skep.account.id, pid).await;
+        if pid < 6 {
+            // Some at the same time.
+            end(&skep, vm, EndReason::Deleted, i64::from(pid / 3)).await;
+        }
+    }
+    for (state, most) in [("ended", 5), ("running", 4)] {
+        let whole = pids(&list(&skep, &format!("?state={state}")).await);
+        assert_eq!(whole.len(), most);
+        for limit in 1..=most {
+            let (mut seen, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let page = list(&skep, &format!("?state={state}&limit={limit}{cursor}")).await;
+                assert!(pids(&page).len() <= limit);
+                seen.extend(pids(&page));
+                let Some(next) = page["next_cursor"].as_str() else { break };
+                cursor = format!("&cursor={next}");
+            }
+            assert_eq!(seen, whole, "{state} in pages of {limit}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_no_list_has_is_refused_with_its_value() {
+    let skep = Skep::start().await;
+    for (query, named) in
+        [("?state=dead", "\"dead\""), ("?limit=0", "`limit` is 0"), ("?cursor=vm_1", "`cursor`")]
+    {
+        let refusal = refused(skep.get(&format!("/api/vms{query}")).await).await;
+        assert_eq!((refusal.status, refusal.code.as_str()), (400, "invalid_value"), "{query}");
+        assert!(refusal.message.contains(named), "{}", refusal.message);
+    }
+    let (key, _) = skep.key(&[Scope::FilesRead]).await;
+    let answer = skep.bare(reqwest::Method::GET, "/api/vms").bearer_auth(key).send().await.unwrap();
+    assert_eq!(refused(answer).await.code, "scope_missing");
+}
