@@ -81,13 +81,13 @@ fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long 
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
 	@benches/boot $(SKEP) $(TEST_IMAGES) $(ARGS)
 
-# A minute of VMs for each hundred; SOAK_SEED=... runs one again.
-soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too
+# A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
+soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
 		cargo test --locked --package skep-tests --features soak --test front_door -- --nocapture --test-threads 1 \
-		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) unseeded::
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: unseeded::
 
 clean: ## remove what was built
 	@cargo clean

@@ -55,6 +55,8 @@ mod isolation;
 #[cfg(feature = "root")]
 mod killed;
 #[cfg(feature = "root")]
+mod memory;
+#[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
 mod processes;

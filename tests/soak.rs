@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use crate::harness::{Answer, Skep, eventually, kill, try_send};
 
 mod account;
+mod work;
 
 use account::Account;
 

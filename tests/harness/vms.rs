@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io,
     net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -88,6 +89,15 @@ impl Skep {
     /// The namespace that the VMs' network lives in.
     pub(crate) fn namespace(&self) -> String {
         format!("skep-{}", remains::name_of(self.data_dir.path()))
+    }
+
+    /// The control groups of a VM, one in each hierarchy.
+    pub(crate) fn groups_of(&self, vm: &str) -> Vec<PathBuf> {
+        let group = PathBuf::from(self.namespace()).join(vm);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let cgroups = mounts.lines().filter(|line| line.contains(" - cgroup"));
+        let points = cgroups.filter_map(|line| line.split(' ').nth(4));
+        points.map(|point| Path::new(point).join(&group)).filter(|group| group.is_dir()).collect()
     }
 
     /// Waits until a VM is no more.

@@ -1,0 +1,97 @@
+//! The memory of VMs: what a VM takes that works for long, and what callers read where its VMM is killed for memory.
+
+use std::{fs, path::PathBuf};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Skep, eventually, send};
+
+/// Each round runs much code at other addresses than the round before, so that an emulator translates it anew.
+const NEW_CODE: &str = "echo 3 > /proc/sys/vm/drop_caches
+    python3 -c 'import unittest, json, ssl, asyncio, email, http.server'";
+/// Without a limit of the cache of translated code, some twelve are the end of a VM.
+const ROUNDS: usize = 16;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_runs_new_code_again_and_again_lives_on() {
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let pid = vm["pid"].as_u64().unwrap();
+    for _ in 0..ROUNDS {
+        skep.output(pid, NEW_CODE).await;
+    }
+    let group = MemoryGroup::of(&skep, &vm);
+    let (taken, limit) = (group.taken(), group.limit());
+    assert!(taken < limit, "{taken} bytes of {limit}");
+    // What is counted for a VM is what it may take.
+    let counted = skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].clone();
+    assert_eq!(counted.as_u64(), Some(limit >> 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_vm_is_killed_for_memory_reads_so_and_the_vm_is_listed_as_ended() {
+    let skep = Skep::start().await;
+    let vms = skep.boot(2).await;
+    let (vm, other) = (&vms[0], &vms[1]);
+    let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
+    let exec = |body: Value| send(skep.request(Method::POST, &format!("{path}/exec")).json(&body));
+    let waiting = tokio::spawn(exec(json!({"command": "touch /begun; sleep 600"})));
+    let streamed = tokio::spawn(exec(json!({"command": "sleep 600", "stream": true})));
+    let begun = format!("/api/files/read?vm={}&path=/begun", vm["id"].as_str().unwrap());
+    eventually("the command", async || skep.get(&begun).await.status == 200).await;
+
+    MemoryGroup::of(&skep, vm).leave_only(8 << 20);
+    // Less than commands may have in the guest, and more than its VMM may have now.
+    let hog = exec(json!({"command": "head -c 40M /dev/zero | tail -n 1 | wc -c"})).await;
+    let answers = [("the hog", hog), ("the other call", waiting.await.unwrap())];
+    for (call, answer) in answers {
+        assert_eq!(answer.refused(409, "vm_ended"), "the VM ended: out_of_memory", "{call}");
+    }
+    let events = streamed.await.unwrap().body;
+    assert!(events.as_str().unwrap().contains("the VM ended: out_of_memory"), "{events}");
+    skep.get(&path).await.refused(404, "unknown_vm");
+
+    let listed = skep.get("/api/vms?state=ended").await.ok(200);
+    let [ended] = listed["vms"].as_array().unwrap().as_slice() else { panic!("{listed}") };
+    let found = (&ended["id"], &ended["pid"], &ended["state"], &ended["reason"]);
+    assert_eq!(found, (&vm["id"], &vm["pid"], &json!("ended"), &json!("out_of_memory")));
+    assert!(ended["ended_at"].is_string(), "{ended}");
+    let living = skep.get("/api/vms").await.ok(200);
+    assert_eq!((&living["vms"][0]["id"], living["vms"].as_array().unwrap().len()), (&other["id"], 1));
+}
+
+/// The group that limits the memory of a VM.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    fn of(skep: &Skep, vm: &Value) -> Self {
+        let groups = skep.groups_of(vm["id"].as_str().unwrap());
+        let has_limit = |group: &PathBuf| LIMITS.iter().any(|file| group.join(file).exists());
+        Self(groups.into_iter().find(has_limit).unwrap())
+    }
+
+    fn limit_file(&self) -> PathBuf {
+        LIMITS.iter().map(|file| self.0.join(file)).find(|path| path.exists()).unwrap()
+    }
+
+    /// In bytes.
+    fn limit(&self) -> u64 {
+        fs::read_to_string(self.limit_file()).unwrap().trim().parse().unwrap()
+    }
+
+    /// Memory that cannot be reclaimed, in bytes.
+    fn taken(&self) -> u64 {
+        let stat = fs::read_to_string(self.0.join("memory.stat")).unwrap();
+        let value = |line: &str| line.strip_prefix("total_rss ").or(line.strip_prefix("anon "))?.parse().ok();
+        stat.lines().find_map(value).unwrap()
+    }
+
+    /// Lowers the limit to so many bytes more than what is taken.
+    fn leave_only(&self, bytes: u64) {
+        fs::write(self.limit_file(), (self.taken() + bytes).to_string()).unwrap();
+    }
+}
+
+/// The files of the limit by the two versions of control groups.
+const LIMITS: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];
