@@ -42,7 +42,7 @@ struct Wanted {
 /// The account's VMs that live, the youngest first; with `state=ended` those that ended, the last to end first, with
 /// `ended_at` and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`). Their
 /// records are kept for 30 days, 100,000 on the whole server at most. A VM that ended is found in this list only: its `pid`
-/// may be another VM's by now. A key that is bound to a VM finds that VM alone.
+/// may be another VM's by now.
 #[utoipa::path(
     get, path = "/api/vms", tag = "swarm", operation_id = "list_vms", params(Wanted),
     security(("bearer" = ["swarm:read"])),
@@ -61,10 +61,7 @@ async fn list(
         Some(VmState::Running) | None => VmsOf::Living,
     };
     let query = ListVms { account: caller.account.id, which, limit, after };
-    let VmPage { mut vms, next } = store.list_vms(query).await?;
-    if let Some(bound) = caller.key.vm {
-        vms.retain(|record| record.vm.id == bound);
-    }
+    let VmPage { vms, next } = store.list_vms(query).await?;
     let now = Timestamp::now();
     Ok(Json(VmList {
         vms: vms.into_iter().map(|record| shown(record, now)).collect(),

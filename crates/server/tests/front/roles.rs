@@ -106,6 +106,7 @@ const DECIDED: &[(Who, &[&str])] = &[
         &[
             "swarm_status",
             "read_vm",
+            "list_vms",
             "console",
             "list_git_credentials",
             "list_tickets",
