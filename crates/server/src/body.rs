@@ -1,18 +1,16 @@
 //! JSON bodies: read with a counted limit, and refused by name of the field that is wrong.
 
-use std::{
-    fmt,
-    ops::RangeInclusive,
-    time::{Duration, Instant},
-};
+mod collect;
+mod limits;
+
+use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 use axum::{
-    body::{Body as HttpBody, HttpBody as _},
-    extract::{FromRequest, Request},
+    body::HttpBody as _,
+    extract::{FromRequest, MatchedPath, Request},
 };
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header::CONTENT_TYPE};
-use http_body_util::BodyExt;
+use bytes::Bytes;
+use http::{HeaderMap, header::CONTENT_TYPE, request::Parts};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, MapAccess, Visitor},
@@ -21,36 +19,26 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 
-use crate::error::Refusal;
+pub(crate) use self::{collect::BodyTimes, limits::BodyLimit};
+use self::{
+    collect::collect,
+    limits::{MOST_VALUES, count_values},
+};
+use crate::{auth::Identity, error::Refusal};
 
-/// The largest JSON body, in bytes.
-pub(crate) const MAX_BODY_BYTES: usize = 48 << 20;
-
-/// How long a body may take to arrive. Stands beside each request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyTimes {
-    /// The whole of it.
-    pub whole: Duration,
-    /// A part of it, while nothing comes.
-    pub stall: Duration,
-}
-
-impl Default for BodyTimes {
-    fn default() -> Self {
-        Self { whole: Duration::from_secs(300), stall: Duration::from_secs(30) }
-    }
-}
+/// Bytes from which on a body is parsed off the threads that serve connections.
+const LARGE: usize = 64 << 10;
 
 /// A body read into a request. An absent or empty body counts as `{}`.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Body<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        let object = Object::from_request(request, state).await?;
-        Ok(Self(object.read()?))
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+        let bytes = read_bytes(request).await?;
+        Ok(Self(parse_off_thread(bytes, parse).await?))
     }
 }
 
@@ -65,7 +53,7 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Nothing {}
-        let Nothing {} = Object::from_request(request, state).await?.read()?;
+        let Body(Nothing {}) = Body::from_request(request, state).await?;
         Ok(Self)
     }
 }
@@ -78,21 +66,89 @@ impl<S: Send + Sync> FromRequest<S> for Object {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        let (parts, body) = request.into_parts();
-        if body.is_end_stream() {
-            return Ok(Self::default());
-        }
-        if body.size_hint().lower() > MAX_BODY_BYTES as u64 {
-            return Err(too_large().into());
-        }
-        let times = parts.extensions.get().copied().unwrap_or_default();
-        let bytes = collect(body, times).await?;
-        if bytes.is_empty() {
-            return Ok(Self::default());
-        }
-        check_content_type(&parts.headers)?;
-        Ok(Self::parse(&bytes)?)
+        let bytes = read_bytes(request).await?;
+        parse_off_thread(bytes, Self::parse).await
     }
+}
+
+/// The bytes of a body, within its limit. An absent or empty one is `{}`.
+async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
+    const EMPTY: Bytes = Bytes::from_static(b"{}");
+    let (parts, body) = request.into_parts();
+    if body.is_end_stream() {
+        return Ok(EMPTY);
+    }
+    let times = parts.extensions.get().copied().unwrap_or_default();
+    let bytes = collect(body, limit_of(&parts), times).await?;
+    if bytes.is_empty() {
+        return Ok(EMPTY);
+    }
+    check_content_type(&parts.headers)?;
+    Ok(bytes)
+}
+
+fn limit_of(parts: &Parts) -> BodyLimit {
+    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    BodyLimit::of(&parts.method, route, parts.extensions.get::<Arc<Identity>>().is_none())
+}
+
+/// Parses a body, a large one where it holds up no connection.
+async fn parse_off_thread<T: Send + 'static>(
+    bytes: Bytes,
+    parse: fn(&[u8]) -> Result<T, Failure>,
+) -> Result<T, Refusal> {
+    let is_large = bytes.len() > LARGE;
+    let parsing = move || {
+        if count_values(&bytes) > MOST_VALUES {
+            let message = format!("the body holds more than {MOST_VALUES} values; send fewer");
+            return Err(Failure::new(ErrorCode::BodyTooLarge, message));
+        }
+        parse(&bytes)
+    };
+    if !is_large {
+        return Ok(parsing()?);
+    }
+    let parsed = tokio::task::spawn_blocking(parsing).await;
+    Ok(parsed.map_err(|error| Refusal::internal(format!("a body was not parsed: {error}")))??)
+}
+
+/// Reads a text of JSON straight into a request.
+///
+/// # Errors
+/// `malformed_body` where it is no JSON object, or has a field twice; else as [`Object::read`].
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    // A struct may be written as a list of its fields too.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Object::parse(bytes).and_then(Object::read);
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let request = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        refusal(&path, &error.into_inner())
+    })?;
+    deserializer.end().map_err(|error| malformed(&error))?;
+    Ok(request)
+}
+
+/// The refusal of a text that is no JSON, or no such request.
+fn refusal(path: &str, error: &serde_json::Error) -> Failure {
+    if !error.is_data() {
+        return malformed(error);
+    }
+    let words = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    let words = words.strip_suffix(&position).unwrap_or(&words);
+    match words.strip_prefix("duplicate field ") {
+        Some(field) => Failure::new(
+            ErrorCode::MalformedBody,
+            format!("the body is not a JSON object: the field {field} stands twice"),
+        ),
+        None => wrong_field(path, words),
+    }
+}
+
+fn malformed(error: &serde_json::Error) -> Failure {
+    Failure::new(ErrorCode::MalformedBody, format!("the body is not a JSON object: {error}"))
 }
 
 impl Object {
@@ -101,9 +157,7 @@ impl Object {
     /// # Errors
     /// `malformed_body` where it is no JSON object.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Failure> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            Failure::new(ErrorCode::MalformedBody, format!("the body is not a JSON object: {error}"))
-        })
+        serde_json::from_slice(bytes).map_err(|error| malformed(&error))
     }
 
     /// An object of one field.
@@ -203,33 +257,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
     Err(Failure::new(ErrorCode::NotJson, format!("`Content-Type` is {what}; send `application/json`")))
 }
 
-fn too_large() -> Failure {
-    let limit = MAX_BODY_BYTES >> 20;
-    Failure::new(ErrorCode::BodyTooLarge, format!("the body is larger than {limit} MiB; send less"))
-}
-
-/// Reads a body to its end, counting.
-async fn collect(mut body: HttpBody, times: BodyTimes) -> Result<Bytes, Failure> {
-    let cut = |why: &str| Failure::new(ErrorCode::MalformedBody, format!("the body was cut short: {why}"));
-    let mut bytes = BytesMut::new();
-    let begun = Instant::now();
-    loop {
-        let left = times.whole.saturating_sub(begun.elapsed());
-        let frame = tokio::time::timeout(times.stall.min(left), body.frame()).await;
-        let frame = frame.map_err(|_| match times.stall < left {
-            true => cut(&format!("nothing came for {:?}", times.stall)),
-            false => cut(&format!("it took longer than {:?}; send it faster, or less", times.whole)),
-        })?;
-        let Some(frame) = frame else { return Ok(bytes.freeze()) };
-        let frame = frame.map_err(|_| cut("the connection broke"))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > MAX_BODY_BYTES {
-            return Err(too_large());
-        }
-        bytes.extend_from_slice(&data);
-    }
-}
-
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields;
@@ -257,13 +284,20 @@ impl<'de> Deserialize<'de> for Object {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
     use skep_api::{exec::ExecRequest, keys::CreateKey};
 
     use super::*;
 
+    /// The refusal of a text, which is the same whether it is parsed at once or field by field.
     fn refused<T: DeserializeOwned + fmt::Debug>(text: &str) -> (ErrorCode, String) {
-        let failure = Object::parse(text.as_bytes()).and_then(Object::read::<T>).unwrap_err();
+        let failure = parse::<T>(text.as_bytes()).unwrap_err();
+        assert_eq!(
+            Object::parse(text.as_bytes()).and_then(Object::read::<T>).unwrap_err().code,
+            failure.code
+        );
         (failure.code, failure.message)
     }
 
@@ -279,7 +313,7 @@ mod tests {
         ] {
             let (found, message) = refused::<ExecRequest>(text);
             assert_eq!(found, code, "{text}: {message}");
-            assert!(message.contains(name), "{text}: {message}");
+            assert!(message.contains(name) && !message.contains("column"), "{text}: {message}");
         }
         let (code, message) = refused::<CreateKey>(r#"{"name": "x", "role": "boss"}"#);
         assert_eq!(code, ErrorCode::InvalidValue);
@@ -291,6 +325,8 @@ mod tests {
         for text in ["[]", "null", "1", "\"x\"", "{", "{]", "", "{\"a\": \"\u{0}\"}", "{} {}"] {
             let failure = Object::parse(text.as_bytes()).unwrap_err();
             assert_eq!(failure.code, ErrorCode::MalformedBody, "{text}");
+            let typed = parse::<BTreeMap<String, Value>>(text.as_bytes());
+            assert_eq!(typed.unwrap_err().code, failure.code, "{text}");
         }
         assert!(Object::parse(b"{\"a\": \"\xff\"}").is_err());
     }
@@ -321,7 +357,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_break_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Object::parse(&bytes);
+            let _ = (Object::parse(&bytes), parse::<CreateKey>(&bytes));
         }
     }
 }

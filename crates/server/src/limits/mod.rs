@@ -31,7 +31,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// How long the body of a request may take in all.
     pub body_timeout: Duration,
-    /// How long nothing of a body may come.
+    /// How long a body may bring nothing, or less than 1 KiB for each second.
     pub body_stall: Duration,
     /// How long a caller may leave unread what it was answered.
     pub write_timeout: Duration,

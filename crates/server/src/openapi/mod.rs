@@ -6,6 +6,7 @@ pub(crate) mod refusals;
 
 use std::collections::BTreeMap;
 
+use http::Method;
 use skep_api::{
     ErrorBody, ErrorCode, Failure,
     events::{CurrentTicket, KeyEvent, StreamGap, VmEvent},
@@ -25,6 +26,7 @@ use utoipa::{
 
 use self::refusals::message;
 use crate::{
+    body::BodyLimit,
     error::{reason_of, status_number},
     request::API_VERSION,
     session::PLAIN_COOKIE,
@@ -151,18 +153,33 @@ fn codes() -> RefOr<openapi::schema::Schema> {
 
 /// Adds to every operation what all of them answer.
 pub(crate) fn complete(document: &mut openapi::OpenApi) {
-    for item in document.paths.paths.values_mut() {
+    for (path, item) in &mut document.paths.paths {
         let operations = [
-            &mut item.get,
-            &mut item.put,
-            &mut item.post,
-            &mut item.delete,
-            &mut item.patch,
-            &mut item.head,
-            &mut item.options,
-            &mut item.trace,
+            (Method::GET, &mut item.get),
+            (Method::PUT, &mut item.put),
+            (Method::POST, &mut item.post),
+            (Method::DELETE, &mut item.delete),
+            (Method::PATCH, &mut item.patch),
+            (Method::HEAD, &mut item.head),
+            (Method::OPTIONS, &mut item.options),
+            (Method::TRACE, &mut item.trace),
         ];
-        operations.into_iter().flatten().for_each(complete_operation);
+        for (method, operation) in operations {
+            if let Some(operation) = operation {
+                add_body_limit(operation, &method, path);
+                complete_operation(operation);
+            }
+        }
+    }
+}
+
+/// Adds how large the JSON body of an operation may be.
+fn add_body_limit(operation: &mut Operation, method: &Method, path: &str) {
+    let limit = BodyLimit::of(method, path, is_public(operation));
+    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
+    if body.content.contains_key("application/json") {
+        let description = body.description.take().map_or_else(String::new, |text| format!("{text} "));
+        body.description = Some(format!("{description}At most {limit}."));
     }
 }
 

@@ -189,7 +189,7 @@ pub(super) fn message(code: ErrorCode) -> &'static str {
             "the body is not a JSON object: EOF while parsing an object at line 1 column 1"
         }
         ErrorCode::ScopeMissing => "this key lacks the scope `admin`; use a key that has it",
-        ErrorCode::BodyTooLarge => "the body is larger than 48 MiB; send less",
+        ErrorCode::BodyTooLarge => "the body is larger than 1 MiB; send less",
         ErrorCode::NotJson => "`Content-Type` is `text/plain`; send `application/json`",
         ErrorCode::UnknownVm => "no VM `4242` in this account; GET /api/swarm/status lists its VMs",
         ErrorCode::StoreUnavailable => "the store is away; try again later",

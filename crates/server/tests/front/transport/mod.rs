@@ -1,6 +1,7 @@
 //! Connections as hostile and careless callers make them.
 
 mod answers;
+mod bodies;
 mod framing;
 mod http2;
 mod limits;

@@ -77,15 +77,41 @@ async fn a_body_that_takes_too_long_in_all_is_refused_although_it_never_stops() 
 #[tokio::test]
 async fn a_body_that_stops_is_refused() {
     let skep = start(|limits| limits.body_stall = SHORT).await;
+    for (beginning, why) in [("", "nothing came for 150ms"), ("{", "less than 1 KiB/s came for 150ms")] {
+        let head = format!(
+            "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+             content-length: 1000\r\n\r\n{beginning}",
+            skep.admin
+        );
+        let mut stream = connect(skep.address).await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let said = answer(&mut stream).await;
+        assert!(said.starts_with("HTTP/1.1 400 ") && said.contains(why), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_comes_too_slowly_is_refused_although_it_never_stops() {
+    let skep = start(|limits| limits.body_stall = SHORT).await;
     let head = format!(
         "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
-         content-length: 1000\r\n\r\n{{",
+         content-length: 1000000\r\n\r\n{{",
         skep.admin
     );
     let mut stream = connect(skep.address).await;
     stream.write_all(head.as_bytes()).await.unwrap();
-    let said = answer(&mut stream).await;
-    assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("nothing came for 150ms"), "{said}");
+    let (mut reading, mut writing) = stream.into_split();
+    let dribble = async {
+        while writing.write_all(b" ").await.is_ok() {
+            sleep(SHORT / 10).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let said = tokio::select! {
+        said = answer(&mut reading) => said,
+        () = dribble => unreachable!(),
+    };
+    assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("less than 1 KiB/s came for 150ms"), "{said}");
 }
 
 /// Asks again and again for something large.

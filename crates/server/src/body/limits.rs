@@ -1,0 +1,103 @@
+//! How large a JSON body may be, by operation.
+
+use http::Method;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Bytes on a route that needs no key.
+const PUBLIC: usize = 16 * KIB;
+/// Bytes on any other that the table does not name.
+const USUAL: usize = MIB;
+
+/// Routes whose bodies carry content: files, commands, many tickets or names.
+const LARGER: &[(Method, &str, usize)] = &[
+    (Method::POST, "/api/files/write", 48 * MIB),
+    (Method::POST, "/api/exec", 48 * MIB),
+    (Method::POST, "/api/swarm/vm/{pid}/exec", 48 * MIB),
+    (Method::POST, "/api/tickets/batch", 16 * MIB),
+    (Method::POST, "/api/git/add", 16 * MIB),
+    (Method::PATCH, "/api/tickets/{id}", 2 * MIB),
+];
+
+/// Arrays, objects and their elements that a body may hold, however small each is: in memory one takes a hundred times its
+/// bytes.
+pub(super) const MOST_VALUES: usize = 250_000;
+
+/// The limit of a body, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyLimit(usize);
+
+impl BodyLimit {
+    /// Of an operation by its method and its route as it is declared.
+    pub(crate) fn of(method: &Method, route: &str, is_public: bool) -> Self {
+        let larger = LARGER.iter().find(|(of, path, _)| of == method && *path == route);
+        Self(match larger {
+            Some((.., limit)) => *limit,
+            None if is_public => PUBLIC,
+            None => USUAL,
+        })
+    }
+
+    /// In bytes.
+    pub(crate) fn bytes(self) -> usize {
+        self.0
+    }
+}
+
+impl std::fmt::Display for BodyLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_multiple_of(MIB) {
+            write!(f, "{} MiB", self.0 / MIB)
+        } else {
+            write!(f, "{} KiB", self.0 / KIB)
+        }
+    }
+}
+
+/// Counts the arrays, objects and elements of a text that may be JSON.
+pub(super) fn count_values(json: &[u8]) -> usize {
+    let (mut values, mut in_text, mut is_escaped) = (0, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_text,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_has_its_limit() {
+        for (method, route, is_public, text) in [
+            (Method::POST, "/api/files/write", false, "48 MiB"),
+            (Method::POST, "/api/swarm/vm/{pid}/exec", false, "48 MiB"),
+            (Method::POST, "/api/tickets/batch", false, "16 MiB"),
+            (Method::PATCH, "/api/tickets/{id}", false, "2 MiB"),
+            (Method::POST, "/api/tickets", false, "1 MiB"),
+            (Method::PATCH, "/api/swarm/vm/{pid}", false, "1 MiB"),
+            (Method::POST, "/api/waitlist", true, "16 KiB"),
+        ] {
+            assert_eq!(BodyLimit::of(&method, route, is_public).to_string(), text, "{method} {route}");
+        }
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (json, values) in [
+            (r#"{"a": "[,{\"[,{", "b": [1, 2, []]}"#, 6),
+            (r#"{"a": "\\", "b": 1}"#, 2),
+            ("[[[[", 4),
+            (r#""[[[["#, 0),
+        ] {
+            assert_eq!(count_values(json.as_bytes()), values, "{json}");
+        }
+    }
+}
