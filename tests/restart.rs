@@ -115,6 +115,32 @@ async fn what_cannot_start_is_refused_and_the_server_serves_on() {
 }
 
 #[tokio::test]
+async fn restarts_that_are_asked_for_at_once_share_their_outcome() {
+    let skep = start().await;
+    let settings = skep.data_dir.path().join("skep.toml");
+    // On connections of their own, as from callers that know nothing of each other.
+    let asked = || {
+        let request = reqwest::Client::new().post(format!("{}/api/admin/restart", skep.url));
+        send(request.bearer_auth(&skep.key).json(&json!({})))
+    };
+    fs::write(&settings, "bogus = 1").unwrap();
+    let (first, second, third) = tokio::join!(asked(), asked(), asked());
+    for answer in [first, second, third] {
+        assert!(answer.refused(409, "restart_refused").contains("bogus"), "{answer:?}");
+    }
+    fs::write(&settings, "").unwrap();
+    for _ in 0..2 {
+        eventually("some uptime", async || uptime(&skep).await > 2.0).await;
+        let (first, second, third) = tokio::join!(asked(), asked(), asked());
+        for answer in [first, second, third] {
+            assert_eq!(answer.ok(202), json!({"restarting": true}));
+        }
+        eventually("the restart", async || uptime(&skep).await < 2.0).await;
+    }
+    assert_eq!(run(&skep, "echo ok").await, "ok\n");
+}
+
+#[tokio::test]
 async fn a_signal_during_a_restart_ends_the_server() {
     let skep = start().await;
     skep.post("/api/admin/restart", &json!({})).await.ok(202);

@@ -155,6 +155,8 @@ pub enum Answer {
     Helper,
     /// This server is asked to end as soon as the answer is sent, and another follows it.
     Restarting,
+    /// This server is what the restart that is under way brought: it serves, and none follows it.
+    Restarted,
     /// Nothing is left of the server before this one.
     Alone,
     /// A VM to be driven further. With it come, in this order: the VMM's pidfd, and connected streams of monitor, agent

@@ -213,13 +213,15 @@ impl ServerEnd {
         self.0.socket.send(&Envelope { id: 0, body: Request::Unable { reason } }, &[]).await
     }
 
-    /// Has another server take our place. Soon after the answer this one is asked to end, as when everything stops.
+    /// Has another server take our place. Soon after the answer this one is asked to end, as when everything stops. `false`:
+    /// this server is what the restart that is under way brought, and goes on.
     ///
     /// # Errors
     /// The settings cannot start a server, and nothing happens; or the keeper is gone.
-    pub async fn restart(&self) -> Result<(), Error> {
+    pub async fn restart(&self) -> Result<bool, Error> {
         match self.ask(Request::Restart).await? {
-            (Answer::Restarting, _) => Ok(()),
+            (Answer::Restarting, _) => Ok(true),
+            (Answer::Restarted, _) => Ok(false),
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -5,10 +5,12 @@
 //!                    │                    │ it is not
 //!                    └─ refused ◀─────────┘ and the old one serves on
 //! ```
-//! Both accept connections while there are two, so none waits for requests that the old one still answers.
+//! Both accept connections while there are two, so none waits for requests that the old one still answers. Whoever asks for a
+//! restart meanwhile, at either of them, gets the outcome of the one that is under way.
 
 use std::{
     os::fd::OwnedFd,
+    pin::pin,
     process::{ExitCode, ExitStatus},
     sync::{
         Arc,
@@ -17,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use skep_api::Failure;
 use skep_keeper_protocol::{AdminKey, Answer, Answerer, KeeperEnd, SwarmAbility, Welcome};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -41,6 +44,8 @@ const WELL_STARTED: Duration = Duration::from_secs(10);
 /// How long what a server sent last is still received, once its process has ended. Its socket closes with the process, unless it
 /// gave its end to another one.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
+/// Requests for one restart. Further ones wait until its outcome is known, and are for the next one then.
+const MOST_ASKING: usize = 1024;
 /// How long a server may take to be ready: it opens the store, which another one still writes to.
 const READY: Duration = Duration::from_secs(60);
 
@@ -159,7 +164,7 @@ impl Lives<'_> {
     /// From the start of a server until nothing of it is left, and of its VMs only those that belong to somebody.
     async fn one_life(&self, mut running: Running, stop: &mut Stop) -> Result<Life, Error> {
         let turn = self.until_its_turn(&mut running, stop).await;
-        let (mut stopped, successor) = match turn {
+        let (mut stopped, mut successor) = match turn {
             Turn::Ended => (None, None),
             Turn::Stop(wish) => (Some(wish), None),
             Turn::Successor(successor) => (None, Some(successor)),
@@ -167,12 +172,20 @@ impl Lives<'_> {
         if stopped.is_some() || successor.is_some() {
             running.process.ask_to_end();
         }
-        tokio::select! {
-            () = running.process.ended() => {}
-            () = sleep(self.order.grace) => tracing::warn!("the server takes too long to end and is killed"),
-            wish = stop.asked() => {
-                tracing::warn!("asked to stop while the server was ending: it is killed");
-                stopped = stopped.max(Some(wish));
+        let mut grace = pin!(sleep(self.order.grace));
+        let mut next = successor.as_mut().map(|successor| &mut successor.running.calls);
+        loop {
+            let (call, outcome) = tokio::select! {
+                () = running.process.ended() => break,
+                () = &mut grace => break tracing::warn!("the server takes too long to end and is killed"),
+                wish = stop.asked() => {
+                    tracing::warn!("asked to stop while the server was ending: it is killed");
+                    break stopped = stopped.max(Some(wish));
+                }
+                Some(call) = next_call(&mut running.calls, next.as_deref_mut()), if next.is_some() => call,
+            };
+            if let Call::Restart(asked) = call {
+                answer_later(asked, outcome);
             }
         }
         let status = self.bury(running).await;
@@ -192,7 +205,7 @@ impl Lives<'_> {
     /// Until it ended, we are told to stop, or another is ready to take its place.
     async fn until_its_turn(&self, running: &mut Running, stop: &mut Stop) -> Turn {
         loop {
-            let asked = tokio::select! {
+            let first = tokio::select! {
                 () = running.process.ended() => return Turn::Ended,
                 // An exit closes the socket first; the process and its status follow.
                 _ = &mut running.serving => return Turn::Ended,
@@ -203,29 +216,52 @@ impl Lives<'_> {
                     Call::Ready(_) | Call::Unable(_) => continue,
                 },
             };
-            let mut half = None;
-            let made = tokio::select! {
-                made = self.succeed(&mut half) => made,
-                () = running.process.ended() => Err(Error::NoRestart("the server ended meanwhile".to_owned())),
-                wish = stop.asked() => {
+            let (mut asked, mut half) = (vec![first], None);
+            let made = self.succeed_while_more_ask(&mut half, &mut asked, running, stop).await;
+            let error = match (made, half.take()) {
+                (Err(wish), half) => {
                     self.bury_if_any(half).await;
                     return Turn::Stop(wish);
                 }
-            };
-            let error = match (made, half.take()) {
-                (Ok(waits), Some(running)) => {
+                (Ok(Ok(waits)), Some(running)) => {
                     tracing::info!("another server is ready and takes the place of this one");
-                    answer_later(asked, Answer::Restarting);
+                    asked.into_iter().for_each(|asked| answer_later(asked, Answer::Restarting));
                     return Turn::Successor(Box::new(Successor { running, waits }));
                 }
-                (Ok(_), None) => Error::NoRestart("the new server ended".to_owned()),
-                (Err(error), half) => {
+                (Ok(Ok(_)), None) => Error::NoRestart("the new server ended".to_owned()),
+                (Ok(Err(error)), half) => {
                     self.bury_if_any(half).await;
                     error
                 }
             };
             tracing::error!(%error, "{error}; the server serves on");
-            answer_later(asked, Answer::Refused(error.into()));
+            let refusal = Failure::from(error);
+            asked.into_iter().for_each(|asked| answer_later(asked, Answer::Refused(refusal.clone())));
+        }
+    }
+
+    /// What becomes of a restart, for all who ask for one until that is known. `Err`: we are told to stop.
+    async fn succeed_while_more_ask(
+        &self,
+        half: &mut Option<Running>,
+        asked: &mut Vec<Answerer>,
+        running: &mut Running,
+        stop: &mut Stop,
+    ) -> Result<Result<Answerer, Error>, Wish> {
+        let mut made = pin!(self.succeed(half));
+        loop {
+            tokio::select! {
+                made = &mut made => return Ok(made),
+                () = running.process.ended() => {
+                    return Ok(Err(Error::NoRestart("the server ended meanwhile".to_owned())));
+                }
+                wish = stop.asked() => return Err(wish),
+                Some(call) = running.calls.recv(), if asked.len() < MOST_ASKING => {
+                    if let Call::Restart(also) = call {
+                        asked.push(also);
+                    }
+                }
+            }
         }
     }
 
@@ -295,6 +331,19 @@ impl Running {
             // Its last word may still be on its way.
             () = self.process.ended() => self.calls.recv().await,
         }
+    }
+}
+
+/// The next call of a server that ends, or of the one that takes its place, and what a restart is for each of them.
+async fn next_call(
+    ending: &mut mpsc::Receiver<Call>,
+    next: Option<&mut mpsc::Receiver<Call>>,
+) -> Option<(Call, Answer)> {
+    let next = async { next?.recv().await };
+    tokio::select! {
+        Some(call) = ending.recv() => Some((call, Answer::Restarting)),
+        Some(call) = next => Some((call, Answer::Restarted)),
+        else => None,
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
                 let answer = keeper.restart().await;
                 told.send_modify(|succession| {
                     succession.asked -= 1;
-                    succession.granted |= answer.is_ok();
+                    succession.granted |= matches!(answer, Ok(true));
                 });
                 answer
             });

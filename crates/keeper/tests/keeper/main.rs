@@ -73,6 +73,7 @@ fn main() -> ExitCode {
         ),
         ("a_helper_is_secluded_and_ends_with_its_server", a_helper_is_secluded_and_ends_with_its_server),
         ("a_restart_brings_another_server_to_the_same_vms", a_restart_brings_another_server_to_the_same_vms),
+        ("restarts_at_once_share_their_outcome", restarts_at_once_share_their_outcome),
         ("a_restart_that_cannot_be_changes_nothing", a_restart_that_cannot_be_changes_nothing),
     ];
     let trials = trials.map(|(name, test)| {
@@ -518,6 +519,35 @@ fn a_restart_brings_another_server_to_the_same_vms() {
     assert_eq!(keeper.whoami()["settings"]["a"], 2);
     keeper.assert_taken_over(&vm);
     assert_eq!(keeper.list(), std::slice::from_ref(&vm.id), "{} was nobody's", nobodys.id);
+    keeper.stop();
+}
+
+fn restarts_at_once_share_their_outcome() {
+    let fixture = Fixture::new();
+    // It is killed some seconds after the restart, and answers until then.
+    let keeper = fixture.keeper_with(&json!({"patient": true, "next": {"a": 2}}));
+    let before = keeper.server_pid();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let restarts: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| keeper.try_ask(&json!({"restart": {}})))).collect();
+        restarts.into_iter().map(|restart| restart.join().unwrap()).collect()
+    });
+    assert_eq!(answers, vec![Some(json!({})); 3]);
+    wait_until("the new server", || {
+        keeper
+            .try_ask(&json!({"whoami": {}}))
+            .is_some_and(|server| server["alone"] == true && server["pid"] != before)
+    });
+    assert_eq!(keeper.whoami()["settings"], json!({"a": 2}), "there was more than one restart");
+    keeper.stop();
+
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper_with(&json!({"next": {"unable": "the certificate is none"}}));
+    let refusals: Vec<_> = std::thread::scope(|scope| {
+        let restarts: Vec<_> = (0..3).map(|_| scope.spawn(|| keeper.ask(&json!({"restart": {}})))).collect();
+        restarts.into_iter().map(|restart| restart.join().unwrap()).collect()
+    });
+    assert_eq!(refusals, vec![json!({"refused": "restart_refused"}); 3]);
     keeper.stop();
 }
 

@@ -33,6 +33,7 @@ use skep_keeper_protocol::{AdminKey, Error, ServerEnd};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
+    signal::unix::SignalKind,
     sync::Mutex,
 };
 
@@ -252,6 +253,9 @@ pub(crate) fn server() -> ExitCode {
             let (end, alone) = (end.clone(), Arc::clone(&alone));
             tokio::spawn(async move { alone.store(end.ready().await.is_ok(), Ordering::Release) });
         }
+        if welcome.settings["patient"] == true {
+            ignore_termination();
+        }
         let key = welcome.admin_key.unwrap();
         let played = Arc::new(Played {
             end,
@@ -356,7 +360,7 @@ impl Played {
                 Ok(json!({}))
             }
             "leave_socket_open" => Ok(json!({"pid": outlive_with(&self.raw)})),
-            "restart" => self.end.restart().await.map(|()| json!({})),
+            "restart" => self.end.restart().await.map(|_| json!({})),
             "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
             other => panic!("{other}"),
         }
@@ -394,6 +398,12 @@ impl Played {
             "server": attempt(fs::write(path("server/file"), "text")),
         })
     }
+}
+
+/// Has this process end only when it is killed.
+fn ignore_termination() {
+    let mut kind = tokio::signal::unix::signal(SignalKind::terminate()).unwrap();
+    tokio::spawn(async move { while kind.recv().await.is_some() {} });
 }
 
 /// A connection whose close takes ten minutes while the other end reads nothing.

@@ -25,7 +25,9 @@ pub(crate) fn routes(restart: Restart) -> Routes {
 /// as it has answered what is under way. No connection is refused meanwhile, and VMs live on; a call about VMs may wait
 /// until the old server is gone. Settings that cannot start a server, or that take a stop and a start to change (where it
 /// listens, where its data lies, whom it runs as, what VMs may use), are 409, and this server serves on. `uptime` starts
-/// again. Commands on the server that run longer than the old server waits, 30 seconds, end with it; those in VMs live on.
+/// again. A restart that is asked for while another one is under way is that one: it has its outcome, and the settings that
+/// were read for it. Commands on the server that run longer than the old server waits, 30 seconds, end with it; those in VMs
+/// live on.
 #[utoipa::path(
     post, path = "/api/admin/restart", tag = "server", operation_id = "restart", security(("bearer" = ["server:admin"])),
     responses(
