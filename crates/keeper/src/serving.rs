@@ -139,7 +139,6 @@ async fn answer_all<F>(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use skep_api::HelperKind;
     use skep_keeper_protocol::{ServerEnd, SwarmAbility};
     use tokio::sync::Semaphore;
 
