@@ -1,13 +1,19 @@
 //! Content as text: in any encoding of the web, or as digits.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    io::{self, Read},
+};
 
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
-use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+use encoding_rs::{DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
 use skep_api::{budget::json_bytes, files::LONGEST_CONTENT};
 
 use crate::Error;
+
+/// What is read at once, in bytes: whole groups of base64.
+const PIECE_BYTES: u64 = 192 << 10;
 
 /// How content is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +58,57 @@ impl Form {
         }
     }
 
+    /// Writes down what is read, piece by piece: beside what is written down no copy of it stands in memory.
+    pub(super) fn read_down(
+        self,
+        file: &mut impl Read,
+        path: &str,
+        refused: impl Fn(io::Error) -> Error,
+    ) -> Result<String, Error> {
+        let mut bytes = Vec::new();
+        if self == Self::Text(UTF_8) {
+            file.read_to_end(&mut bytes).map_err(refused)?;
+            return self.write_down(bytes, path);
+        }
+        let too_long = || Error::ContentTooLong { path: path.to_owned() };
+        let mut decoder = match self {
+            Self::Text(encoding) => Some(encoding.new_decoder_without_bom_handling()),
+            Self::Base64 | Self::Hex => None,
+        };
+        let mut text = String::new();
+        loop {
+            bytes.clear();
+            file.by_ref().take(PIECE_BYTES).read_to_end(&mut bytes).map_err(&refused)?;
+            let last = bytes.is_empty();
+            match &mut decoder {
+                Some(decoder) => {
+                    let most = decoder.max_utf8_buffer_length_without_replacement(bytes.len());
+                    text.reserve(most.ok_or_else(too_long)?);
+                    let (result, _) = decoder.decode_to_string_without_replacement(&bytes, &mut text, last);
+                    if result != DecoderResult::InputEmpty {
+                        return Err(self.not_text(path));
+                    }
+                }
+                None if self == Self::Hex => HEXLOWER_PERMISSIVE.encode_append(&bytes, &mut text),
+                None => BASE64.encode_append(&bytes, &mut text),
+            }
+            if text.len() as u64 > LONGEST_CONTENT {
+                return Err(too_long());
+            }
+            if last {
+                break;
+            }
+        }
+        self.checked(text, path)
+    }
+
     /// Writes bytes down, where that is not longer as JSON than an answer may be.
     pub(super) fn write_down(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
         let text = self.text(bytes, path)?;
+        self.checked(text, path)
+    }
+
+    fn checked(self, text: String, path: &str) -> Result<String, Error> {
         // No character takes more than `\u0000` does.
         if text.len() as u64 > LONGEST_CONTENT / 6 && json_bytes(&text) as u64 > LONGEST_CONTENT {
             return Err(Error::ContentTooLong { path: path.to_owned() });
@@ -156,6 +210,25 @@ mod tests {
             "quotes count too"
         );
         assert!(utf8.write_down(vec![b'x'; LONGEST_CONTENT as usize - 2], "/f").is_ok());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_read_in_pieces_is_what_is_written_down_whole(
+            seed in prop::collection::vec(any::<u8>(), 1..50), pieces in 0.0..3.0,
+        ) {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+            let length = (pieces * PIECE_BYTES as f64) as usize;
+            let bytes: Vec<u8> = seed.iter().copied().cycle().take(length).collect();
+            for label in ["utf-8", "base64", "hex", "latin1", "utf-16le", "shift_jis", "gb18030"] {
+                let form = Form::by_label(label).unwrap();
+                let whole = form.write_down(bytes.clone(), "/f").ok();
+                let read = form.read_down(&mut bytes.as_slice(), "/f", |error| panic!("{error}")).ok();
+                prop_assert!(read == whole, "{label}");
+            }
+        }
     }
 
     proptest! {

@@ -36,10 +36,11 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
         // Not beyond the end: far enough, no file system has such a place.
         file.seek(SeekFrom::Start(request.offset)).map_err(refused)?;
     }
-    let mut bytes = Vec::new();
     // One that grows meanwhile is read as far as it was.
-    file.take(wanted).read_to_end(&mut bytes).map_err(refused)?;
-    answer(form, path, &found, request.offset, bytes)
+    let mut file = file.take(wanted);
+    let content = form.read_down(&mut file, &answered(path).0, refused)?;
+    let end = request.offset.saturating_add(wanted - file.limit());
+    Ok(answer(form, path, &found, end, content))
 }
 
 /// The same for a small one whose bytes are in memory (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
@@ -54,15 +55,19 @@ pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> 
         let count = preadv2(&file, &mut into, request.offset, ReadWriteFlags::NOWAIT).ok()?;
         (count == bytes.len()).then_some(())?;
     }
-    answer(form, request.path.as_path(), found, request.offset, bytes).ok()
+    let path = request.path.as_path();
+    let end = request.offset.saturating_add(bytes.len() as u64);
+    let content = form.write_down(bytes, &answered(path).0).ok()?;
+    Some(answer(form, path, found, end, content))
 }
 
-fn answer(form: Form, path: &Path, found: &Found, offset: u64, bytes: Vec<u8>) -> Result<FileContent, Error> {
+/// The answer with a window that ends there.
+fn answer(form: Form, path: &Path, found: &Found, end: u64, content: String) -> FileContent {
     let (named, path_encoding) = answered(path);
     let whole = size(found.stat());
-    let truncated = offset.saturating_add(bytes.len() as u64) < whole;
-    Ok(FileContent {
-        content: form.write_down(bytes, &named)?,
+    let truncated = end < whole;
+    FileContent {
+        content,
         path: named,
         path_encoding,
         encoding: form.name(),
@@ -70,7 +75,7 @@ fn answer(form: Form, path: &Path, found: &Found, offset: u64, bytes: Vec<u8>) -
         modified_at: modified_at(found.stat()),
         etag: etag::of(found.stat()),
         truncated,
-    })
+    }
 }
 
 /// Refuses what has no content.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -57,6 +57,7 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
         found: Mutex::default(),
         count: AtomicUsize::new(0),
         bytes: AtomicUsize::new(0),
+        is_partial: AtomicBool::new(false),
     };
     let start = roots.find(path, Last::Follow)?;
     let whole = if start.is_directory() {
@@ -80,6 +81,8 @@ struct Search<'a> {
     count: AtomicUsize,
     /// What all that was found takes as JSON and in memory, about.
     bytes: AtomicUsize,
+    /// Whether the rest of a file was passed over.
+    is_partial: AtomicBool,
 }
 
 impl Search<'_> {
@@ -120,7 +123,15 @@ impl Search<'_> {
         let path_bytes = path.as_os_str().len();
         let mut lines =
             Lines { search: self, context, path_bytes, before: VecDeque::new(), found: Vec::new() };
-        searcher.search_reader(&self.matcher, Awaited { file: file?, leash: self.leash }, &mut lines)?;
+        let searched =
+            searcher.search_reader(&self.matcher, Awaited { file: file?, leash: self.leash }, &mut lines);
+        match searched {
+            // The searcher's own: a line, with those around it, is longer than what it may hold.
+            Err(error) if error.raw_os_error().is_none() => {
+                self.is_partial.store(true, Ordering::Relaxed);
+            }
+            searched => searched?,
+        }
         if lines.found.is_empty() {
             return Ok(());
         }
@@ -150,6 +161,7 @@ impl Search<'_> {
     fn answer(self, whole: bool) -> LinesFound {
         let limit = self.request.limit as usize;
         let mut matches = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let whole = whole && !self.is_partial.into_inner();
         let truncated = !whole || matches.len() > limit || self.bytes.into_inner() > LONGEST_ANSWER;
         matches.sort_by(|one, other| (&one.path, one.line).cmp(&(&other.path, other.line)));
         matches.truncate(limit);

@@ -26,7 +26,7 @@ const MOST: usize = 2_000;
 /// The most folders whose patterns are kept, and the most that were compiled for them. With one more all are forgotten, and
 /// read again where they are needed.
 const MOST_KEPT: usize = 4_096;
-const MOST_COMPILED: usize = 16;
+const MOST_COMPILED: usize = 4;
 
 /// The files of a folder, those that count more first. What one of them says of a path in any folder counts more than what the
 /// next one says in the same folder.

@@ -285,6 +285,17 @@ async fn lines_near_many_matches_stand_in_memory_once_and_the_answer_ends() {
     assert!(texts.len() * 10 < mentions, "{} texts for {mentions} mentions", texts.len());
 }
 
+#[tokio::test]
+async fn a_line_that_is_too_long_is_passed_over_and_said() {
+    let ground = Ground::new();
+    fs::write(ground.folder.path().join("root/line"), vec![b'x'; 20 << 20]).unwrap();
+    let one = GrepFiles { path: ground.path("line"), ..ground.grepping("y") };
+    let found = one.run(&ground.place).await.unwrap();
+    assert_eq!((found.matches.len(), found.truncated), (0, true));
+    let found = ground.grepping("needle").run(&ground.place).await.unwrap();
+    assert_eq!((found.matches.len(), found.truncated), (4, true), "the other files are searched");
+}
+
 /// A thread that searches has its turn until it ends, whether its caller waits or not.
 #[tokio::test]
 async fn abandoned_searches_take_no_more_threads_than_there_are_turns() {
