@@ -3,6 +3,7 @@
 mod account_roots;
 mod admin_key;
 mod again;
+mod allocator;
 mod bake_process;
 mod cli;
 mod connection;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     if let Some(status) = skep_workspace::git::answer_git() {
         return ExitCode::from(status);
     }
+    allocator::map_large_buffers();
     let arguments: Vec<OsString> = env::args_os().collect();
     let outcome = parse(&arguments).map_err(FileError::into).and_then(run);
     outcome.unwrap_or_else(|error| output::failed(&error))

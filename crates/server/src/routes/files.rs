@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
-    Answer, Routes,
+    Answer, Routes, content,
     raw::{self, FilesDesk},
     watch,
 };
@@ -125,7 +125,7 @@ async fn read(
         offset: query.offset.unwrap_or(0),
         limit: query.limit.map(|limit| within("limit", limit, 1..=u64::MAX)).transpose()?,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?).into_response())
+    content::answer(desk.places.run(&caller, chosen, operation).await?).await
 }
 
 /// What is written, and where.

@@ -1,0 +1,117 @@
+//! The content of a file as JSON that is written while it is sent: beside the content itself no copy of it stands in memory, and no
+//! thread is busy with 32 MiB of it at once.
+
+use std::convert::Infallible;
+
+use axum::{
+    Json,
+    body::Body as HttpBody,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{
+    HeaderValue,
+    header::{CONTENT_LENGTH, CONTENT_TYPE},
+};
+use skep_api::{budget::json_bytes, files::FileContent};
+
+use crate::error::Refusal;
+
+/// What is written at once, and what is short enough to be written whole, in bytes of content.
+const PIECE_BYTES: usize = 64 << 10;
+/// Where the content stands in the answer. Within a text each of these quotes would have a backslash.
+const EMPTY: &str = "\"content\":\"\"";
+
+/// The answer that holds this content.
+///
+/// # Errors
+/// A fault of ours.
+pub(super) async fn answer(mut file: FileContent) -> Result<Response, Refusal> {
+    if file.content.len() <= PIECE_BYTES {
+        return Ok(Json(file).into_response());
+    }
+    let content = std::mem::take(&mut file.content);
+    let fault = |error: String| Refusal::internal(error);
+    let around = serde_json::to_string(&file).map_err(|error| fault(error.to_string()))?;
+    let at = around.find(EMPTY).ok_or_else(|| fault("an answer without `content`".to_owned()))?;
+    let (head, tail) = around.split_at(at + EMPTY.len() - 1);
+    let measured = tokio::task::spawn_blocking(move || (json_bytes(&content), content));
+    let (bytes, content) = measured.await.map_err(|error| fault(error.to_string()))?;
+    // The content's own quotes stand in `around`.
+    let length = around.len() + bytes - 2;
+    let parts =
+        Parts { head: Some(head.to_owned().into()), content, at: 0, tail: Some(tail.to_owned().into()) };
+    let pieces = stream::unfold(parts, |mut parts| async move {
+        let piece = parts.next()?;
+        Some((Ok::<_, Infallible>(piece), parts))
+    });
+    let mut answer = Response::new(HttpBody::from_stream(pieces));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(answer)
+}
+
+/// An answer that is being written.
+struct Parts {
+    head: Option<Bytes>,
+    content: String,
+    /// How much of the content is written.
+    at: usize,
+    tail: Option<Bytes>,
+}
+
+impl Parts {
+    fn next(&mut self) -> Option<Bytes> {
+        if let Some(head) = self.head.take() {
+            return Some(head);
+        }
+        if self.at == self.content.len() {
+            return self.tail.take();
+        }
+        let mut end = self.content.len().min(self.at + PIECE_BYTES);
+        while !self.content.is_char_boundary(end) {
+            end += 1;
+        }
+        // A text always serializes.
+        let piece = serde_json::to_string(&self.content[self.at..end]).unwrap_or_default();
+        self.at = end;
+        let quoted = Bytes::from(piece);
+        Some(quoted.slice(1..quoted.len() - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_written_piece_by_piece_is_what_is_written_whole() {
+        for text in ["x", "\u{2603}\u{1}\"\\", "\n"] {
+            for times in [1, PIECE_BYTES / text.len() + 1, 3 * PIECE_BYTES + 1] {
+                let file = FileContent {
+                    path: "/\"content\":\"\"".to_owned(),
+                    path_encoding: None,
+                    content: text.repeat(times),
+                    encoding: "utf-8".to_owned(),
+                    size_bytes: 1,
+                    modified_at: Timestamp::UNIX_EPOCH,
+                    etag: "\"1\"".to_owned(),
+                    truncated: false,
+                };
+                let whole = serde_json::to_vec(&file).unwrap();
+                let answer = answer(file).await.unwrap();
+                assert_eq!(answer.headers()[CONTENT_TYPE], "application/json");
+                if let Some(length) = answer.headers().get(CONTENT_LENGTH) {
+                    assert_eq!(length.to_str().unwrap(), whole.len().to_string());
+                }
+                let body = answer.into_body().collect().await.unwrap().to_bytes();
+                assert!(body == whole, "{text:?} {times} times");
+            }
+        }
+    }
+}
