@@ -135,8 +135,8 @@ fn loader(head: &[u8]) -> Option<PathBuf> {
         return None;
     }
     let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-    let entry = (0..count).filter_map(|index| table.checked_add(index * size));
-    let entry = entry.filter(|entry| number(*entry, 4) == Some(libc::PT_INTERP as usize)).next()?;
+    let mut entries = (0..count).filter_map(|index| table.checked_add(index * size));
+    let entry = entries.find(|entry| number(*entry, 4) == Some(libc::PT_INTERP as usize))?;
     let (start, length) = (number(entry + 8, 8)?, number(entry + 32, 8)?);
     let name = head.get(start..start.checked_add(length)?)?.strip_suffix(b"\0")?;
     Some(PathBuf::from(std::str::from_utf8(name).ok()?))

@@ -84,7 +84,7 @@ enum Life {
     /// It ended by itself.
     Died(Option<ExitStatus>),
     /// Another one took its place.
-    Succeeded(Running),
+    Succeeded(Box<Running>),
 }
 
 /// Why a server is to end now.
@@ -109,7 +109,7 @@ impl Lives<'_> {
                 Life::Died(status) => status,
                 Life::Succeeded(next) => {
                     before = Some(std::mem::replace(&mut configured, next.configured.clone()));
-                    (running, first) = (next, false);
+                    (running, first) = (*next, false);
                     continue;
                 }
             };
@@ -194,7 +194,7 @@ impl Lives<'_> {
                 let Successor { running, waits } = *successor;
                 self.end_vms_of_nobody(false).await;
                 answer_later(waits, Answer::Alone);
-                return Ok(Life::Succeeded(running));
+                return Ok(Life::Succeeded(Box::new(running)));
             }
             self.bury(successor.running).await;
         }

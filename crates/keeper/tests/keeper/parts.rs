@@ -341,29 +341,32 @@ impl Played {
                 Ok(json!({"memory_bytes": usage.memory_bytes, "disk_bytes": usage.disk_bytes}))
             }
             "say" => self.say(vm(), details).await,
-            "helper" => {
-                let mut said = String::new();
-                let mut stream = tokio::io::BufReader::new(
-                    self.end.helper(serde_json::from_value(details["kind"].clone()).unwrap()).await?,
-                );
-                stream.read_line(&mut said).await.map_err(Error::Io)?;
-                // It lives as long as its stream does, and the stream as long as we do.
-                std::mem::forget(stream);
-                Ok(serde_json::from_str(&said).unwrap())
-            }
-            "pass_lingering" => {
-                let unwanted = lingering(details["port"].as_u64().unwrap().try_into().unwrap());
-                let null = File::open("/dev/null").unwrap();
-                let mut passed = vec![null.as_fd(); details["behind"].as_u64().unwrap().try_into().unwrap()];
-                passed.push(unwanted.as_fd());
-                pass(&self.raw, &passed);
-                Ok(json!({}))
-            }
+            "helper" => self.helper(&details["kind"]).await,
+            "pass_lingering" => Ok(self.pass_lingering(details)),
             "leave_socket_open" => Ok(json!({"pid": outlive_with(&self.raw)})),
             "restart" => self.end.restart().await.map(|_| json!({})),
             "whoami" => Ok(self.whoami(details["data_dir"].as_str().unwrap_or_default())),
             other => panic!("{other}"),
         }
+    }
+
+    async fn helper(&self, kind: &Value) -> Result<Value, Error> {
+        let kind = serde_json::from_value(kind.clone()).unwrap();
+        let mut stream = tokio::io::BufReader::new(self.end.helper(kind).await?);
+        let mut report = String::new();
+        stream.read_line(&mut report).await.map_err(Error::Io)?;
+        // The helper lives as long as its stream does, and the stream as long as this process does.
+        std::mem::forget(stream);
+        Ok(serde_json::from_str(&report).unwrap())
+    }
+
+    fn pass_lingering(&self, details: &Value) -> Value {
+        let unwanted = lingering(details["port"].as_u64().unwrap().try_into().unwrap());
+        let null = File::open("/dev/null").unwrap();
+        let mut passed = vec![null.as_fd(); details["behind"].as_u64().unwrap().try_into().unwrap()];
+        passed.push(unwanted.as_fd());
+        pass(&self.raw, &passed);
+        json!({})
     }
 
     async fn say(&self, vm: VmId, details: &Value) -> Result<Value, Error> {
