@@ -211,7 +211,7 @@ async fn a_key_of_a_vm_reaches_that_vm_alone_and_ends_with_it() {
         (Method::POST, "/api/swarm/boot".to_owned()),
         (Method::GET, "/api/keys".to_owned()),
     ] {
-        as_key(&skep, key, method, &path, &json!({})).await.refused(403, "scope_missing");
+        as_key(&skep, key, method, &path, &json!({})).await.refused(403, "vm_key_limited");
     }
     let me = as_key(&skep, key, Method::GET, "/api/whoami", &json!({})).await.ok(200);
     assert_eq!(me["vm"], vms[0]["id"]);

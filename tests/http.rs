@@ -24,13 +24,13 @@ async fn a_body_over_the_limit_is_refused_while_it_is_read() {
     const CHUNK: usize = 1 << 20;
     let skep = Skep::start().await;
     let json = "content-type: application/json\r\n";
-    let declared = skep.head("POST /api/keys", &format!("{json}content-length: {}\r\n", (48 << 20) + 1));
+    let declared = skep.head("POST /api/files/write", &format!("{json}content-length: {}\r\n", (48 << 20) + 1));
     assert!(refusal(skep.raw(declared).await, 413, "body_too_large").contains("48 MiB"));
 
     // Whoever sends all of it reads the answer too, and not only that the connection was reset.
     for (framing, size) in [(format!("content-length: {}\r\n", 50 << 20), None), chunked(CHUNK)] {
         let mut wire = skep.wire().await;
-        wire.send(skep.head("POST /api/keys", &format!("{json}{framing}"))).await;
+        wire.send(skep.head("POST /api/files/write", &format!("{json}{framing}"))).await;
         let chunk = size.unwrap_or_default().into_bytes();
         let chunk = [chunk.as_slice(), &[b' '; CHUNK], if chunk.is_empty() { b"" } else { b"\r\n" }].concat();
         for _ in 0..50 {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Skep, send};
 
-/// A server that tells all that it knows, on its second start: the first one shows the admin key.
+/// A server that logs all that it knows, on its second start.
 async fn talkative() -> Skep {
     let first = Skep::start().await;
     Skep::start_on(first.stop(), &["--log-level", "debug"]).await

@@ -75,6 +75,7 @@ const ROWS: &[Row] = &[
     sends("change_account", "{}", NO_ACCOUNT),
     row("delete_account", NO_ACCOUNT),
     row("swarm_status", Done(200)),
+    row("list_vms", Done(200)),
     sends("boot", "{}", NO_VM),
     row("cleanup", NO_VM),
     row("read_vm", NO_VM),

@@ -8,6 +8,8 @@ use crate::harness::Skep;
 
 const WRITERS: usize = 64;
 const ROUNDS: usize = 200;
+/// Rounds of the variants.
+const FEW: usize = 40;
 
 /// How a writer writes.
 #[derive(Clone, Copy)]
@@ -96,7 +98,7 @@ async fn of_many_writers_with_one_tag_one_wins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_uploads_with_one_tag_one_wins() {
     let skep = Skep::start().await;
-    one_wins_each_round(&[&skep], &[skep.at("file")], &[By::Raw], ROUNDS).await;
+    one_wins_each_round(&[&skep], &[skep.at("file")], &[By::Raw], FEW).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +108,7 @@ async fn links_to_the_file_and_to_its_folder_are_no_way_around() {
     std::os::unix::fs::symlink("folder", skep.at("other")).unwrap();
     std::os::unix::fs::symlink("folder/file", skep.at("link")).unwrap();
     let paths = ["folder/file", "other/file", "link"].map(|name| skep.at(name));
-    one_wins_each_round(&[&skep], &paths, &[By::Json, By::Raw], ROUNDS).await;
+    one_wins_each_round(&[&skep], &paths, &[By::Json, By::Raw], FEW).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,7 +121,7 @@ async fn two_servers_on_the_same_data_accept_one_writer_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_writers_that_want_a_new_file_one_makes_it() {
     let skep = Skep::start().await;
-    for round in 0..ROUNDS {
+    for round in 0..FEW {
         let path = skep.at(&format!("file-{round}"));
         let requests = (0..WRITERS).map(|n| {
             let by = if n % 2 == 0 { By::Json } else { By::Raw };
@@ -157,7 +159,7 @@ async fn of_many_appends_with_one_tag_one_wins() {
     let skep = Skep::start().await;
     let path = skep.at("log");
     let mut tag = written(&skep, &path, "").await;
-    for round in 0..ROUNDS {
+    for round in 0..FEW {
         let requests = (0..WRITERS).map(|n| {
             let body = json!({"path": path, "content": format!("{n}\n"), "append": true});
             let request = skep.request(Method::POST, "/api/files/write").json(&body);
@@ -176,7 +178,7 @@ async fn of_many_appends_with_one_tag_one_wins() {
 async fn writes_before_or_not_at_all(other: impl Fn(&Skep) -> RequestBuilder, left: Option<&str>) {
     let skep = Skep::start().await;
     let path = skep.at("file");
-    for round in 0..ROUNDS {
+    for round in 0..FEW {
         std::fs::write(skep.at("source"), "other").unwrap();
         let tag = written(&skep, &path, "before").await;
         let mut requests: Vec<_> = (0..16)
