@@ -24,7 +24,8 @@ async fn a_body_over_the_limit_is_refused_while_it_is_read() {
     const CHUNK: usize = 1 << 20;
     let skep = Skep::start().await;
     let json = "content-type: application/json\r\n";
-    let declared = skep.head("POST /api/files/write", &format!("{json}content-length: {}\r\n", (48 << 20) + 1));
+    let declared =
+        skep.head("POST /api/files/write", &format!("{json}content-length: {}\r\n", (48 << 20) + 1));
     assert!(refusal(skep.raw(declared).await, 413, "body_too_large").contains("48 MiB"));
 
     // Whoever sends all of it reads the answer too, and not only that the connection was reset.

@@ -17,8 +17,8 @@ use skep_workspace::{Place, run_by_name};
 use super::{git, repository, send};
 use crate::harness::Skep;
 
-/// Calls while the settings change.
-const ROUNDS: usize = 2_000;
+/// Calls while the settings change. Without the fence about every tenth one starts a program.
+const ROUNDS: usize = 500;
 /// Repositories that are worked on at the same time.
 const REPOSITORIES: usize = 2;
 
