@@ -19,7 +19,7 @@ pub enum VmState {
     Running,
     /// Its processors are stopped.
     Paused,
-    /// It is no more; only its record is left.
+    /// Its VMM has ended; the record is kept for a time.
     Ended,
 }
 

@@ -1,4 +1,5 @@
-//! What a git and all that it starts may execute and connect to, whatever the settings of a repository say.
+//! The fence of one git process and its children: which files they may execute and which sockets they may make. No setting of a
+//! repository changes it.
 //!
 //! ```text
 //! git ── exec ──► git, its own programs, the dynamic loader,       every other program: EACCES (Landlock)
@@ -61,7 +62,7 @@ impl GitFences {
             Reach::Nowhere | Reach::Port(_) => rules.handle_access(AccessNet::ConnectTcp)?,
         };
         let mut rules = rules.create()?;
-        // Moves between folders are refused by every ruleset that does not allow them, whatever else it is about.
+        // Every Landlock ruleset denies renames between folders unless a rule allows them (landlock(7)).
         rules = allow(rules, Path::new("/"), AccessFs::Refer)?;
         // Opened for each call: an upgrade puts other files in their places.
         for path in self.executable(reach) {

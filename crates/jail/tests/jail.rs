@@ -289,7 +289,7 @@ fn only_the_named_folders_hold_programs() {
         canary = folder.join("canary").display(),
         loader = loader.display(),
     );
-    let says = |executable: Option<Vec<PathBuf>>| {
+    let output = |executable: Option<Vec<PathBuf>>| {
         let (reader, writer) = io::pipe().unwrap();
         let mut order = shell(&format!("exec >&3 2>/dev/null; {script}"));
         order.confinement = Confinement::Secluded(Seclusion { scratch: vec!["/dev/shm".into()], executable });
@@ -301,8 +301,8 @@ fn only_the_named_folders_hold_programs() {
         text
     };
     let programs = ["/usr", "/bin", "/lib64", "/no-such-folder"].map(PathBuf::from);
-    assert_eq!(says(Some(programs.to_vec())), "ok\n");
-    assert_eq!(says(None), "ran\nwas loaded\nwas written\nok\n", "the control");
+    assert_eq!(output(Some(programs.to_vec())), "ok\n");
+    assert_eq!(output(None), "ran\nwas loaded\nwas written\nok\n", "the control");
     fs::remove_dir_all(folder).unwrap();
 }
 

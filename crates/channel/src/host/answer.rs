@@ -28,8 +28,8 @@ fn parse_now<A: DeserializeOwned>(json: &[u8], values: usize) -> Result<A, Error
     serde_json::from_slice(json).map_err(malformed)
 }
 
-/// Whether there are more values than that: each but the first stands behind a comma or an opening bracket. In what is no JSON
-/// they are counted rightly as far as a parser would read.
+/// Whether the text has more than `most` JSON values. Each value but the first follows a comma or an opening bracket, so those
+/// are counted. In malformed JSON the count is exact up to the byte at which a parser stops.
 fn has_more_values(json: &[u8], most: usize) -> bool {
     let (mut count, mut at) = (1, 0);
     while let Some(byte) = json.get(at) {
@@ -53,7 +53,7 @@ fn length_of_string(rest: &[u8]) -> usize {
         if rest[at + found] == b'"' {
             return at + found + 1;
         }
-        // What stands behind a backslash ends no string.
+        // An escaped quote does not end the string.
         at += found + 2;
     }
     rest.len()

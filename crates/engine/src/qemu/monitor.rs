@@ -166,7 +166,7 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// Ends the connection for both sides, whoever holds descriptors of it.
+/// Shuts the socket down in both directions, which counts for every copy of its descriptor.
 fn hang_up(stream: &UnixStream) {
     // The only error is that the other side has ended it before.
     let _ = shutdown(stream, Shutdown::Both);
@@ -252,15 +252,15 @@ impl Shared {
             return false;
         }
         if event == "SHUTDOWN" {
-            let said = end_said(message);
-            self.end.send_modify(|end| end.said = said);
+            let reason = end_reason(message);
+            self.end.send_modify(|end| end.said = reason);
         }
         self.events.send_replace(());
         true
     }
 }
 
-fn end_said(event: &Map<String, Value>) -> Option<VmmEnd> {
+fn end_reason(event: &Map<String, Value>) -> Option<VmmEnd> {
     match event.get("data")?.get("reason")?.as_str()? {
         "guest-shutdown" | "guest-reset" => Some(VmmEnd::Poweroff),
         "guest-panic" => Some(VmmEnd::Panic),
