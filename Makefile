@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build run test check schemathesis audit bench fuzz soak clean
+.PHONY: help setup agent build run test check schemathesis clients audit bench fuzz soak clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -13,6 +13,8 @@ SKEP := target/release/skep
 TEST_IMAGES := $(CURDIR)/target/images
 # What tests the API from its document lives in a virtual environment of its own.
 VENV := target/schemathesis
+# What generates clients from its document, and what those need.
+CLIENTS := target/clients
 # Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
 ARGS ?=
 SOAK_BOOTS ?= 10000
@@ -36,13 +38,13 @@ run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
 	@exec $(SKEP) serve $(ARGS)
 
-test: check schemathesis ## all tests, with real VMs
+test: check schemathesis clients ## all tests, with real VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
 	@echo "==> base template for the tests"
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@echo "==> all tests: cgroups, jails, namespaces, VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
-		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis \
+		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
 		cargo test --locked --workspace --features skep-tests/root
 
 # The tests of these crates that are left out make cgroups, namespaces and jails, which needs root.
@@ -65,6 +67,19 @@ $(VENV)/ready: tests/schemathesis/requirements.txt | setup
 	@python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@$(VENV)/bin/pip check --disable-pip-version-check
+	@touch $@
+
+clients: $(CLIENTS)/ready
+
+$(CLIENTS)/ready: tests/clients/python/requirements.txt tests/clients/typescript/package-lock.json | setup
+	@echo "==> generators of Python and TypeScript clients"
+	@rm -rf $(CLIENTS)
+	@python3 -m venv $(CLIENTS)/python
+	@$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@$(CLIENTS)/python/bin/pip check --disable-pip-version-check
+	@mkdir $(CLIENTS)/typescript
+	@cp tests/clients/typescript/package.json tests/clients/typescript/package-lock.json $(CLIENTS)/typescript
+	@cd $(CLIENTS)/typescript && npm ci --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny)

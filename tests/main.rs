@@ -25,6 +25,8 @@ mod webhooks;
 #[cfg(feature = "root")]
 mod bake;
 #[cfg(feature = "root")]
+mod clients;
+#[cfg(feature = "root")]
 mod clock;
 #[cfg(feature = "root")]
 mod clones;
