@@ -57,7 +57,7 @@ pub enum Refusal {
         now: Timestamp,
     },
     /// Role `vm` without a VM.
-    #[error("`vm` is missing: a key with role `vm` is bound to one VM; name it by pid or id")]
+    #[error("`vm` is missing: a key with role `vm` is bound to one VM; name it by pid, id or name")]
     VmMissing,
     /// A VM without role `vm`.
     #[error("`vm` is only for keys with role `vm`; leave it out, or give that role")]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    KeyId, Role, Scope, VmId,
+    KeyId, Role, Scope, VmId, VmName,
     ids::NotAnId,
     scope::{UnknownWord, words},
     swarm::EndReason,
@@ -99,6 +99,10 @@ pub struct VmEvent {
     /// Its process on the server.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
+    /// Its name then; null where it had none.
+    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[serde(default)]
+    pub name: Option<VmName>,
     /// Why it ended, with `vm.ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,

@@ -37,7 +37,7 @@ pub struct ExecRequest {
     /// What the command reads on its standard input; then end of file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// The VM, by process id or id; the server unless given. Only for `POST /api/exec`.
+    /// The VM, by process id, id or name; the server unless given. Only for `POST /api/exec`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmField>,
     /// Answer as server-sent events: `stdout`, `stderr`, `exit`.
@@ -45,14 +45,15 @@ pub struct ExecRequest {
     pub stream: Option<bool>,
 }
 
-/// A VM in a body: its process id as a number, or its id as a string.
+/// A VM in a body: its process id as a number; or its id, the unique beginning of the id, its name, host name or address as
+/// a string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a VM is named by its process id (a number) or its id (a string)")]
+#[serde(untagged, expecting = "a VM is given by its process id (a number), or by its id or name (a string)")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum VmField {
     /// The process id.
     Pid(#[serde(deserialize_with = "crate::whole::required")] u64),
-    /// The id, or the process id as a text.
+    /// The id, its unique beginning, the name, the host name or the address; or the process id as a text.
     Text(String),
 }
 

@@ -119,36 +119,6 @@ ulid_id!(
     DeliveryId, "dlv_", "a delivery's id (`dlv_` and 26 characters)"
 );
 
-/// A VM as callers name it: by its process id or by its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum VmRef {
-    /// The process id on the server.
-    Pid(u32),
-    /// The stable id.
-    Id(VmId),
-}
-
-impl VmRef {
-    /// Reads what a path or a `vm` parameter holds. `None` is a text that can name no VM.
-    pub fn parse(text: &str) -> Option<Self> {
-        if let Ok(id) = text.parse() {
-            return Some(Self::Id(id));
-        }
-        // No sign, no leading zero: one VM has one number.
-        let canonical = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
-        text.parse().ok().filter(|_| canonical).map(Self::Pid)
-    }
-}
-
-impl fmt::Display for VmRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pid(pid) => pid.fmt(f),
-            Self::Id(id) => id.fmt(f),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,13 +144,5 @@ mod tests {
         }
         let far: TicketId = "tkt_7zzzzzzzzz0000000000000000".parse().unwrap();
         assert!(TicketId::generate_after(Some(far)) > far, "also with a clock that was set back");
-    }
-
-    #[test]
-    fn a_vm_is_named_by_pid_or_id() {
-        assert_eq!(VmRef::parse("42"), Some(VmRef::Pid(42)));
-        for wrong in ["", "abc", "-1", "+1", "042", "1.5", "1099511627776", " 1"] {
-            assert_eq!(VmRef::parse(wrong), None, "{wrong}");
-        }
     }
 }

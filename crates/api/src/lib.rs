@@ -23,13 +23,15 @@ pub mod streams;
 pub mod swarm;
 pub mod tickets;
 mod time;
+mod vm_ref;
 pub mod waitlist;
 pub mod webhooks;
 mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TicketId, VmId, VmRef, WaitlistId, WebhookId};
+pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TicketId, VmId, WaitlistId, WebhookId};
 pub use operation::{AnswerLimit, HelperKind, Operation};
 pub use patch::Patch;
 pub use path::AbsolutePath;
 pub use scope::{Environment, Role, Scope};
+pub use vm_ref::{IdBeginning, NotAName, VmName, VmRef};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{TicketId, VmId};
+use crate::{TicketId, VmId, VmName};
 
 /// The template that a boot uses where none is named.
 pub const BASE_TEMPLATE: &str = "base";
@@ -66,6 +66,10 @@ pub struct Vm {
     pub pid: u32,
     /// The stable id, never given twice.
     pub id: VmId,
+    /// The name that it was given; null where it has none. Unique among the account's living VMs.
+    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[serde(default)]
+    pub name: Option<VmName>,
     /// Its address inside skep's network namespace.
     #[cfg_attr(feature = "openapi", schema(example = "10.77.0.2"))]
     pub ip: String,
@@ -129,6 +133,10 @@ pub struct BootRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64, example = 1))]
     pub count: Option<u32>,
+    /// The VM's name, which can stand wherever its process id can; then `count` is 1. Unique among the account's living VMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(inline))]
+    pub name: Option<VmName>,
     /// The template; `base` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
@@ -169,6 +177,10 @@ pub struct ChangeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The VM's name, unique among the account's living VMs; null takes it away.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<VmName>, inline))]
+    pub name: Option<Option<VmName>>,
 }
 
 /// The answer of `POST /api/swarm/boot`.

@@ -44,7 +44,7 @@ impl FileStream {
 }
 
 impl Client {
-    /// The files of the VM with this process id or id, or those of the server's workspace.
+    /// The files of this VM, given by process id, id or name, or those of the server's workspace.
     pub fn files(&self, vm: Option<&str>) -> Files {
         Files { client: self.clone(), vm: vm.map(str::to_owned) }
     }

@@ -86,7 +86,7 @@ pub struct Upstream {
 }
 
 impl Client {
-    /// A repository of the VM with this process id or id, or of the server's workspace. Without a path some calls find the
+    /// A repository of this VM, given by process id, id or name, or of the server's workspace. Without a path some calls find the
     /// only one there is.
     pub fn git(&self, vm: Option<&str>, path: Option<&AbsolutePath>) -> Repository {
         let mut place = Map::new();

@@ -1,4 +1,4 @@
-//! `/api/swarm`. A VM is named by its process id or its id, as text.
+//! `/api/swarm`. A VM is given as text: its process id, id, name, or what else the API takes in their place.
 
 use skep_api::swarm::{
     BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm, VmList,

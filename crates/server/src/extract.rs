@@ -1,6 +1,6 @@
 //! What a handler asks of a request before it runs. The order of its arguments is the order of the checks.
 
-use std::{marker::PhantomData, ops::Deref, sync::Arc};
+use std::{collections::BTreeMap, marker::PhantomData, ops::Deref, sync::Arc};
 
 use axum::extract::{FromRequestParts, Path, rejection::PathRejection};
 use http::request::Parts;
@@ -190,12 +190,57 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
+/// Parameters that carry a key in their name, before which stands a prefix.
+pub(crate) trait Keyed {
+    /// It, such as `metadata.`.
+    const PREFIX: &'static str;
+}
+
+/// Query parameters, and by their keys those that carry one.
+#[derive(Debug)]
+pub(crate) struct KeyedQuery<T>(pub T, pub BTreeMap<String, String>);
+
+impl<T: DeserializeOwned + Keyed, S: Send + Sync> FromRequestParts<S> for KeyedQuery<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let (rest, keyed) = split_keyed(parts.uri.query().unwrap_or_default(), T::PREFIX)?;
+        Ok(Self(read_query(&rest)?, keyed))
+    }
+}
+
+/// The query without the parameters that begin so, and those by what follows in their names.
+fn split_keyed(query: &str, prefix: &str) -> Result<(String, BTreeMap<String, String>), Failure> {
+    let mut keyed = BTreeMap::new();
+    let mut rest = Vec::new();
+    for part in query.split('&') {
+        let found = form_urlencoded::parse(part.as_bytes())
+            .next()
+            .and_then(|(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value.into_owned())));
+        match found {
+            Some(_) if percent_decoded(part).is_err() => return Err(query_not_utf8()),
+            Some((key, value)) => {
+                if keyed.insert(key.clone(), value).is_some() {
+                    let message = format!("`{prefix}{key}` is given twice; give it once");
+                    return Err(Failure::new(ErrorCode::InvalidValue, message));
+                }
+            }
+            None => rest.push(part),
+        }
+    }
+    Ok((rest.join("&"), keyed))
+}
+
+fn query_not_utf8() -> Failure {
+    let message = "the query is not UTF-8 once its %xx are decoded; a path that is not is written with \
+                   `path_encoding=percent`";
+    Failure::new(ErrorCode::MalformedRequest, message)
+}
+
 fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
     // What is no text would be replaced by question marks, and name another file.
     if percent_decoded(query).is_err() {
-        let message = "the query is not UTF-8 once its %xx are decoded; a path that is not is written with \
-                       `path_encoding=percent`";
-        return Err(Failure::new(ErrorCode::MalformedRequest, message));
+        return Err(query_not_utf8());
     }
     let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
     serde_path_to_error::deserialize(pairs).map_err(|error| {
@@ -206,6 +251,10 @@ fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
         failure
     })
 }
+
+/// What stands for a VM in a path or a query, for the OpenAPI document.
+pub(crate) const VM_REFERENCE: &str =
+    "The VM: its process id, id, unique beginning of the id (`vm_01jv`), name, host name or address";
 
 /// The VM that a path names. Whether it exists is asked last, after everything else was checked.
 #[derive(Debug)]
@@ -358,6 +407,17 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Page {
         limit: Option<u32>,
+    }
+
+    #[test]
+    fn parameters_with_a_key_in_their_name_are_kept_apart() {
+        let (rest, keyed) = split_keyed("a=1&m.x=%C3%A9&m.=&m%2Ey+z=&b", "m.").unwrap();
+        assert_eq!(rest, "a=1&b");
+        let keyed: Vec<_> = keyed.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(keyed, [("", ""), ("x", "é"), ("y z", "")]);
+        assert_eq!(split_keyed("m.x=1&m.x=1", "m.").unwrap_err().code, ErrorCode::InvalidValue);
+        assert_eq!(split_keyed("m.x=%ff", "m.").unwrap_err().code, ErrorCode::MalformedRequest);
+        assert_eq!(split_keyed("", "m.").unwrap(), (String::new(), BTreeMap::new()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use skep_api::{
-    ErrorCode, Failure, HelperKind, Operation, Scope, VmRef,
+    ErrorCode, Failure, HelperKind, Operation, VmId, VmRef,
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
@@ -14,7 +14,7 @@ use crate::{
     auth::Identity,
     confine::fence,
     error::Refusal,
-    extract::{check_scope, vm_key_limited, vm_of},
+    extract::{vm_key_limited, vm_of},
     helper::{Helper, StartHelper},
     trail::Trail,
     vms::Vms,
@@ -89,8 +89,7 @@ impl Places {
     ) -> Result<O::Answer, Refusal> {
         match chosen {
             Chosen::Vm(vm) => {
-                check_scope(caller, Scope::SwarmExec)?;
-                let swarm = self.vms.reached_by(caller, vm).await?;
+                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
                 Ok(swarm.call(&caller.account.id, vm, &operation).await?)
             }
             Chosen::Workspace => {
@@ -120,8 +119,7 @@ impl Places {
     ) -> Result<(O::Answer, Content), Refusal> {
         match chosen {
             Chosen::Vm(vm) => {
-                check_scope(caller, Scope::SwarmExec)?;
-                let swarm = self.vms.reached_by(caller, vm).await?;
+                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
                 Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
             }
             Chosen::Workspace => {
@@ -158,8 +156,7 @@ impl Places {
     ) -> Result<(ExecStream, Option<Ending>), Refusal> {
         match chosen {
             Chosen::Vm(vm) => {
-                check_scope(caller, Scope::SwarmExec)?;
-                let swarm = self.vms.reached_by(caller, vm).await?;
+                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
                 let (events, ending) = swarm.exec_stream(&caller.account.id, vm, command).await?;
                 Ok((events, Some(ending)))
             }
@@ -168,6 +165,14 @@ impl Places {
                 Ok((self.commands.stream(roots, &command).await?, None))
             }
         }
+    }
+
+    /// The id of a VM in which several operations are done: another VM may have its name or its process id meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Vms::entered_by`].
+    pub(crate) async fn vm_id(&self, caller: &Identity, vm: VmRef) -> Result<VmId, Refusal> {
+        Ok(self.vms.entered_by(caller, vm).await?.1)
     }
 
     /// Notes what a write acts on: the VM, where it is one.

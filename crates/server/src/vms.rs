@@ -1,10 +1,10 @@
 //! The way from HTTP to the swarm, where this start has one.
 
-use skep_api::{ErrorCode, Failure, VmRef};
+use skep_api::{ErrorCode, Failure, Scope, VmId, VmRef};
 use skep_swarm::Swarm;
 use tokio::sync::watch;
 
-use crate::{auth::Identity, error::Refusal};
+use crate::{auth::Identity, error::Refusal, extract::check_scope};
 
 /// The swarm, once there is one, or why there is none. A server that takes another's place has its swarm when that one is
 /// gone, and serves before.
@@ -50,17 +50,33 @@ impl Vms {
         }
     }
 
-    /// The swarm, for a key that may reach this VM: one that is bound to a VM reaches no other.
+    /// The swarm, and the id of a VM that this key may reach: one that is bound to a VM reaches no other. What is done then is
+    /// done by the id, which no other VM takes over meanwhile as it may a name or a process id.
     ///
     /// # Errors
-    /// `unknown_vm` where the key is bound to another one; `swarm_unavailable`.
-    pub(crate) async fn reached_by(&self, caller: &Identity, vm: VmRef) -> Result<Swarm, Refusal> {
+    /// `unknown_vm`, also where the key is bound to another one; `invalid_value` for the beginning of several ids;
+    /// `swarm_unavailable`.
+    pub(crate) async fn reached_by(&self, caller: &Identity, vm: VmRef) -> Result<(Swarm, VmId), Refusal> {
         let swarm = self.swarm().await?;
-        let Some(bound) = caller.key.vm else { return Ok(swarm) };
-        let id = match vm {
-            VmRef::Id(id) => id,
-            VmRef::Pid(_) => swarm.vm(&caller.account.id, vm).await?.id,
+        let found = match &vm {
+            VmRef::Id(id) => Ok(*id),
+            other => swarm.vm(&caller.account.id, other.clone()).await.map(|found| found.id),
         };
-        if id == bound { Ok(swarm) } else { Err(Failure::unknown_vm(vm).into()) }
+        match (found, caller.key.vm) {
+            (Ok(id), None) => Ok((swarm, id)),
+            (Ok(id), Some(bound)) if id == bound => Ok((swarm, id)),
+            (Err(error), None) => Err(error.into()),
+            // Such a key learns nothing of other VMs.
+            (_, Some(_)) => Err(Failure::unknown_vm(vm).into()),
+        }
+    }
+
+    /// The same for what needs `swarm:exec`.
+    ///
+    /// # Errors
+    /// `scope_missing`, and those of [`Self::reached_by`].
+    pub(crate) async fn entered_by(&self, caller: &Identity, vm: VmRef) -> Result<(Swarm, VmId), Refusal> {
+        check_scope(caller, Scope::SwarmExec)?;
+        self.reached_by(caller, vm).await
     }
 }

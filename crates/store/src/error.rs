@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{
-    ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId, WebhookId,
+    ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId, VmName, WebhookId,
     tickets::{Blocker, TicketStatus},
 };
 
@@ -21,6 +21,16 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
+    },
+    /// Another living VM of the account has the name.
+    #[error(
+        "the name `{name}` belongs to the VM {vm}, which lives; choose another name, or end or rename that VM"
+    )]
+    VmNameTaken {
+        /// The name.
+        name: VmName,
+        /// The VM that has it.
+        vm: VmId,
     },
     /// No such key of this account.
     #[error("no key `{id}`; `GET /api/keys` lists those of this account")]
@@ -257,7 +267,9 @@ impl Error {
     /// The stable name of the refusal.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NameTaken { .. } | Self::AccountNameTaken { .. } => ErrorCode::NameTaken,
+            Self::NameTaken { .. } | Self::AccountNameTaken { .. } | Self::VmNameTaken { .. } => {
+                ErrorCode::NameTaken
+            }
             Self::KeyNotValid { .. } => ErrorCode::KeyNotValid,
             Self::DefaultAccountStays => ErrorCode::AccountProtected,
             Self::AccountInUse { .. } => ErrorCode::AccountInUse,

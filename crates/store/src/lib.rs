@@ -42,7 +42,7 @@ pub use ticket::{
 };
 pub use vm::{
     BootedFor, ChangeVm, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd,
-    VmPage, VmRecord, VmsOf,
+    VmFilter, VmPage, VmRecord, VmsOf,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
 pub use webhook::{

@@ -1,9 +1,11 @@
 //! VMs: their records and commands.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
-    AccountId, TicketId, VmId,
+    AccountId, TicketId, VmId, VmName,
     swarm::{BootAnswer, BootReceipt, EndReason},
 };
 
@@ -16,6 +18,8 @@ pub struct VmBooted {
     pub id: VmId,
     /// Its account.
     pub account: AccountId,
+    /// Its name, unique among the living VMs of the account.
+    pub name: Option<VmName>,
     /// The process id on the server.
     pub pid: u32,
     /// Its address inside skep's network namespace.
@@ -69,13 +73,26 @@ pub enum VmsOf {
     Ended,
 }
 
+/// What the VMs of a list have. `None`, and a key that is not there, is no condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VmFilter {
+    /// This name. One that no VM can have matches none.
+    pub name: Option<String>,
+    /// This template.
+    pub template: Option<String>,
+    /// These entries in their metadata: a string as it is, and a number, a truth value or null as JSON writes it.
+    pub metadata: BTreeMap<String, String>,
+}
+
 /// Asks for a page of an account's VMs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ListVms {
     /// Whose VMs.
     pub account: AccountId,
     /// Which of them.
     pub which: VmsOf,
+    /// What they have.
+    pub filter: VmFilter,
     /// The most that the page holds; at least 1.
     pub limit: u32,
     /// Where the page before ended: only VMs that come after this one.
@@ -123,6 +140,8 @@ pub struct RecordBoots {
 pub struct ChangeVm {
     /// Which VM.
     pub vm: VmId,
+    /// Its name now; the inner `None` is none.
+    pub name: Option<Option<VmName>>,
     /// What the caller writes on it now, in place of all that stood there.
     pub metadata: Option<Map<String, Value>>,
     /// When it ends by itself now; the inner `None` is never.

@@ -147,6 +147,7 @@ fn booted(
     let facts = VmBooted {
         id: launched.vm,
         account,
+        name: order.name.clone(),
         pid: launched.pid,
         ip: launched.ip.to_string(),
         template: order.template.clone(),

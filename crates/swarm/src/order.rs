@@ -6,11 +6,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use skep_api::VmName;
 use skep_store::{BootedFor, Once};
 
 /// What is to change of a VM, checked. What is `None` stays.
 #[derive(Debug, Clone, Default)]
 pub struct VmChange {
+    /// Its name; the inner `None` takes it away.
+    pub name: Option<Option<VmName>>,
     /// In place of all metadata.
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
     /// When it ends by itself; the inner `None` is never.
@@ -22,6 +25,8 @@ pub struct VmChange {
 pub struct BootOrder {
     /// How many VMs.
     pub count: u32,
+    /// The name of the one VM of this order.
+    pub name: Option<VmName>,
     /// The template's name.
     pub template: String,
     /// Time until they end by themselves.

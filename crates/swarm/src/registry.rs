@@ -5,9 +5,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{AccountId, Failure, VmId, VmRef, swarm::VmState};
+use skep_api::{AccountId, ErrorCode, Failure, IdBeginning, VmId, VmName, VmRef, swarm::VmState};
 
 use crate::vm::VmHandle;
+
+/// The VMs that a refusal of an ambiguous beginning names.
+const CANDIDATES: usize = 3;
 
 /// The VMs that live.
 #[derive(Debug, Default)]
@@ -23,13 +26,43 @@ impl Registry {
     }
 
     /// A VM of this account. Another account's is answered as one that does not exist.
+    ///
+    /// # Errors
+    /// `unknown_vm`; `invalid_value` for the beginning of several ids.
     pub(crate) fn find(&self, account: AccountId, vm: VmRef) -> Result<VmHandle, Failure> {
         let vms = self.lock();
-        let found = match vm {
-            VmRef::Id(id) => vms.get(&id),
-            VmRef::Pid(pid) => vms.values().find(|handle| handle.facts.pid == pid),
+        let mut own = vms.values().filter(|handle| handle.facts.account == account);
+        let found = match &vm {
+            VmRef::Id(id) => own.find(|handle| handle.facts.id == *id),
+            VmRef::Pid(pid) => own.find(|handle| handle.facts.pid == *pid),
+            VmRef::Name(name) => own.find(|handle| handle.is_named(name)),
+            VmRef::Address(address) => {
+                let address = address.to_string();
+                own.find(|handle| handle.facts.ip == address)
+            }
+            VmRef::Beginning(beginning) => only(own, beginning, &vm)?,
         };
-        found.filter(|handle| handle.facts.account == account).cloned().ok_or_else(|| Failure::unknown_vm(vm))
+        found.cloned().ok_or_else(|| Failure::unknown_vm(vm))
+    }
+
+    /// The same by its id.
+    ///
+    /// # Errors
+    /// `unknown_vm`.
+    pub(crate) fn by_id(&self, account: AccountId, vm: VmId) -> Result<VmHandle, Failure> {
+        let found = self.lock().get(&vm).filter(|handle| handle.facts.account == account).cloned();
+        found.ok_or_else(|| Failure::unknown_vm(vm))
+    }
+
+    /// Refuses a name that a VM of this account has. The store refuses it too; here it costs no boot.
+    ///
+    /// # Errors
+    /// `name_taken`.
+    pub(crate) fn require_free(&self, account: AccountId, name: &VmName) -> Result<(), Failure> {
+        let holder = self.find(account, VmRef::Name(name.clone()));
+        let taken =
+            |holder: VmHandle| skep_store::Error::VmNameTaken { name: name.clone(), vm: holder.facts.id };
+        holder.map_or(Ok(()), |holder| Err(taken(holder).into()))
     }
 
     /// The account's VMs, oldest first: ids are ordered by time.
@@ -45,4 +78,31 @@ impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<VmId, VmHandle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The one VM whose id begins so, if there is one.
+///
+/// # Errors
+/// `invalid_value` where several do.
+fn only<'vms>(
+    own: impl Iterator<Item = &'vms VmHandle>,
+    beginning: &IdBeginning,
+    given: &VmRef,
+) -> Result<Option<&'vms VmHandle>, Failure> {
+    let fitting: Vec<&VmHandle> = own.filter(|handle| beginning.fits(handle.facts.id)).collect();
+    if let [] | [_] = fitting.as_slice() {
+        return Ok(fitting.first().copied());
+    }
+    let named: Vec<String> =
+        fitting.iter().take(CANDIDATES).map(|handle| handle.facts.id.to_string()).collect();
+    let more = match fitting.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!(
+        "the ids of {} VMs begin with `{given}`: {}{more}; give more characters of the id",
+        fitting.len(),
+        named.join(", ")
+    );
+    Err(Failure::new(ErrorCode::InvalidValue, message))
 }

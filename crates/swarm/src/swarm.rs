@@ -5,7 +5,7 @@ use std::{sync::Arc, thread::available_parallelism, time::Duration};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use skep_api::{
-    AccountId, ErrorCode, Failure, Operation, VmRef,
+    AccountId, ErrorCode, Failure, Operation, VmId, VmRef,
     exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
     keys::Limits,
     swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm},
@@ -116,6 +116,9 @@ impl Swarm {
         if order.template != BASE_TEMPLATE {
             return Err(Failure::unknown_template(&order.template).into());
         }
+        if let Some(name) = &order.name {
+            self.registry().require_free(*account, name)?;
+        }
         let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own: a caller that goes away must not leave half a boot behind.
@@ -143,10 +146,10 @@ impl Swarm {
         Ok(terminated)
     }
 
-    /// One VM.
+    /// The VM that a caller refers to. All that is done with it afterwards goes by its id.
     ///
     /// # Errors
-    /// Unknown VM.
+    /// Unknown VM, or the beginning of several ids.
     pub async fn vm(&self, account: &AccountId, vm: VmRef) -> Result<Vm, Error> {
         Ok(self.registry().find(*account, vm)?.record())
     }
@@ -155,16 +158,16 @@ impl Swarm {
     ///
     /// # Errors
     /// Unknown VM, or the store refused.
-    pub async fn change(&self, account: &AccountId, vm: VmRef, change: VmChange) -> Result<Vm, Error> {
-        self.registry().find(*account, vm)?.change(change).await
+    pub async fn change(&self, account: &AccountId, vm: VmId, change: VmChange) -> Result<Vm, Error> {
+        self.registry().by_id(*account, vm)?.change(change).await
     }
 
     /// Ends one VM, and answers what it was.
     ///
     /// # Errors
     /// Unknown VM.
-    pub async fn end(&self, account: &AccountId, vm: VmRef, request_id: &str) -> Result<Vm, Error> {
-        let handle = self.registry().find(*account, vm)?;
+    pub async fn end(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
+        let handle = self.registry().by_id(*account, vm)?;
         handle.end(EndReason::Deleted, request_id).await?;
         Ok(handle.record())
     }
@@ -176,10 +179,10 @@ impl Swarm {
     pub async fn call<O: Operation>(
         &self,
         account: &AccountId,
-        vm: VmRef,
+        vm: VmId,
         operation: &O,
     ) -> Result<O::Answer, Error> {
-        let handle = self.registry().find(*account, vm)?;
+        let handle = self.registry().by_id(*account, vm)?;
         match handle.guest.call(operation).await {
             Ok(answer) => Ok(answer),
             Err(error) => Err(handle.ending.explain(error).await),
@@ -194,11 +197,11 @@ impl Swarm {
     pub async fn call_streamed<O: Operation>(
         &self,
         account: &AccountId,
-        vm: VmRef,
+        vm: VmId,
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Error> {
-        let handle = self.registry().find(*account, vm)?;
+        let handle = self.registry().by_id(*account, vm)?;
         match handle.guest.call_streamed(operation, content).await {
             Ok((answer, content)) => Ok((answer, handle.ending.explain_content(handle.guest, content))),
             Err(error) => Err(handle.ending.explain(error).await),
@@ -213,10 +216,10 @@ impl Swarm {
     pub async fn exec_stream(
         &self,
         account: &AccountId,
-        vm: VmRef,
+        vm: VmId,
         command: RunCommand,
     ) -> Result<(ExecStream, Ending), Error> {
-        let handle = self.registry().find(*account, vm)?;
+        let handle = self.registry().by_id(*account, vm)?;
         match handle.guest.start(&command).await {
             Ok(events) => Ok((events, handle.ending)),
             Err(error) => Err(handle.ending.explain(error).await),
@@ -231,12 +234,12 @@ impl Swarm {
     pub async fn exec_attach(
         &self,
         account: &AccountId,
-        vm: VmRef,
+        vm: VmId,
         exec_id: &str,
         stdout_offset: u64,
         stderr_offset: u64,
     ) -> Result<(ExecStream, Ending), Error> {
-        let handle = self.registry().find(*account, vm)?;
+        let handle = self.registry().by_id(*account, vm)?;
         let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
         let limit = if of_boot { command::LIMIT } else { LONGEST_EXEC };
         match handle.guest.attach(exec_id, stdout_offset, stderr_offset, limit).await {
@@ -249,8 +252,8 @@ impl Swarm {
     ///
     /// # Errors
     /// Unknown VM.
-    pub async fn console(&self, account: &AccountId, vm: VmRef) -> Result<Console, Error> {
-        Ok(self.registry().find(*account, vm)?.console.read())
+    pub async fn console(&self, account: &AccountId, vm: VmId) -> Result<Console, Error> {
+        Ok(self.registry().by_id(*account, vm)?.console.read())
     }
 
     /// Whether VMs can be booted, or why not.

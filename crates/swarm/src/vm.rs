@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use skep_api::{
-    ErrorCode, Failure,
+    ErrorCode, Failure, VmName,
     swarm::{EndReason, Vm, VmState},
 };
 use skep_channel::Guest;
@@ -53,6 +53,7 @@ pub(crate) struct VmHandle {
 /// What may change of a VM while it lives.
 #[derive(Debug, Clone)]
 struct Changing {
+    name: Option<VmName>,
     metadata: serde_json::Map<String, serde_json::Value>,
     expires_at: Option<Timestamp>,
 }
@@ -117,10 +118,16 @@ impl VmHandle {
     pub(crate) fn record(&self) -> Vm {
         let changing = self.changing.borrow().clone();
         Vm {
+            name: changing.name,
             metadata: changing.metadata,
             expires_at: changing.expires_at,
             ..record(&self.facts, self.arrived)
         }
+    }
+
+    /// Whether it has this name now.
+    pub(crate) fn is_named(&self, name: &VmName) -> bool {
+        self.changing.borrow().name.as_ref() == Some(name)
     }
 
     /// Whether its processors run.
@@ -132,7 +139,8 @@ impl VmHandle {
     /// Changes what may change, and answers the record.
     pub(crate) async fn change(&self, change: VmChange) -> Result<Vm, Error> {
         let (done, answer) = oneshot::channel();
-        let change = ChangeVm { vm: self.facts.id, metadata: change.metadata, expires_at: change.expires_at };
+        let VmChange { name, metadata, expires_at } = change;
+        let change = ChangeVm { vm: self.facts.id, name, metadata, expires_at };
         self.order(Command::Change(ChangeCommand { change, done })).await?;
         answer.await.map_err(|_| self.gone())??;
         Ok(self.record())
@@ -160,6 +168,7 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
     Vm {
         pid: facts.pid,
         id: facts.id,
+        name: facts.name.clone(),
         ip: facts.ip.clone(),
         uptime: arrived.elapsed().as_secs_f64(),
         state: VmState::Running,
@@ -181,8 +190,11 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
 pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
     let (orders, commands) = mpsc::channel(16);
     let facts = Arc::new(vm.facts);
-    let (changes, changing) =
-        watch::channel(Changing { metadata: facts.metadata.clone(), expires_at: facts.expires_at });
+    let (changes, changing) = watch::channel(Changing {
+        name: facts.name.clone(),
+        metadata: facts.metadata.clone(),
+        expires_at: facts.expires_at,
+    });
     let (ended, ending) = Ending::channel();
     let handle = VmHandle {
         facts: facts.clone(),
@@ -291,11 +303,11 @@ impl Life {
     async fn change(&mut self, command: ChangeCommand) {
         let timed = command.change.expires_at.is_some();
         let changed = self.surroundings.store.change_vm(command.change).await.map(|record| {
-            let VmBooted { metadata, expires_at, .. } = record.vm;
+            let VmBooted { name, metadata, expires_at, .. } = record.vm;
             if timed {
                 self.deadline = deadline(expires_at);
             }
-            self.changes.send_replace(Changing { metadata, expires_at });
+            self.changes.send_replace(Changing { name, metadata, expires_at });
         });
         // The caller may have gone away; it is changed all the same.
         let _ = command.done.send(changed.map_err(Error::from));

@@ -33,13 +33,15 @@ refusals! {
     BodyRefused = [MalformedBody, BodyTooLarge, NotJson],
     /// Of a boot.
     BootRefused = [
-        UnknownTemplate, UnknownTicket, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
+        UnknownTemplate, UnknownTicket, NameTaken, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
         IdempotencyInProgress, IdempotencyMismatch, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown, GuestTimeout,
     ],
     /// Of the end of all VMs.
     CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
     /// Of what is done with one VM from outside.
     VmRefused = [UnknownVm, SwarmUnavailable, ShuttingDown],
+    /// Of a change of a VM.
+    ChangeVmRefused = [UnknownVm, NameTaken, SwarmUnavailable, ShuttingDown],
     /// Of what is read of files, here or in a VM.
     FilesRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,

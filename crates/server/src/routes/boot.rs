@@ -49,6 +49,11 @@ pub(super) fn order(
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
+    if let Some(name) = request.name.as_ref().filter(|_| count != 1) {
+        return Err(invalid(format!(
+            "`count` is {count}, and the `name` `{name}` belongs to one VM; boot one VM for each name"
+        )));
+    }
     if request.ticket.is_some() {
         check_work(count, &env)?;
     }
@@ -56,6 +61,7 @@ pub(super) fn order(
     let order = BootOrder {
         // In range: `take_whole` saw to it.
         count: u32::try_from(count).unwrap_or(max_vms),
+        name: request.name,
         template,
         ttl,
         metadata,
@@ -100,13 +106,13 @@ fn check_command(command: &str) -> Result<(), Failure> {
 /// Reads a body into a change.
 pub(super) fn change(mut object: Object, call: &Call) -> Result<VmChange, Failure> {
     let ttl = take_ttl(&mut object)?;
-    let ChangeRequest { metadata, .. } = object.read()?;
+    let ChangeRequest { metadata, name, .. } = object.read()?;
     if let Some(metadata) = &metadata {
         check_metadata(metadata)?;
     }
     let now = call.arrival.wall;
     let expires_at = ttl.map(|ttl| ttl.and_then(|ttl| now.checked_add(ttl).ok()));
-    Ok(VmChange { metadata, expires_at })
+    Ok(VmChange { name, metadata, expires_at })
 }
 
 /// Takes out `ttl_ms`; the inner `None` is null.

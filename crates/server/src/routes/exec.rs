@@ -26,7 +26,7 @@ use crate::{
     auth::Identity,
     body::Object,
     error::Refusal,
-    extract::{Call, Caller, ExecAnywhere, ExecPath, NoParameters, Query, SwarmExec, VmPath},
+    extract::{Call, Caller, ExecAnywhere, ExecPath, NoParameters, Query, SwarmExec, VM_REFERENCE, VmPath},
     openapi::refusals::{ExecAgainRefused, ExecAnywhereRefused, ExecRefused},
     places::{Chosen, Places},
     vms::Vms,
@@ -99,7 +99,7 @@ async fn exec(
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/exec", tag = "exec", operation_id = "exec_in_vm",
     security(("bearer" = ["swarm:exec"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     request_body(content = ExecRequest, example = json!({"command": "uname -n"})),
     responses(
         (status = 200, description = "How the command ended", content(
@@ -146,7 +146,7 @@ struct Offsets {
     get, path = "/api/swarm/vm/{pid}/exec/{exec_id}", tag = "exec", operation_id = "exec_again",
     security(("bearer" = ["swarm:exec"])),
     params(
-        ("pid" = String, Path, description = "The VM's process id, or its id", example = "4242"),
+        ("pid" = String, Path, description = VM_REFERENCE, example = "4242"),
         ("exec_id" = String, Path, description = "The command's id: the header `Skep-Exec-Id` of its stream",
          example = "exec_1"),
         Offsets,
@@ -163,7 +163,7 @@ async fn exec_again(
     Query(offsets): Query<Offsets>,
 ) -> Result<Response, Refusal> {
     let (vm, exec_id) = (path.vm()?, path.exec_id()?);
-    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
     let (events, ending) = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
     Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm(ending)))

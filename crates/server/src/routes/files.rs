@@ -76,7 +76,7 @@ struct ReadQuery {
     /// Bytes at the most; all unless given.
     #[param(minimum = 1)]
     limit: Option<u64>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -149,7 +149,7 @@ struct WriteBody {
     create_parents: Option<bool>,
     /// Whether the content is added at the end of what is there.
     append: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -212,7 +212,7 @@ struct ListQuery {
     limit: Option<u32>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -264,7 +264,7 @@ struct SearchQuery {
     /// Matches at the most, 1 to 10,000; 1,000 unless given.
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -316,7 +316,7 @@ struct GrepQuery {
     /// Matches at the most, 1 to 10,000; 1,000 unless given.
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -356,7 +356,7 @@ struct RemoveQuery {
     path_encoding: Option<PathEncoding>,
     /// Whether a folder may have something in it; true unless given.
     recursive: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -395,7 +395,7 @@ struct MakeBody {
     /// Permission bits in octal digits, 0000 to 1777; 0755 unless given.
     #[schema(example = "0755")]
     mode: Option<String>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -443,7 +443,7 @@ struct RelocateBody {
     path_encoding: Option<PathEncoding>,
     /// Whether a file that stands there is replaced.
     overwrite: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 

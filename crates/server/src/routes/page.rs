@@ -3,6 +3,7 @@
 use std::{fmt::Display, marker::PhantomData, str::FromStr};
 
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 use utoipa::{IntoParams, ToSchema};
 
@@ -35,6 +36,29 @@ impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
     pub(crate) fn read(&self) -> Result<(u32, Option<I>), Failure> {
         check(self.limit, self.cursor.as_deref())
     }
+}
+
+/// A cursor of a list with filters: the place, after a stamp of the filter.
+pub(crate) fn cursor(stamp: &str, place: impl Display) -> String {
+    format!("{stamp}.{place}")
+}
+
+/// The place in a cursor of a list with filters. One of another filter would skip some entries and repeat others.
+///
+/// # Errors
+/// `invalid_value`.
+pub(crate) fn place<'cursor>(cursor: &'cursor str, stamp: &str) -> Result<&'cursor str, Failure> {
+    let invalid = |message: &str| Failure::new(ErrorCode::InvalidValue, message);
+    let malformed = "`cursor` does not come from `next_cursor`; begin without it, or take it from there";
+    let (bound, place) = cursor.split_once('.').ok_or_else(|| invalid(malformed))?;
+    let other =
+        "`cursor` belongs to another filter; begin without it, or ask with the filter that it came with";
+    if bound == stamp { Ok(place) } else { Err(invalid(other)) }
+}
+
+/// What stands in a cursor for the filter that it belongs to.
+pub(crate) fn stamp(filter: &str) -> String {
+    Sha256::digest(filter.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The same for a list that takes more parameters than these.

@@ -167,7 +167,7 @@ pub(super) struct RawQuery {
     mode: Option<String>,
     /// Whether missing folders are made; true unless given.
     create_parents: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 

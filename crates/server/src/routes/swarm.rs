@@ -9,7 +9,7 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use skep_api::{
-    Scope,
+    Scope, VmRef,
     swarm::{
         BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
         Vm,
@@ -27,8 +27,8 @@ use super::{
 use crate::{
     body::{NoBody, Object},
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VmPath},
-    openapi::refusals::{BootRefused, CleanupRefused, VmRefused},
+    extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VM_REFERENCE, VmPath},
+    openapi::refusals::{BootRefused, ChangeVmRefused, CleanupRefused, VmRefused},
     tickets::{NAMED_ONCE, UnderWay, named_once},
     vms::Vms,
 };
@@ -84,7 +84,7 @@ async fn status(
 /// Boot VMs
 ///
 /// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
-/// No body, an empty one and `{}` mean one VM. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
+/// No body, an empty one and `{}` mean one VM. A `name` belongs to one VM: it is given with a `count` of 1. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
 /// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed. With `command`, which
 /// needs the scope `swarm:exec` besides, that command is started in each VM and runs on by itself.
 #[utoipa::path(
@@ -158,7 +158,7 @@ async fn cleanup(
 /// Its record, with the receipt of its boot.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "read_vm", security(("bearer" = ["swarm:read"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "The record", body = Vm),
         VmRefused,
@@ -171,21 +171,21 @@ async fn vm(
     _: Query<NoParameters>,
 ) -> Answer<Vm> {
     let vm = path.vm()?;
-    let swarm = desk.vms.reached_by(&caller, vm).await?;
-    Ok(Json(swarm.vm(&caller.account.id, vm).await?))
+    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+    Ok(Json(swarm.vm(&caller.account.id, VmRef::Id(vm)).await?))
 }
 
 /// Change a VM
 ///
-/// `metadata` takes the place of all that stood there; `ttl_ms` counts from now, and null takes it away. What is absent
-/// stays.
+/// `metadata` takes the place of all that stood there; `ttl_ms` counts from now, and null takes it away, as it does the `name`.
+/// What is absent stays.
 #[utoipa::path(
     patch, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "change_vm", security(("bearer" = ["swarm:write"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     request_body(content = inline(Option<ChangeRequest>), example = json!({"ttl_ms": 600_000})),
     responses(
         (status = 200, description = "The record", body = Vm),
-        VmRefused,
+        ChangeVmRefused,
     )
 )]
 async fn change_vm(
@@ -198,7 +198,7 @@ async fn change_vm(
 ) -> Answer<Vm> {
     let vm = path.vm()?;
     let change = change(object, &call)?;
-    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
     let changed = swarm.change(&caller.account.id, vm, change).await?;
     call.trail.acts_on(changed.id);
     Ok(Json(changed))
@@ -209,7 +209,7 @@ async fn change_vm(
 /// In every state. When it answers, nothing of the VM is left.
 #[utoipa::path(
     delete, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "end_vm", security(("bearer" = ["swarm:write"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "It was ended", body = DeleteAnswer),
         VmRefused,
@@ -223,7 +223,7 @@ async fn end(
     call: Call,
 ) -> Answer<DeleteAnswer> {
     let vm = path.vm()?;
-    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
     let ended = swarm.end(&caller.account.id, vm, call.id.as_str()).await?;
     call.trail.acts_on(ended.id);
     Ok(Json(DeleteAnswer { pid: ended.pid, id: ended.id, terminated: true }))
@@ -235,7 +235,7 @@ async fn end(
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/console", tag = "swarm", operation_id = "console",
     security(("bearer" = ["swarm:read"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "The log", body = Console),
         VmRefused,
@@ -248,6 +248,6 @@ async fn console(
     _: Query<NoParameters>,
 ) -> Answer<Console> {
     let vm = path.vm()?;
-    let swarm = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
     Ok(Json(swarm.console(&caller.account.id, vm).await?))
 }

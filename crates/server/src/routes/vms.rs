@@ -1,6 +1,6 @@
 //! `GET /api/vms`: the VMs of an account in pages, those that ended lately too.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Json, extract::State};
 use jiff::Timestamp;
@@ -9,12 +9,17 @@ use skep_api::{
     ErrorCode, Failure, VmId,
     swarm::{Vm, VmList, VmState},
 };
-use skep_store::{ListVms, Store, VmPage, VmRecord, VmsOf};
+use skep_store::{ListVms, Store, VmFilter, VmPage, VmRecord, VmsOf};
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes, page};
-use crate::extract::{Caller, Query, SwarmRead};
+use crate::extract::{Caller, Keyed, KeyedQuery, SwarmRead};
+
+/// What stands before a metadata key in the query.
+const METADATA: &str = "metadata.";
+/// Metadata keys that one filter may name: each is looked for in every record.
+const MOST_METADATA: usize = 16;
 
 /// The routes of this file.
 pub(crate) fn routes(store: Arc<dyn Store>) -> Routes {
@@ -29,44 +34,74 @@ struct Wanted {
     /// `running`, `paused` or `ended`; all that live unless given.
     #[param(inline, value_type = Option<VmState>)]
     state: Option<String>,
+    /// Those with this name: one at the most of those that live.
+    #[param(example = "builder")]
+    name: Option<String>,
+    /// Those of this template.
+    #[param(example = "base")]
+    template: Option<String>,
     /// VMs on the page, 1 to 1,000; 100 unless given.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
-    #[param(inline, value_type = Option<VmId>)]
+    /// `next_cursor` of the page before, with the same filter.
+    #[param(pattern = "^[0-9a-f]{16}\\.vm_.+$", example = "5c1f9d2ab3e40717.vm_01jv0000000000000000000000")]
     cursor: Option<String>,
+}
+
+impl Keyed for Wanted {
+    const PREFIX: &'static str = METADATA;
 }
 
 /// List VMs
 ///
 /// The account's VMs that live, the youngest first; with `state=ended` those that ended, the last to end first, with
-/// `ended_at` and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`). Their
+/// `ended_at` and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`). `metadata.KEY=VALUE`
+/// keeps those whose metadata has VALUE under KEY, a string as it is and a number, `true`, `false` or `null` as JSON writes
+/// it; it may be given for up to 16 keys. Their
 /// records are kept for 30 days, 100,000 on the whole server at most. A VM that ended is found in this list only: its `pid`
 /// may be another VM's by now.
 #[utoipa::path(
-    get, path = "/api/vms", tag = "swarm", operation_id = "list_vms", params(Wanted),
+    get, path = "/api/vms", tag = "swarm", operation_id = "list_vms",
+    params(Wanted, ("metadata.KEY" = Option<String>, Query, description = "Those whose metadata has this value under KEY")),
     security(("bearer" = ["swarm:read"])),
     responses((status = 200, description = "A page of VMs", body = VmList))
 )]
 async fn list(
     State(store): State<Arc<dyn Store>>,
     caller: Caller<SwarmRead>,
-    Query(wanted): Query<Wanted>,
+    KeyedQuery(wanted, metadata): KeyedQuery<Wanted>,
 ) -> Answer<VmList> {
-    let (limit, after) = page::check::<VmId>(wanted.limit, wanted.cursor.as_deref())?;
-    let which = match state(wanted.state.as_deref())? {
+    let filter = VmFilter { name: wanted.name, template: wanted.template, metadata: keys(metadata)? };
+    let state = state(wanted.state.as_deref())?;
+    let stamp = page::stamp(&format!("{} {state:?} {filter:?}", caller.account.id));
+    let place = wanted.cursor.as_deref().map(|cursor| page::place(cursor, &stamp)).transpose()?;
+    let (limit, after) = page::check::<VmId>(wanted.limit, place)?;
+    let which = match state {
         // No VM can be paused yet.
         Some(VmState::Paused) => return Ok(Json(VmList { vms: Vec::new(), next_cursor: None })),
         Some(VmState::Ended) => VmsOf::Ended,
         Some(VmState::Running) | None => VmsOf::Living,
     };
-    let query = ListVms { account: caller.account.id, which, limit, after };
+    let query = ListVms { account: caller.account.id, which, filter, limit, after };
     let VmPage { vms, next } = store.list_vms(query).await?;
     let now = Timestamp::now();
     Ok(Json(VmList {
         vms: vms.into_iter().map(|record| shown(record, now)).collect(),
-        next_cursor: next.map(|vm| vm.to_string()),
+        next_cursor: next.map(|vm| page::cursor(&stamp, vm)),
     }))
+}
+
+/// The metadata that a filter asks for, by key.
+fn keys(parameters: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Failure> {
+    let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
+    if parameters.len() > MOST_METADATA {
+        let given = parameters.len();
+        return invalid(format!("{given} `{METADATA}KEY` are given; give at most {MOST_METADATA}"));
+    }
+    if parameters.contains_key("") {
+        return invalid(format!("`{METADATA}` has no key behind it; give `{METADATA}KEY=VALUE`"));
+    }
+    Ok(parameters)
 }
 
 fn state(word: Option<&str>) -> Result<Option<VmState>, Failure> {
@@ -88,6 +123,7 @@ fn shown(record: VmRecord, now: Timestamp) -> Vm {
     Vm {
         pid: vm.pid,
         id: vm.id,
+        name: vm.name,
         ip: vm.ip,
         // The wall clock may have been set back meanwhile.
         uptime: until.duration_since(vm.started_at).as_secs_f64().max(0.0),

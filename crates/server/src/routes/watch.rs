@@ -46,7 +46,7 @@ pub(super) struct WatchQuery {
     path: String,
     /// How `path` is written.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 

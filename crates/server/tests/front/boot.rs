@@ -53,6 +53,12 @@ async fn what_a_boot_does_not_have_is_refused_by_name() {
         (r#"{"env": {"A B": "x"}}"#, "invalid_value", "A B"),
         (r#"{"env": {"A": 1}}"#, "invalid_value", "`env.A`"),
         (r#"{"ticket": "a"}"#, "invalid_value", "`ticket`"),
+        (r#"{"name": "Web"}"#, "invalid_value", "`name`: \"Web\""),
+        (r#"{"name": "42"}"#, "invalid_value", "not digits only"),
+        (r#"{"name": ""}"#, "invalid_value", "`name`"),
+        (r#"{"name": "server"}"#, "invalid_value", "`server`"),
+        (r#"{"name": "vm-01jv0000000000000000000000"}"#, "invalid_value", "host name"),
+        (r#"{"name": "web", "count": 2}"#, "invalid_value", "boot one VM for each name"),
         (r#"{"ticket": "tkt_01jv0000000000000000000000", "count": 2}"#, "invalid_value", "`count` is 2"),
         (
             r#"{"ticket": "tkt_01jv0000000000000000000000", "env": {"SKEP_TICKET_ID": "x"}}"#,
@@ -103,7 +109,7 @@ async fn exec_needs_a_command_that_can_be() {
     let skep = Skep::start().await;
     for (path, body, status, code, name) in [
         ("/api/exec", r#"{"vm": 7}"#, 400, "missing_parameter", "`command`"),
-        ("/api/exec", r#"{"vm": "abc", "command": "id"}"#, 404, "unknown_vm", "`abc`"),
+        ("/api/exec", r#"{"vm": "a_b", "command": "id"}"#, 404, "unknown_vm", "`a_b`"),
         ("/api/exec", r#"{"vm": 1.5, "command": "id"}"#, 400, "invalid_value", "`vm`"),
         ("/api/exec", r#"{"vm": 7, "command": "id", "cwd": "tmp"}"#, 400, "invalid_value", "`cwd`"),
         ("/api/exec", r#"{"vm": 7, "command": "a\u0000b"}"#, 400, "invalid_value", "`command`"),

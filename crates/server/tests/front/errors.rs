@@ -78,7 +78,7 @@ async fn the_scope_comes_before_the_parameters_and_these_before_the_resource() {
         assert_eq!(refused(skep.post(path, body).await).await.status, 400, "{path}");
     }
     // The resource: no VM has such a name, and this server has none at all.
-    for path in ["/api/swarm/vm/abc", "/api/swarm/vm/1099511627776", "/api/swarm/vm/-1"] {
+    for path in ["/api/swarm/vm/a_b", "/api/swarm/vm/1099511627776", "/api/swarm/vm/-1"] {
         let Refused { status, code, .. } = refused(skep.get(path).await).await;
         assert_eq!((status, code.as_str()), (404, "unknown_vm"), "{path}");
     }

@@ -99,7 +99,7 @@ async fn wrong_requests_are_refused_by_name() {
         (format!("path={}", skep.at("")), 409, "not_a_file", "directory"),
         ("path=/etc/hostname".to_owned(), 403, "path_outside_roots", "/etc/hostname"),
         (format!("path={}", skep.at("../../skep.db")), 403, "path_outside_roots", "skep.db"),
-        (format!("path={}&vm=nothing", skep.at("binary")), 404, "unknown_vm", "nothing"),
+        (format!("path={}&vm=NOTHING", skep.at("binary")), 404, "unknown_vm", "NOTHING"),
     ] {
         let message = refused(skep.get(&format!("/api/files/read?{query}")).await, status, code).await;
         assert!(message.contains(name), "{query}: {message}");

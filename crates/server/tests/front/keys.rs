@@ -70,7 +70,7 @@ async fn what_a_key_cannot_be_is_refused() {
         (r#"{"name": "x", "role": "agent", "expires_at": "2020-01-01T00:00:00Z"}"#, 400, "invalid_value"),
         (r#"{"name": "x", "role": "agent", "expires_at": "tomorrow"}"#, 400, "invalid_value"),
         (r#"{"name": "x", "role": "vm"}"#, 400, "missing_parameter"),
-        (r#"{"name": "x", "role": "vm", "vm": "abc"}"#, 404, "unknown_vm"),
+        (r#"{"name": "x", "role": "vm", "vm": "a_b"}"#, 404, "unknown_vm"),
         (r#"{"name": "x", "role": "vm", "vm": 7}"#, 503, "swarm_unavailable"),
     ] {
         let found = refused(skep.post("/api/keys", body).await).await;

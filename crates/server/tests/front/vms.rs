@@ -14,10 +14,11 @@ fn moment(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
-async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
-    let vm = VmBooted {
+fn booted(account: AccountId, pid: u32) -> VmBooted {
+    VmBooted {
         id: VmId::generate(),
         account,
+        name: None,
         pid,
         ip: "10.77.0.2".to_owned(),
         template: "base".to_owned(),
@@ -36,7 +37,14 @@ async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
             reseeded: true,
             clock_step_ms: 0.0,
         },
-    };
+    }
+}
+
+async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
+    record(skep, booted(account, pid)).await
+}
+
+async fn record(skep: &Skep, vm: VmBooted) -> VmId {
     let id = vm.id;
     let command = RecordBoots { vms: vec![vm], at: moment(0), request_id: None, work: None, answer: None };
     skep.store.record_boots(command).await.unwrap();
@@ -114,11 +122,57 @@ async fn pages_hold_each_vm_once() {
 }
 
 #[tokio::test]
+async fn a_list_is_filtered_by_name_template_and_metadata() {
+    let skep = Skep::start().await;
+    let (own, other) = (skep.account.id, skep.other_account("other").await);
+    let metadata = |job: Value| serde_json::Map::from_iter([("job id".to_owned(), job)]);
+    for (pid, job) in [(1, json!("7")), (2, json!(7)), (3, json!("8"))] {
+        record(&skep, VmBooted { metadata: metadata(job), ..booted(own, pid) }).await;
+    }
+    let web = Some("web".parse().unwrap());
+    let named =
+        record(&skep, VmBooted { name: web.clone(), template: "mine".to_owned(), ..booted(own, 4) }).await;
+    record(&skep, VmBooted { name: web, metadata: metadata(json!("7")), ..booted(other, 5) }).await;
+    let found = async |query: &str| {
+        let mut pids = pids(&list(&skep, query).await);
+        pids.sort_unstable();
+        pids
+    };
+    assert_eq!(found("?name=web").await, [4]);
+    assert_eq!(list(&skep, "?name=web").await["vms"][0]["name"], "web");
+    assert_eq!(found("?template=base").await, [1, 2, 3]);
+    assert_eq!(found("?metadata.job+id=7").await, [1, 2]);
+    assert_eq!(found("?metadata.job%20id=8&template=base").await, [3]);
+    assert!(found("?metadata.job=7").await.is_empty() && found("?name=web&template=base").await.is_empty());
+    end(&skep, named, EndReason::Deleted, 10).await;
+    assert!(found("?name=web").await.is_empty());
+    assert_eq!(found("?name=web&state=ended").await, [4]);
+
+    let first = list(&skep, "?metadata.job+id=7&limit=1").await;
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = list(&skep, &format!("?metadata.job+id=7&limit=1&cursor={cursor}")).await;
+    assert_ne!(pids(&first), pids(&second));
+    assert!(second["next_cursor"].is_null());
+    for filter in ["", "metadata.job+id=8&", "metadata.job+id=7&name=web&", "metadata.job+id=7&state=ended&"]
+    {
+        let refusal = refused(skep.get(&format!("/api/vms?{filter}cursor={cursor}")).await).await;
+        assert_eq!((refusal.status, refusal.code.as_str()), (400, "invalid_value"), "{filter}");
+        assert!(refusal.message.contains("another filter"), "{}", refusal.message);
+    }
+}
+
+#[tokio::test]
 async fn what_no_list_has_is_refused_with_its_value() {
     let skep = Skep::start().await;
-    for (query, named) in
-        [("?state=dead", "\"dead\""), ("?limit=0", "`limit` is 0"), ("?cursor=vm_1", "`cursor`")]
-    {
+    let many = format!("?{}", (0..17).map(|n| format!("metadata.{n}=1")).collect::<Vec<_>>().join("&"));
+    for (query, named) in [
+        ("?state=dead", "\"dead\""),
+        ("?limit=0", "`limit` is 0"),
+        ("?cursor=vm_1", "`cursor`"),
+        ("?metadata.=1", "`metadata.`"),
+        ("?metadata.a=1&metadata.a=2", "`metadata.a` is given twice"),
+        (&many, "17 `metadata.KEY` are given"),
+    ] {
         let refusal = refused(skep.get(&format!("/api/vms{query}")).await).await;
         assert_eq!((refusal.status, refusal.code.as_str()), (400, "invalid_value"), "{query}");
         assert!(refusal.message.contains(named), "{}", refusal.message);

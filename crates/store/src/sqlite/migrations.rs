@@ -18,6 +18,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0009_webhooks.sql")),
     M::up(include_str!("migrations/0010_key_changes.sql")),
     M::up(include_str!("migrations/0011_vms_that_ended.sql")),
+    M::up(include_str!("migrations/0012_names_of_vms.sql")),
 ];
 
 /// The newest version that this program knows.

@@ -340,7 +340,7 @@ impl Store for SqliteStore {
     }
 
     async fn list_vms(&self, query: ListVms) -> Result<VmPage> {
-        self.readers.run(move |c| vms::list(c, query)).await
+        self.readers.run(move |c| vms::list(c, &query)).await
     }
 
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>> {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
 use serde_json::{Value, json};
-use skep_api::{AccountId, KeyId, VmId, swarm::EndReason};
+use skep_api::{AccountId, KeyId, VmId, VmName, swarm::EndReason};
 
 use super::{
     accounts,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ChangeVm, EndVms, Ended, Error, EventKind, ListVms, NewKey, RecordBoots, RecordCommandEnd, RecordEnd,
-    TicketNews, VmBooted, VmEnd, VmPage, VmRecord, VmsOf,
+    TicketNews, VmBooted, VmEnd, VmFilter, VmPage, VmRecord, VmsOf,
 };
 
 /// The most records of VMs that ended. A flood of boots would otherwise fill the disk within their time.
@@ -37,11 +37,14 @@ pub(super) fn record_boots(
 ) -> Result<Vec<TicketNews>, Fault> {
     for vm in &command.vms {
         accounts::by_id(connection, vm.account)?;
+        if let Some(name) = &vm.name {
+            require_free(connection, vm.account, name, vm.id)?;
+        }
         insert(connection, vm)?;
         let event = NewEvent {
             account: vm.account,
             kind: EventKind::VmBooted,
-            body: json!({ "vm": vm.id, "pid": vm.pid }),
+            body: json!({ "vm": vm.id, "pid": vm.pid, "name": vm.name }),
             at: command.at,
             request_id: command.request_id.as_deref(),
         };
@@ -58,13 +61,14 @@ pub(super) fn record_boots(
 fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
     change(
         connection,
-        "INSERT INTO vms (id, account, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
+        "INSERT INTO vms (id, account, name, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
                           command_runs, boot)
-         VALUES (:id, :account, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
+         VALUES (:id, :account, :name, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
                  :ticket, :exec_id, :exec_id IS NOT NULL, :boot)",
         named_params! {
             ":id": vm.id.to_string(),
             ":account": vm.account.to_string(),
+            ":name": vm.name.as_ref().map(VmName::as_str),
             ":pid": vm.pid,
             ":ip": vm.ip,
             ":template": vm.template,
@@ -83,20 +87,38 @@ fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
 /// Changes what may change of a VM that lives.
 pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
     let metadata = command.metadata.as_ref().map(columns::json).transpose()?;
+    let name = command.name.as_ref().and_then(Option::as_ref);
+    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    if let (Some(name), Some(record)) = (name, found) {
+        require_free(connection, record.vm.account, name, command.vm)?;
+    }
     let changed = change(
         connection,
         "UPDATE vms SET metadata = coalesce(:metadata, metadata),
+                        name = CASE WHEN :renamed THEN :name ELSE name END,
                         expires_at = CASE WHEN :expires THEN :expires_at ELSE expires_at END
          WHERE id = :id AND ended_at IS NULL",
         named_params! {
             ":id": command.vm.to_string(),
             ":metadata": metadata,
+            ":renamed": command.name.is_some(),
+            ":name": name.map(VmName::as_str),
             ":expires": command.expires_at.is_some(),
             ":expires_at": command.expires_at.flatten().map(millis),
         },
     )?;
     let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
     found.filter(|_| changed == 1).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
+}
+
+/// Refuses a name that another living VM of the account has.
+fn require_free(connection: &Connection, account: AccountId, name: &VmName, but: VmId) -> Result<(), Fault> {
+    let sql = "SELECT id FROM vms WHERE account = ?1 AND name = ?2 AND id <> ?3 AND ended_at IS NULL AND name IS NOT NULL";
+    let parameters = [account.to_string(), name.to_string(), but.to_string()];
+    match one(connection, sql, parameters, |row| row.word::<VmId>("id"))? {
+        Some(vm) => Err(Error::VmNameTaken { name: name.clone(), vm }.into()),
+        None => Ok(()),
+    }
 }
 
 /// Records a VM's end, if it lives, and gives what ended with it.
@@ -113,7 +135,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
         let event = NewEvent {
             account: record.vm.account,
             kind: EventKind::VmEnded,
-            body: json!({ "vm": record.vm.id, "pid": record.vm.pid, "reason": command.reason }),
+            body: json!({ "vm": record.vm.id, "pid": record.vm.pid, "name": record.vm.name, "reason": command.reason }),
             at: command.at,
             request_id: command.request_id.as_deref(),
         };
@@ -164,24 +186,47 @@ pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
     all(connection, sql, [], decode)
 }
 
+/// The condition of a [`VmFilter`] on a row of `vms`, with the name as `?4`, the template as `?5` and the metadata as `?6`.
+macro_rules! filter {
+    () => {
+        " AND (?4 IS NULL OR name = ?4) AND (?5 IS NULL OR template = ?5)
+          AND NOT EXISTS (
+              SELECT 1 FROM json_each(?6) AS wanted WHERE NOT EXISTS (
+                  SELECT 1 FROM json_each(vms.metadata) AS given
+                  WHERE given.key = wanted.key AND wanted.value = CASE
+                      WHEN given.type IN ('true', 'false', 'null') THEN given.type
+                      ELSE CAST(given.atom AS TEXT)
+                  END))"
+    };
+}
+
 /// A page of an account's VMs.
-pub(super) fn list(connection: &Connection, query: ListVms) -> Result<VmPage, Fault> {
+pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, Fault> {
     // A cursor whose record was deleted meanwhile compares as null: those that come after it are older, and go as well.
     let sql = match query.which {
         VmsOf::Living => {
-            "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)
-             ORDER BY id DESC LIMIT ?3"
+            concat!(
+                "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)",
+                filter!(),
+                " ORDER BY id DESC LIMIT ?3"
+            )
         }
         VmsOf::Ended => {
-            "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NOT NULL
-             AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))
-             ORDER BY ended_at DESC, id DESC LIMIT ?3"
+            concat!(
+                "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NOT NULL
+                 AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))",
+                filter!(),
+                " ORDER BY ended_at DESC, id DESC LIMIT ?3"
+            )
         }
     };
     let limit = query.limit.max(1);
     let after = query.after.map(|vm| vm.to_string());
     // One more than asked for shows whether there is a next page.
-    let parameters = params![query.account.to_string(), after, i64::from(limit) + 1];
+    let VmFilter { name, template, metadata } = &query.filter;
+    let metadata = columns::json(metadata)?;
+    let parameters =
+        params![query.account.to_string(), after, i64::from(limit) + 1, name, template, metadata];
     let mut vms = all(connection, sql, parameters, decode)?;
     let more = vms.len() > limit as usize;
     vms.truncate(limit as usize);
@@ -223,6 +268,7 @@ fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
     let vm = VmBooted {
         id: row.word("id")?,
         account: row.word("account")?,
+        name: row.maybe_word("name")?,
         pid: row.number("pid")?,
         ip: row.plain("ip")?,
         template: row.plain("template")?,

@@ -72,6 +72,8 @@ macro_rules! store_suite {
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
             vms::what_may_change_of_a_vm_changes_while_it_lives,
+            vms::a_name_belongs_to_one_living_vm_of_an_account,
+            vms::lists_of_vms_are_filtered_by_name_template_and_metadata,
             vms::a_second_end_changes_nothing,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
@@ -224,6 +226,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     VmBooted {
         id: VmId::generate(),
         account,
+        name: None,
         pid,
         ip: format!("10.77.0.{pid}"),
         template: "base".to_owned(),

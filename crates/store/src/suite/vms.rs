@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     BootedFor, ChangeVm, EndVms, EventKind, ListVms, Once, RecordBoots, RecordCommandEnd, Store, TrimHistory,
-    VmBooted, VmEnd, VmRecord, VmsOf,
+    VmBooted, VmEnd, VmFilter, VmRecord, VmsOf,
 };
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
@@ -31,7 +31,10 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let events = events_of(&*store, EventKind::VmBooted).await;
     assert_eq!(events.len(), 3);
     for (event, vm) in events.iter().zip(vms.iter().rev()) {
-        assert_eq!(serde_json::Value::from(event.body.clone()), json!({ "vm": vm.id, "pid": vm.pid }));
+        assert_eq!(
+            serde_json::Value::from(event.body.clone()),
+            json!({ "vm": vm.id, "pid": vm.pid, "name": null })
+        );
         assert_eq!((event.at, event.request_id.as_deref()), (moment(500), Some("boot")));
     }
 }
@@ -48,7 +51,7 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     let account = default_account(&*store).await.id;
     let (vm, other) = (booted(account, 3), booted(account, 4));
     store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
-    let nothing = ChangeVm { vm: vm.id, metadata: None, expires_at: None };
+    let nothing = ChangeVm { vm: vm.id, name: None, metadata: None, expires_at: None };
     assert_eq!(store.change_vm(nothing.clone()).await.unwrap().vm, vm);
     let later = ChangeVm { expires_at: Some(Some(moment(900))), ..nothing.clone() };
     assert_eq!(store.change_vm(later).await.unwrap().vm.expires_at, Some(moment(900)));
@@ -61,6 +64,104 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     assert_eq!(store.alive_vms().await.unwrap()[1].vm, other, "no other VM changes");
     store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
     assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
+}
+
+/// A VM of this name.
+fn named(account: AccountId, pid: u32, name: &str) -> VmBooted {
+    VmBooted { name: Some(name.parse().unwrap()), ..booted(account, pid) }
+}
+
+pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    let (web, plain) = (named(own, 3, "web"), booted(own, 4));
+    store.record_boots(boot(vec![web.clone(), plain.clone()])).await.unwrap();
+    store.record_boots(boot(vec![named(other, 5, "web")])).await.unwrap();
+    let before = all_events(&*store).await.len();
+    let taken = store.record_boots(boot(vec![booted(own, 6), named(own, 7, "web")])).await.unwrap_err();
+    assert_eq!(taken.code(), ErrorCode::NameTaken);
+    assert!(taken.to_string().contains(&web.id.to_string()), "{taken}");
+    assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
+    assert_eq!(store.alive_vms().await.unwrap().len(), 3);
+
+    let name = |vm: &VmBooted, name: Option<&str>| ChangeVm {
+        vm: vm.id,
+        name: Some(name.map(|name| name.parse().unwrap())),
+        metadata: None,
+        expires_at: None,
+    };
+    let taken = store.change_vm(name(&plain, Some("web"))).await.unwrap_err();
+    assert_eq!(taken.code(), ErrorCode::NameTaken);
+    assert_eq!(store.change_vm(name(&web, Some("web"))).await.unwrap().vm, web, "its own name");
+    assert_eq!(store.change_vm(name(&web, None)).await.unwrap().vm.name, None);
+    store.change_vm(name(&plain, Some("web"))).await.unwrap();
+    // The name is free once its VM ended, whose record keeps it.
+    store.record_end(end(plain.id, EndReason::Deleted, 600)).await.unwrap();
+    store.record_boots(boot(vec![named(own, 8, "web")])).await.unwrap();
+    let events = events_of(&*store, EventKind::VmEnded).await;
+    assert_eq!(events[0].body["name"], json!("web"));
+    let booted = events_of(&*store, EventKind::VmBooted).await;
+    assert_eq!(booted.last().unwrap().body["name"], json!("web"));
+}
+
+pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let metadata = |value| serde_json::Map::from_iter([("a \"b\".c".to_owned(), value)]);
+    let values = [json!("7"), json!(7), json!(true), json!(1.5), json!({"x": 1}), json!(null), json!("süß")];
+    let mut vms: Vec<_> = (10..)
+        .zip(values)
+        .map(|(pid, value)| VmBooted { metadata: metadata(value), ..booted(account, pid) })
+        .collect();
+    vms.push(VmBooted { template: "other".to_owned(), ..named(account, 30, "web") });
+    let mut last = None;
+    for vm in &mut vms {
+        // Lists are in the order of ids.
+        vm.id = VmId::generate_after(last);
+        last = Some(vm.id);
+    }
+    store.record_boots(boot(vms.clone())).await.unwrap();
+    let found = async |which, filter| {
+        let query = ListVms { account, which, filter, limit: 100, after: None };
+        let page = store.list_vms(query).await.unwrap();
+        page.vms.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>()
+    };
+    let having = |value: &str| VmFilter {
+        metadata: [("a \"b\".c".to_owned(), value.to_owned())].into(),
+        ..VmFilter::default()
+    };
+    let named = |name: &str| VmFilter { name: Some(name.to_owned()), ..VmFilter::default() };
+    let from = |template: &str| VmFilter { template: Some(template.to_owned()), ..VmFilter::default() };
+    let two = VmFilter { name: Some("web".to_owned()), ..from("base") };
+    let unknown = VmFilter { metadata: [("b".to_owned(), "7".to_owned())].into(), ..VmFilter::default() };
+    let cases = [
+        (VmFilter::default(), vec![30, 16, 15, 14, 13, 12, 11, 10]),
+        (having("7"), vec![11, 10]),
+        (having("true"), vec![12]),
+        (having("1.5"), vec![13]),
+        (having("null"), vec![15]),
+        (having("süß"), vec![16]),
+        (having(""), vec![]),
+        (having("' OR 1"), vec![]),
+        (unknown, vec![]),
+        (named("web"), vec![30]),
+        (named("WEB"), vec![]),
+        (from("other"), vec![30]),
+        (two, vec![]),
+    ];
+    for (filter, expected) in &cases {
+        assert_eq!(&found(VmsOf::Living, filter.clone()).await, expected, "{filter:?}");
+    }
+    for (vm, step) in vms.iter().zip(600..) {
+        store.record_end(end(vm.id, EndReason::Deleted, step)).await.unwrap();
+    }
+    for (filter, expected) in cases {
+        assert_eq!(found(VmsOf::Ended, filter.clone()).await, expected, "{filter:?}");
+    }
+    // Pages of what a filter leaves.
+    let query = ListVms { account, which: VmsOf::Ended, filter: having("7"), limit: 1, after: None };
+    let first = store.list_vms(query.clone()).await.unwrap();
+    assert_eq!((first.vms[0].vm.pid, first.next), (11, Some(first.vms[0].vm.id)));
+    let last = store.list_vms(ListVms { after: first.next, ..query }).await.unwrap();
+    assert_eq!((last.vms[0].vm.pid, last.next), (10, None));
 }
 
 pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
@@ -77,7 +178,7 @@ pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
 
     let events = events_of(&*store, EventKind::VmEnded).await;
     assert_eq!(events.len(), 1);
-    let body = json!({ "vm": vm.id, "pid": 3, "reason": "out_of_memory" });
+    let body = json!({ "vm": vm.id, "pid": 3, "name": null, "reason": "out_of_memory" });
     assert_eq!(serde_json::Value::from(events[0].body.clone()), body);
     let unknown = store.record_end(end(VmId::generate(), EndReason::Lost, 1)).await.unwrap_err();
     assert_eq!(unknown.code(), ErrorCode::UnknownVm);
@@ -223,7 +324,8 @@ pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn
         store.record_end(end(vm.id, EndReason::Deleted, step)).await.unwrap();
     }
     let ended = async || {
-        let query = ListVms { account, which: VmsOf::Ended, limit: 100, after: None };
+        let filter = VmFilter::default();
+        let query = ListVms { account, which: VmsOf::Ended, filter, limit: 100, after: None };
         let page = store.list_vms(query).await.unwrap();
         page.vms.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>()
     };

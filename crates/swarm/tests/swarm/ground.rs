@@ -135,6 +135,7 @@ impl Ground {
     pub(crate) fn order(&self, count: u32) -> BootOrder {
         BootOrder {
             count,
+            name: None,
             template: "base".to_owned(),
             ttl: None,
             metadata: Default::default(),

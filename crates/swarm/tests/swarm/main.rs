@@ -4,12 +4,13 @@
 
 mod adopt;
 mod ground;
+mod names;
 mod records;
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use skep_api::{ErrorCode, Failure, VmRef, exec::RunCommand, swarm::EndReason};
+use skep_api::{ErrorCode, Failure, exec::RunCommand, swarm::EndReason};
 
 use ground::{Ground, eventually};
 
@@ -81,16 +82,13 @@ async fn two_ends_of_one_vm_are_one() {
     let ground = Ground::new().await;
     let vm = ground.boot(1).await.unwrap().vms[0].id;
     let (swarm, account) = (&ground.swarm, &ground.account);
-    let (one, other, cleaned) = tokio::join!(
-        swarm.end(account, VmRef::Id(vm), "a"),
-        swarm.end(account, VmRef::Id(vm), "b"),
-        swarm.cleanup(account, "c"),
-    );
+    let (one, other, cleaned) =
+        tokio::join!(swarm.end(account, vm, "a"), swarm.end(account, vm, "b"), swarm.cleanup(account, "c"),);
     one.unwrap();
     other.unwrap();
     assert_eq!(cleaned.unwrap(), 0, "another call ended it");
     assert_eq!(ground.store.ends(), vec![(vm, EndReason::Deleted)]);
-    assert_eq!(swarm.end(account, VmRef::Id(vm), "d").await.unwrap_err().code(), ErrorCode::UnknownVm);
+    assert_eq!(swarm.end(account, vm, "d").await.unwrap_err().code(), ErrorCode::UnknownVm);
     ground.holds_nothing().await;
 }
 
@@ -99,7 +97,7 @@ async fn a_vm_that_the_keeper_cannot_end_keeps_its_place_until_it_can() {
     let ground = Ground::new().await;
     let vm = ground.boot(1).await.unwrap().vms[0].id;
     ground.keeper(|keeper| keeper.refuses_ends = true);
-    let refused = ground.swarm.end(&ground.account, VmRef::Id(vm), "a").await.unwrap_err();
+    let refused = ground.swarm.end(&ground.account, vm, "a").await.unwrap_err();
     assert_eq!(Failure::from(refused).message, "internal error");
     assert_eq!(ground.count().await, 1);
     assert!(ground.memory_used().await > 0);
@@ -114,7 +112,7 @@ async fn an_end_that_the_store_misses_is_recorded_later() {
     let ground = Ground::new().await;
     let vm = ground.boot(1).await.unwrap().vms[0].id;
     ground.store.fail(true);
-    ground.swarm.end(&ground.account, VmRef::Id(vm), "a").await.unwrap_err();
+    ground.swarm.end(&ground.account, vm, "a").await.unwrap_err();
     ground.holds_nothing().await;
     assert_eq!(ground.store.ends(), vec![]);
     ground.store.fail(false);
@@ -126,11 +124,11 @@ async fn a_guest_that_hangs_up_is_ended() {
     let ground = Ground::new().await;
     let vm = ground.boot(1).await.unwrap().vms[0].id;
     ground.hang_up(vm);
-    let during = ground.swarm.call(&ground.account, VmRef::Id(vm), &command()).await.unwrap_err();
+    let during = ground.swarm.call(&ground.account, vm, &command()).await.unwrap_err();
     assert_eq!(during.code(), ErrorCode::VmEnded);
     eventually("its end", async || ground.count().await == 0).await;
     assert_eq!(ground.store.ends(), vec![(vm, EndReason::Failed)]);
-    let after = ground.swarm.call(&ground.account, VmRef::Id(vm), &command()).await.unwrap_err();
+    let after = ground.swarm.call(&ground.account, vm, &command()).await.unwrap_err();
     assert_eq!(after.code(), ErrorCode::UnknownVm);
     ground.holds_nothing().await;
 }
@@ -142,12 +140,11 @@ async fn calls_under_way_read_why_their_vm_ended() {
     for (out_of_memory, expected) in [(true, "the VM ended: out_of_memory"), (false, "the VM ended: crashed")]
     {
         ground.keeper(|keeper| keeper.out_of_memory = out_of_memory);
-        let vm = VmRef::Id(ground.boot(1).await.unwrap().vms[0].id);
+        let vm = ground.boot(1).await.unwrap().vms[0].id;
         let (mut events, ending) = swarm.exec_stream(account, vm, self::command()).await.unwrap();
         let command = command();
         let call = swarm.call(account, vm, &command);
-        let id = swarm.vm(account, vm).await.unwrap().id;
-        let (called, ()) = tokio::join!(call, async { ground.kill(id) });
+        let (called, ()) = tokio::join!(call, async { ground.kill(vm) });
         let broken = events.next().await.unwrap().unwrap_err();
         for error in [called.unwrap_err(), ending.explain(broken).await] {
             let failure = Failure::from(error);
@@ -161,7 +158,7 @@ async fn calls_under_way_read_why_their_vm_ended() {
 #[tokio::test]
 async fn calls_under_way_read_that_their_vm_was_deleted() {
     let ground = Ground::new().await;
-    let vm = VmRef::Id(ground.boot(1).await.unwrap().vms[0].id);
+    let vm = ground.boot(1).await.unwrap().vms[0].id;
     let command = command();
     let call = ground.swarm.call(&ground.account, vm, &command);
     let (called, ended) = tokio::join!(call, ground.swarm.end(&ground.account, vm, "a"));

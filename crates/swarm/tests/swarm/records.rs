@@ -90,8 +90,14 @@ impl Store for Records {
         unreachable!()
     }
 
-    async fn change_vm(&self, _: ChangeVm) -> Result<VmRecord> {
-        unreachable!()
+    /// Names only.
+    async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
+        self.works(())?;
+        let mut alive = self.alive.lock().unwrap();
+        let vm =
+            alive.iter_mut().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
+        vm.name = command.name.unwrap_or_else(|| vm.name.clone());
+        Ok(VmRecord { vm: vm.clone(), command_runs: false, end: None })
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {

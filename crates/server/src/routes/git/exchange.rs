@@ -21,15 +21,16 @@ pub(super) async fn push(
     vm: VmRef,
     push: GitPush,
 ) -> Result<Pushed, Refusal> {
+    let vm = VmRef::Id(places.vm_id(caller, vm).await?);
     let (path, remote, branch) = (push.path.clone(), push.remote.clone(), push.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: true };
-    let plan = places.run(caller, Chosen::Vm(vm), plan).await?;
+    let plan = places.run(caller, Chosen::Vm(vm.clone()), plan).await?;
     if plan.is_local {
-        return places.run(caller, Chosen::Vm(vm), GitPush { reach: its_own(), ..push }).await;
+        return places.run(caller, Chosen::Vm(vm.clone()), GitPush { reach: its_own(), ..push }).await;
     }
     let commit = plan.commit.ok_or_else(|| Failure::new(ErrorCode::Internal, "internal error"))?;
     let pack = GitPack { path: push.path.clone(), commit: commit.clone() };
-    let (_, pack) = places.run_streamed(caller, Chosen::Vm(vm), pack, None).await?;
+    let (_, pack) = places.run_streamed(caller, Chosen::Vm(vm.clone()), pack, None).await?;
     let send = GitSend {
         url: plan.url,
         branch: plan.branch.clone(),
@@ -59,11 +60,12 @@ pub(super) async fn pull(
     vm: VmRef,
     pull: GitPull,
 ) -> Result<Pulled, Refusal> {
+    let vm = VmRef::Id(places.vm_id(caller, vm).await?);
     let (path, remote, branch) = (pull.path.clone(), pull.remote.clone(), pull.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: false };
-    let plan = places.run(caller, Chosen::Vm(vm), plan).await?;
+    let plan = places.run(caller, Chosen::Vm(vm.clone()), plan).await?;
     if plan.is_local {
-        return places.run(caller, Chosen::Vm(vm), GitPull { reach: its_own(), ..pull }).await;
+        return places.run(caller, Chosen::Vm(vm.clone()), GitPull { reach: its_own(), ..pull }).await;
     }
     let branch = plan.branch.clone();
     let fetch = GitFetch { url: plan.url, branch, has: plan.has, boundary: plan.boundary, reach: pull.reach };

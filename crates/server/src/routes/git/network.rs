@@ -47,7 +47,7 @@ struct PushBody {
     set_upstream: Option<bool>,
     /// Whether commits may be lost there, where the remote's branch is as it was last seen.
     force_with_lease: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -101,7 +101,7 @@ struct PullBody {
     branch: Option<String>,
     /// How both are joined; `ff-only` unless given.
     strategy: Option<PullStrategy>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -154,7 +154,7 @@ struct CloneBody {
     branch: Option<String>,
     /// Only so many commits of its history.
     depth: Option<u32>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 

@@ -47,7 +47,7 @@ struct RepositoryQuery {
     path: String,
     /// How `path` is written.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -91,7 +91,7 @@ struct DiffQuery {
     /// Lines around each change; 3 unless given.
     #[param(maximum = 10000)]
     context: Option<u32>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -139,7 +139,7 @@ struct LogQuery {
     limit: Option<u32>,
     /// `next_cursor` of the page before. It goes on from where that page began, whatever was committed since.
     cursor: Option<String>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 
@@ -180,7 +180,7 @@ struct BranchesQuery {
     path_encoding: Option<PathEncoding>,
     /// Whether those of remotes are listed too, as they were last seen.
     remote: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
 }
 

@@ -47,7 +47,7 @@ struct AddBody {
     /// Literal names below the repository's top; all files unless given.
     #[schema(example = json!(["src/main.rs"]))]
     files: Option<Vec<String>>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -92,7 +92,7 @@ struct CommitBody {
     amend: Option<bool>,
     /// Whether it may change nothing.
     allow_empty: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -146,7 +146,7 @@ struct InitBody {
     path: String,
     /// How paths are written.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -184,7 +184,7 @@ struct CheckoutBody {
     r#ref: String,
     /// Whether the branch is made, from the current commit.
     create: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -232,7 +232,7 @@ struct BranchBody {
     delete: Option<bool>,
     /// Whether it is deleted though its commits are on no other branch.
     force: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -279,7 +279,7 @@ struct WorktreeBody {
     r#ref: Option<String>,
     /// Whether it is removed.
     remove: Option<bool>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -323,7 +323,7 @@ struct ResetBody {
     to: Option<String>,
     /// What is taken back; `mixed` unless given.
     mode: Option<ResetMode>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
@@ -366,7 +366,7 @@ struct StashBody {
     action: StashAction,
     /// What a new stash says.
     message: Option<String>,
-    /// A VM, by process id or id; the server's workspace unless given.
+    /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 

@@ -119,6 +119,7 @@ impl Skep {
         let vm = |pid| VmBooted {
             id: VmId::generate(),
             account: self.account.id,
+            name: None,
             pid,
             ip: "10.77.0.2".to_owned(),
             template: "base".to_owned(),

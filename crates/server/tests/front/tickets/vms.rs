@@ -30,6 +30,7 @@ pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
     let booted = VmBooted {
         id,
         account: skep.account.id,
+        name: None,
         pid: 4_000 + u32::from(number),
         ip: format!("10.77.0.{number}"),
         template: "base".to_owned(),

@@ -1,0 +1,240 @@
+//! How callers refer to a VM: by process id, id, the beginning of the id, host name, address or name.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::VmId;
+
+/// What the id of a VM begins with.
+const ID_PREFIX: &str = "vm_";
+/// What the host name of a VM begins with; the characters of its id follow.
+const HOST_PREFIX: &str = "vm-";
+/// The characters of an id behind its prefix.
+const ID_LENGTH: usize = 26;
+/// The longest name, in bytes.
+const LONGEST_NAME: usize = 63;
+/// `server:PATH` is the server's workspace on the command line, so no VM has that name.
+const RESERVED: &str = "server";
+
+/// A text that cannot be a VM's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAName {
+    /// Characters or a length that no name has.
+    #[error(
+        "{0:?} cannot be a VM's name: use 1 to {LONGEST_NAME} of a-z, 0-9 and `-`, beginning with a letter or a digit, not digits only"
+    )]
+    Syntax(String),
+    /// It means something else wherever a VM is named.
+    #[error("`{0}` cannot be a VM's name: it is {1}; choose another name")]
+    Reserved(String, &'static str),
+}
+
+/// A VM's name, unique among the living VMs of its account. It is never also a process id, an id, a host name or an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VmName(String);
+
+impl FromStr for VmName {
+    type Err = NotAName;
+
+    fn from_str(text: &str) -> Result<Self, NotAName> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let fits = (1..=LONGEST_NAME).contains(&text.len())
+            && text.bytes().next().is_some_and(plain)
+            && text.bytes().all(|byte| plain(byte) || byte == b'-')
+            && !text.bytes().all(|byte| byte.is_ascii_digit());
+        if !fits {
+            // A message quotes no more of it than this.
+            return Err(NotAName::Syntax(text.chars().take(LONGEST_NAME + 1).collect()));
+        }
+        if text == RESERVED {
+            return Err(NotAName::Reserved(text.to_owned(), "the server's own"));
+        }
+        if of_host_name(text).is_some() {
+            return Err(NotAName::Reserved(text.to_owned(), "the host name of a VM"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl VmName {
+    /// The name as a text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for VmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for VmName {
+    type Error = NotAName;
+
+    fn try_from(text: String) -> Result<Self, NotAName> {
+        text.parse()
+    }
+}
+
+impl From<VmName> for String {
+    fn from(name: VmName) -> Self {
+        name.0
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for VmName {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .description(Some(
+                "A VM's name: 1 to 63 of a-z, 0-9 and `-`, beginning with a letter or a digit, not digits only, not \
+                 `server`, and not a VM's host name.",
+            ))
+            .pattern(Some("^([a-z]|[0-9]+[a-z-])[a-z0-9-]*$"))
+            .max_length(Some(LONGEST_NAME))
+            .examples(["builder"])
+            .into()
+    }
+}
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for VmName {}
+
+/// The beginning of a VM's id: `vm_` and 1 to 25 of the characters that follow in the id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdBeginning(String);
+
+impl IdBeginning {
+    fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix(ID_PREFIX)?;
+        let fits = (1..ID_LENGTH).contains(&rest.len())
+            && rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    /// Whether this id begins so.
+    pub fn fits(&self, id: VmId) -> bool {
+        id.to_string().starts_with(&self.0)
+    }
+}
+
+/// A VM as callers refer to it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum VmRef {
+    /// The process id on the server, which another VM may have later.
+    Pid(u32),
+    /// The stable id, also where it was given as a host name.
+    Id(VmId),
+    /// The beginning of the id, which must fit one VM only.
+    Beginning(IdBeginning),
+    /// The address inside skep's network namespace, which another VM may have later.
+    Address(IpAddr),
+    /// The name, which another VM may have later.
+    Name(VmName),
+}
+
+impl VmRef {
+    /// Reads what a path or a `vm` parameter holds. `None` is a text that can refer to no VM.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(id) = text.parse().ok().or_else(|| of_host_name(text)) {
+            return Some(Self::Id(id));
+        }
+        // No sign, no leading zero: one VM has one number.
+        let canonical = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+        if let Some(pid) = text.parse().ok().filter(|_| canonical) {
+            return Some(Self::Pid(pid));
+        }
+        if let Ok(address) = text.parse() {
+            return Some(Self::Address(address));
+        }
+        IdBeginning::parse(text).map(Self::Beginning).or_else(|| text.parse().ok().map(Self::Name))
+    }
+}
+
+impl fmt::Display for VmRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => pid.fmt(f),
+            Self::Id(id) => id.fmt(f),
+            Self::Beginning(IdBeginning(text)) => text.fmt(f),
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+/// The id of the VM that has this host name.
+fn of_host_name(text: &str) -> Option<VmId> {
+    format!("{ID_PREFIX}{}", text.strip_prefix(HOST_PREFIX)?).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_referred_to_by_pid_id_beginning_host_name_address_or_name() {
+        let id = VmId::generate();
+        let text = id.to_string();
+        assert_eq!(VmRef::parse("42"), Some(VmRef::Pid(42)));
+        assert_eq!(VmRef::parse(&text), Some(VmRef::Id(id)));
+        assert_eq!(VmRef::parse(&text.replace('_', "-")), Some(VmRef::Id(id)));
+        assert_eq!(VmRef::parse("10.77.0.2"), Some(VmRef::Address([10, 77, 0, 2].into())));
+        assert_eq!(VmRef::parse("builder"), Some(VmRef::Name("builder".parse().unwrap())));
+        for length in 4..text.len() {
+            let Some(VmRef::Beginning(beginning)) = VmRef::parse(&text[..length]) else { panic!("{length}") };
+            assert!(beginning.fits(id) && !beginning.fits("vm_70000000000000000000000000".parse().unwrap()));
+        }
+        for wrong in [
+            "",
+            "Abc",
+            "-1",
+            "+1",
+            "042",
+            "1.5",
+            "1099511627776",
+            " 1",
+            "vm_",
+            "vm_A",
+            "vm_1%",
+            "-it",
+            "a b",
+            "10.77.0",
+            "server",
+            "a_b",
+            "é",
+        ] {
+            assert_eq!(VmRef::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_refers_to_nothing_else() {
+        for good in ["a", "web-1", "3d", "0-", "vm-1", "vm", &"a".repeat(63)] {
+            let name: VmName = good.parse().unwrap();
+            assert_eq!(VmRef::parse(good), Some(VmRef::Name(name)), "{good}");
+        }
+        let host_name = VmId::generate().to_string().replace('_', "-");
+        for wrong in [
+            "",
+            "1",
+            "0042",
+            "-a",
+            "A",
+            "a.b",
+            "10.0.0.1",
+            "a_b",
+            "vm_1",
+            "server",
+            "a/b",
+            &host_name,
+            &"a".repeat(64),
+        ] {
+            let refused = wrong.parse::<VmName>().unwrap_err().to_string();
+            assert!(refused.contains(wrong), "{refused}");
+        }
+    }
+}

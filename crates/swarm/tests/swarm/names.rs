@@ -1,0 +1,87 @@
+//! How callers refer to a VM.
+
+use skep_api::{AccountId, ErrorCode, Failure, VmId, VmRef};
+use skep_swarm::{BootOrder, VmChange};
+
+use crate::ground::Ground;
+
+impl Ground {
+    fn named(&self, name: &str) -> BootOrder {
+        BootOrder { name: Some(name.parse().unwrap()), ..self.order(1) }
+    }
+
+    async fn find(&self, text: &str) -> Result<VmId, Failure> {
+        let found = self.swarm.vm(&self.account, VmRef::parse(text).unwrap()).await;
+        found.map(|vm| vm.id).map_err(Failure::from)
+    }
+
+    async fn rename(&self, vm: VmId, name: Option<&str>) {
+        let change = VmChange { name: Some(name.map(|name| name.parse().unwrap())), ..VmChange::default() };
+        let changed = self.swarm.change(&self.account, vm, change).await.unwrap();
+        assert_eq!(changed.name.map(|name| name.to_string()).as_deref(), name);
+    }
+}
+
+#[tokio::test]
+async fn a_vm_is_found_by_all_that_refers_to_it_in_its_account() {
+    let ground = Ground::new().await;
+    let vm = ground.boot_order(ground.named("web")).await.unwrap().vms.remove(0);
+    let id = vm.id.to_string();
+    let references = [
+        vm.pid.to_string(),
+        id.clone(),
+        id.replace('_', "-"),
+        vm.ip.clone(),
+        "web".to_owned(),
+        id[..12].to_owned(),
+    ];
+    for reference in &references {
+        assert_eq!(ground.find(reference).await.unwrap(), vm.id, "{reference}");
+        let other =
+            ground.swarm.vm(&AccountId::generate(), VmRef::parse(reference).unwrap()).await.unwrap_err();
+        assert_eq!(other.code(), ErrorCode::UnknownVm, "{reference}");
+    }
+    for wrong in ["webb", "we", "1", "10.9.9.9", "vm_7"] {
+        assert_eq!(ground.find(wrong).await.unwrap_err().code, ErrorCode::UnknownVm, "{wrong}");
+    }
+    ground.swarm.end(&ground.account, vm.id, "a").await.unwrap();
+    for reference in references {
+        assert_eq!(ground.find(&reference).await.unwrap_err().code, ErrorCode::UnknownVm, "{reference}");
+    }
+}
+
+#[tokio::test]
+async fn an_ambiguous_beginning_names_some_of_those_that_it_fits() {
+    let ground = Ground::new().await;
+    let mut vms = ground.boot(4).await.unwrap().vms;
+    vms.sort_by_key(|vm| vm.id);
+    let refused = ground.find("vm_0").await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidValue);
+    for vm in &vms[..3] {
+        assert!(refused.message.contains(&vm.id.to_string()), "{refused}");
+    }
+    assert!(refused.message.contains("and 1 more") && refused.message.contains("`vm_0`"), "{refused}");
+    let whole = vms[3].id.to_string();
+    assert_eq!(ground.find(&whole[..28]).await.unwrap(), vms[3].id);
+    ground.swarm.cleanup(&ground.account, "c").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_costs_no_boot_and_survives_a_restart() {
+    let ground = Ground::new().await;
+    let vm = ground.boot_order(ground.named("web")).await.unwrap().vms.remove(0);
+    let launched = ground.keeper(|keeper| keeper.launched);
+    let taken = ground.boot_order(ground.named("web")).await.unwrap_err();
+    assert_eq!(taken.code(), ErrorCode::NameTaken);
+    assert!(taken.to_string().contains(&vm.id.to_string()), "{taken}");
+    assert_eq!(ground.keeper(|keeper| keeper.launched), launched);
+
+    ground.rename(vm.id, Some("api")).await;
+    assert_eq!(ground.find("web").await.unwrap_err().code, ErrorCode::UnknownVm);
+    let ground = ground.restart().await;
+    assert_eq!(ground.find("api").await.unwrap(), vm.id);
+    ground.boot_order(ground.named("web")).await.unwrap();
+    ground.rename(vm.id, None).await;
+    assert_eq!(ground.find("api").await.unwrap_err().code, ErrorCode::UnknownVm);
+    ground.swarm.cleanup(&ground.account, "c").await.unwrap();
+}
