@@ -158,13 +158,17 @@ async fn bad_requests_are_named() {
         (json!({"command": "true", "timeout": 3_600_001}), "timeout"),
         (json!({"command": "true", "cmd": "x"}), "cmd"),
         (json!({"command": "true", "env": {"A=B": "x"}}), "env"),
-        (json!({"command": "true", "cwd": "relative"}), "cwd"),
+        (json!({"command": "true", "cwd": ""}), "cwd"),
         (json!({"command": "a\u{0}b"}), "command"),
     ] {
         let answer = skep.post(&path, &request).await;
         assert_eq!(answer.status, 400, "{request}: {answer:?}");
         assert!(answer.body["message"].as_str().unwrap().contains(named), "{request}: {answer:?}");
     }
+    let relative = skep.post(&path, &json!({"command": "mkdir a; cd a; pwd", "cwd": "."})).await.ok(200);
+    assert_eq!(relative["stdout"], "/root/a\n");
+    let relative = skep.post(&path, &json!({"command": "pwd", "cwd": "a/../a"})).await.ok(200);
+    assert_eq!(relative["stdout"], "/root/a\n");
     let nowhere = skep.post(&path, &json!({"command": "true", "cwd": "/no/such"})).await;
     assert!(nowhere.refused(404, "unknown_path").contains("/no/such"));
     let missing = skep.post(&path, &json!({"command": "no-such-program"})).await.ok(200);

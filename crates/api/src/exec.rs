@@ -9,6 +9,8 @@ use crate::operation::{HelperKind, Operation};
 
 /// How long a command may run where the caller names nothing, in milliseconds.
 pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
+/// Where commands in a VM start, and where a relative `cwd` begins.
+pub const VM_HOME: &str = "/root";
 /// The longest time a command may run, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 3_600_000;
 /// How much of each output stream is kept, in bytes: the first and the last half.
@@ -24,7 +26,8 @@ pub struct ExecRequest {
     /// Runs by `/bin/sh -c`.
     #[cfg_attr(feature = "openapi", schema(example = "uname -n"))]
     pub command: String,
-    /// Working directory, absolute. Inside a VM `/root` unless given, on the server the account's first root.
+    /// Working directory. Inside a VM `/root` unless given, on the server the account's first root; a relative one begins
+    /// there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Milliseconds until everything that the command started is ended; 1 to 3,600,000.

@@ -10,7 +10,7 @@ use axum::{
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure, Scope,
-    exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand},
+    exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand, VM_HOME},
 };
 use skep_store::Store;
 use tokio::sync::watch;
@@ -87,7 +87,10 @@ async fn exec(
     let scope = if request.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin };
     caller.needs(scope)?;
     let vm = request.vm.clone();
-    let (command, streamed) = command(request, timeout_ms)?;
+    // Without any root the command is refused for that.
+    let workspace = caller.account.roots.first().map_or("/", String::as_str);
+    let home = if vm.is_some() { VM_HOME } else { workspace };
+    let (command, streamed) = command(request, timeout_ms, home)?;
     let chosen = Chosen::by_field(vm.as_ref())?;
     Places::note(&chosen, &call.trail);
     run(&desk, &caller, chosen, command, streamed).await
@@ -120,7 +123,7 @@ async fn exec_in_vm(
         let message = "unknown field `vm`: the path names the VM already; leave it out";
         return Err(Refusal::new(ErrorCode::UnknownField, message));
     }
-    let (command, streamed) = command(request, timeout_ms)?;
+    let (command, streamed) = command(request, timeout_ms, VM_HOME)?;
     run(&desk, &caller, Chosen::Vm(path.vm()?), command, streamed).await
 }
 
@@ -195,17 +198,21 @@ fn read(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
     Ok((object.read()?, timeout.unwrap_or(DEFAULT_TIMEOUT_MS)))
 }
 
-/// The command, checked, and whether its output is streamed.
-fn command(mut request: ExecRequest, timeout_ms: u64) -> Result<(RunCommand, bool), Failure> {
+/// The command, checked, and whether its output is streamed. A relative `cwd` begins at `home`.
+fn command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<(RunCommand, bool), Failure> {
     let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
     if request.command.contains('\0') {
         return invalid("`command` holds a NUL byte, which no command can".to_owned());
     }
-    if let Some(cwd) = request.cwd.as_deref().filter(|cwd| !cwd.starts_with('/') || cwd.contains('\0')) {
-        return invalid(format!("`cwd` is {cwd:?}; give an absolute path"));
+    if let Some(cwd) = request.cwd.as_deref().filter(|cwd| cwd.is_empty() || cwd.contains('\0')) {
+        return invalid(format!(
+            "`cwd` is {cwd:?}; give an absolute path, one relative to {home}, or leave it out to start there"
+        ));
     }
     let env = request.env.take().unwrap_or_default();
     check_env(&env)?;
     let ExecRequest { command, cwd, stdin, stream, .. } = request;
+    let cwd = cwd
+        .map(|cwd| if cwd.starts_with('/') { cwd } else { format!("{}/{cwd}", home.trim_end_matches('/')) });
     Ok((RunCommand { command, cwd, env, stdin, timeout_ms }, stream.unwrap_or(false)))
 }

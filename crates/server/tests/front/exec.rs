@@ -58,6 +58,12 @@ async fn a_command_runs_at_the_first_root_with_a_clean_environment() {
         json!({"command": "pwd; cat; echo $A", "cwd": skep.at("sub"), "stdin": "in\n", "env": {"A": "b"}});
     let expected = format!("{}/sub\nin\nb\n", root.display());
     assert_eq!(exec(&skep, body).await["stdout"], expected);
+    // A relative directory begins at the first root.
+    fs::create_dir(skep.at("sub/deep")).unwrap();
+    for (cwd, at) in [("sub/deep", "/sub/deep"), ("./sub/../sub", "/sub"), (".", "")] {
+        let outcome = exec(&skep, json!({"command": "pwd", "cwd": cwd})).await;
+        assert_eq!(outcome["stdout"], format!("{}{at}\n", root.display()), "{cwd}");
+    }
 }
 
 #[tokio::test]
@@ -91,7 +97,9 @@ async fn what_cannot_be_is_refused_by_name() {
         ("timeout", json!(-1), 400, "invalid_value"),
         ("timeout", json!(1e18), 400, "invalid_value"),
         ("timeout", json!("NaN"), 400, "invalid_value"),
-        ("cwd", json!("relative"), 400, "invalid_value"),
+        ("cwd", json!(""), 400, "invalid_value"),
+        ("cwd", json!("missing"), 404, "unknown_path"),
+        ("cwd", json!("../.."), 403, "path_outside_roots"),
         ("cwd", json!("/etc"), 403, "path_outside_roots"),
         ("cwd", json!(outside.path()), 403, "path_outside_roots"),
         ("cwd", at("way-out"), 403, "path_outside_roots"),
