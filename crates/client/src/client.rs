@@ -7,7 +7,7 @@ use reqwest::{Certificate, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorBody, ErrorCode, health::Health, keys::WhoAmI};
 
-use crate::{Answered, Error, Result};
+use crate::{Answered, ConnectionFault, Error, Result};
 
 const SKEP_ERROR: &str = "skep-error";
 const REQUEST_ID: &str = "x-request-id";
@@ -151,7 +151,7 @@ impl Client {
 
     /// A server that says nothing any more.
     pub(crate) fn silent(&self, why: String) -> Error {
-        Error::Unreachable { url: self.base.to_string(), why }
+        Error::Unreachable { url: self.base.to_string(), fault: ConnectionFault::Other, why }
     }
 
     /// The network's own words stand at the end of a chain that repeats the address.
@@ -160,7 +160,8 @@ impl Client {
         while let Some(deeper) = deepest.source() {
             deepest = deeper;
         }
-        Error::Unreachable { url: self.base.to_string(), why: deepest.to_string() }
+        let fault = ConnectionFault::of(&error);
+        Error::Unreachable { url: self.base.to_string(), fault, why: deepest.to_string() }
     }
 }
 

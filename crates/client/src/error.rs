@@ -1,5 +1,7 @@
 //! Why a call brought no answer, or a refusal.
 
+use std::io;
+
 use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
 
 /// What every call answers.
@@ -20,12 +22,14 @@ pub enum Error {
     /// What was given to be trusted is no certificate.
     #[error("there is no certificate in PEM to trust; give the server's, or that of whoever signed it")]
     Roots,
-    /// No server answered.
+    /// No connection, or one that ended before the whole answer was there.
     #[error("no server answers at {url} ({why}); start one with `skep serve`, or set SKEP_URL")]
     Unreachable {
-        /// Where it was looked for.
+        /// The server's address.
         url: String,
-        /// What the network said.
+        /// The kind of failure.
+        fault: ConnectionFault,
+        /// The innermost error of the network or of TLS.
         why: String,
     },
     /// The server refused.
@@ -48,6 +52,59 @@ pub enum Error {
         /// What was wrong.
         why: String,
     },
+}
+
+/// Why there is no connection to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionFault {
+    /// Nothing listens at the address.
+    Refused,
+    /// The address did not answer in time.
+    Timeout,
+    /// No certificate authority that this client trusts signed the server's certificate.
+    UnknownIssuer,
+    /// The server's certificate is for other host names, or is not valid at this time.
+    WrongCertificate,
+    /// The client began TLS, and the server answered without it.
+    NotTls,
+    /// Anything else, such as a host name without an address.
+    Other,
+}
+
+impl ConnectionFault {
+    /// The kind of the first error of the chain that has one.
+    pub(crate) fn of(error: &reqwest::Error) -> Self {
+        let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(cause) = at {
+            if let Some(tls) = tls_error(cause) {
+                return Self::of_tls(tls);
+            }
+            if let Some(kind) = cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+                match kind {
+                    io::ErrorKind::ConnectionRefused => return Self::Refused,
+                    io::ErrorKind::TimedOut => return Self::Timeout,
+                    _ => {}
+                }
+            }
+            at = cause.source();
+        }
+        if error.is_timeout() { Self::Timeout } else { Self::Other }
+    }
+
+    fn of_tls(error: &rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => Self::UnknownIssuer,
+            rustls::Error::InvalidCertificate(_) => Self::WrongCertificate,
+            rustls::Error::InvalidMessage(_) => Self::NotTls,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The error of TLS, also where an I/O error holds it.
+fn tls_error<'error>(cause: &'error (dyn std::error::Error + 'static)) -> Option<&'error rustls::Error> {
+    let held = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    cause.downcast_ref().or_else(|| held?.downcast_ref())
 }
 
 impl Error {

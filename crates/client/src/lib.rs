@@ -17,7 +17,7 @@ mod webhooks;
 pub use answer::Answered;
 pub use audit::AuditQuery;
 pub use client::Client;
-pub use error::{Error, Result};
+pub use error::{ConnectionFault, Error, Result};
 pub use events::{EventQuery, Events, Followed};
 pub use exec::{ExecEvent, ExecEvents};
 pub use files::{FileStream, Files};

@@ -1,12 +1,14 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     connection::EXIT_CODES,
     verbs::{
         account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
-        grep, helper, keys, ls, ps, restore, rm, serve, status, ticket, webhook, write,
+        grep, helper, keys, ls, ps, restore, rm, serve, status, ticket, webhook, whoami, write,
     },
 };
 
@@ -56,6 +58,8 @@ pub(crate) enum Verb {
     Status(status::Status),
     /// Measure a running server: how soon its VMs are ready, and what they cost.
     Bench(bench::Bench),
+    /// Show the key in use: its account, scopes and limits.
+    Whoami(whoami::Whoami),
     /// Create, list, change and delete accounts.
     Account(account::Account),
     /// Create, list, rotate and revoke keys; no server needs to run.
@@ -72,25 +76,36 @@ pub(crate) enum Verb {
     Config(config::Config),
     /// Bake the base template, unless it is baked.
     Bake(bake::Bake),
-    /// The process that serves, started by the one that keeps the privileges.
-    #[command(hide = true)]
+}
+
+/// Verbs by which skep starts itself. They are a command line of their own, so that none is suggested for a mistyped verb.
+#[derive(Debug, Parser)]
+#[command(name = "skep")]
+pub(crate) enum Internal {
+    /// The server, without privileges; the keeper starts it.
     ServerProcess,
     /// The process that starts programs for callers.
-    #[command(hide = true)]
     Helper(helper::Helper),
     /// The process that jails itself and becomes a VMM.
-    #[command(hide = true)]
     Stage,
+}
+
+impl Internal {
+    /// The verb, where the command line begins with one of these.
+    pub(crate) fn find(arguments: &[OsString]) -> Option<Self> {
+        let word = arguments.get(1)?.to_str()?;
+        Self::command().find_subcommand(word)?;
+        Some(Self::parse_from(arguments))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::Cli;
+    use super::*;
 
     #[test]
-    fn the_command_line_contradicts_nothing() {
+    fn the_command_lines_contradict_nothing() {
         Cli::command().debug_assert();
+        Internal::command().debug_assert();
     }
 }

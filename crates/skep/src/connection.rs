@@ -1,49 +1,124 @@
 //! How verbs that are clients of the API find their server and their key.
 
-use std::{fs, future::Future, path::PathBuf, process::ExitCode};
+use std::{fmt, fs, future::Future, io, path::PathBuf, process::ExitCode, sync::OnceLock};
 
 use anyhow::Context;
-use clap::Args;
+use clap::{
+    Args,
+    builder::{Resettable, Str},
+};
 use skep_client::Client;
 
-use crate::settings::default_data_dir;
+use crate::{invocation::Invocation, settings::default_data_dir};
+
+const DEFAULT_URL: &str = "http://127.0.0.1:7700";
 
 /// The exit codes of all verbs but `exec`.
-pub(crate) const EXIT_CODES: &str =
-    "Exit codes: 0 done; 1 refused, failed, or no server; 2 the command line is wrong.";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request was refused or failed, or no server answered; 2 the command line is wrong.";
 
-/// Which server, with which key, and how its answer is shown.
+/// The server, the key, and the form of the answer.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
-    /// The server.
-    #[arg(long, env = "SKEP_URL", value_name = "URL", default_value = "http://127.0.0.1:7700")]
-    url: String,
-    /// The key [default: the admin key in DATA_DIR, where it may be read].
+    /// URL of the server [default: http://127.0.0.1:7700].
+    #[arg(long, env = "SKEP_URL", value_name = "URL")]
+    url: Option<String>,
+    /// API key [default: the admin key in DATA_DIR/admin.key, if that file can be read].
     #[arg(long, env = "SKEP_API_KEY", value_name = "KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// The certificate to trust over https, in PEM: the server's own, or that of whoever signed it [default: those that
-    /// this machine trusts].
+    /// CA certificate to trust for https, in PEM: that of the server itself, or of the authority that signed it [default:
+    /// the certificates that this machine trusts].
     #[arg(long, env = "SKEP_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Where the server's data lies, for its admin key.
+    /// Data directory of the server, to read its admin key.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
-    data_dir: PathBuf,
-    /// Print the API's answer as it is.
-    #[arg(long)]
+    pub(crate) data_dir: PathBuf,
+    /// Print the API's answer as JSON; errors too, on standard error.
+    #[arg(long, help_heading = Resettable::<Str>::Reset)]
     pub(crate) json: bool,
 }
 
+/// The server and the key that the last client was made for.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) url: String,
+    pub(crate) key: KeyOrigin,
+    pub(crate) text: Option<String>,
+}
+
+/// Where the key was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeyOrigin {
+    Flag,
+    Variable,
+    File(PathBuf),
+    /// Neither given nor in the file.
+    Nowhere {
+        file: PathBuf,
+        /// Such as `does not exist`.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for KeyOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("--api-key"),
+            Self::Variable => f.write_str("SKEP_API_KEY"),
+            Self::File(file) | Self::Nowhere { file, .. } => file.display().fmt(f),
+        }
+    }
+}
+
+static ACCESS: OnceLock<Access> = OnceLock::new();
+
+impl Access {
+    /// The access of this process; `None` before a client was made.
+    pub(crate) fn current() -> Option<&'static Self> {
+        ACCESS.get()
+    }
+}
+
 impl Connection {
-    /// A client. Without any key it is made all the same: the server says what is missing.
+    pub(crate) fn url(&self) -> &str {
+        self.given_url().unwrap_or(DEFAULT_URL)
+    }
+
+    fn given_url(&self) -> Option<&str> {
+        self.url.as_deref().filter(|url| !url.is_empty())
+    }
+
+    /// A client. Without a key it is made all the same: some operations need none.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        let given = self.api_key.clone().filter(|key| !key.is_empty());
-        let read = || fs::read_to_string(self.data_dir.join("admin.key")).ok();
-        let key = given.or_else(read).map(|key| key.trim().to_owned());
+        let (origin, key) = self.key();
+        let _ = ACCESS.set(Access { url: self.url().to_owned(), key: origin, text: key.clone() });
         let read = |path: &PathBuf| {
             fs::read(path).with_context(|| format!("{} cannot be read; check --ca-file", path.display()))
         };
         let roots = self.ca_file.as_ref().map(read).transpose()?;
-        Ok(Client::trusting(&self.url, key.as_deref(), roots.as_deref())?)
+        Ok(Client::trusting(self.url(), key.as_deref(), roots.as_deref())?)
+    }
+
+    fn given_key(&self) -> Option<&str> {
+        self.api_key.as_deref().map(str::trim).filter(|key| !key.is_empty())
+    }
+
+    fn key(&self) -> (KeyOrigin, Option<String>) {
+        if let Some(key) = self.given_key() {
+            let is_flag = Invocation::current().has_flag("api_key");
+            return (if is_flag { KeyOrigin::Flag } else { KeyOrigin::Variable }, Some(key.to_owned()));
+        }
+        let file = self.data_dir.join("admin.key");
+        let why = match fs::read_to_string(&file) {
+            Ok(text) if !text.trim().is_empty() => {
+                return (KeyOrigin::File(file), Some(text.trim().to_owned()));
+            }
+            Ok(_) => "is empty",
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "does not exist",
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => "cannot be read by this user",
+            Err(_) => "cannot be read",
+        };
+        (KeyOrigin::Nowhere { file, why }, None)
     }
 }
 

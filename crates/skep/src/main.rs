@@ -9,7 +9,9 @@ mod cli;
 mod connection;
 mod engine;
 mod escape;
+mod failure;
 mod helper_process;
+mod invocation;
 mod logging;
 mod output;
 mod place;
@@ -22,15 +24,16 @@ mod signals;
 mod templates;
 mod tls;
 mod transfer;
+mod usage;
 mod verbs;
 
 use std::{env, ffi::OsString, process::ExitCode};
 
-use cli::{Cli, Verb};
-use settings::FileError;
+use cli::{Cli, Internal, Verb};
+use settings::TryError;
 use verbs::{
     account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
-    grep, helper, keys, ls, ps, restore, rm, serve, server_process, status, ticket, webhook, write,
+    grep, helper, keys, ls, ps, restore, rm, serve, server_process, status, ticket, webhook, whoami, write,
 };
 
 fn main() -> ExitCode {
@@ -39,15 +42,32 @@ fn main() -> ExitCode {
     }
     allocator::map_large_buffers();
     let arguments: Vec<OsString> = env::args_os().collect();
-    let outcome = parse(&arguments).map_err(FileError::into).and_then(run);
+    let outcome = match Internal::find(&arguments) {
+        Some(verb) => run_internal(verb),
+        None => match parse(&arguments) {
+            Ok(cli) => run(cli),
+            Err(TryError::Line(error)) => return usage::refuse(error, &arguments),
+            Err(TryError::File(error)) => Err(error.into()),
+        },
+    };
     outcome.unwrap_or_else(|error| output::failed(&error))
 }
 
-fn parse(arguments: &[OsString]) -> Result<Cli, FileError> {
-    let cli: Cli = settings::parse(arguments)?;
+fn parse(arguments: &[OsString]) -> Result<Cli, TryError> {
+    let cli: Cli = settings::try_parse(arguments)?;
     match &cli.verb {
-        Verb::Exec(verb) => verb.with_vm_named(arguments).map_or(Ok(cli), |named| settings::parse(&named)),
+        Verb::Exec(verb) => {
+            verb.with_vm_named(arguments).map_or(Ok(cli), |named| settings::try_parse(&named))
+        }
         _ => Ok(cli),
+    }
+}
+
+fn run_internal(verb: Internal) -> anyhow::Result<ExitCode> {
+    match verb {
+        Internal::ServerProcess => server_process::run(),
+        Internal::Helper(verb) => helper::run(verb),
+        Internal::Stage => Ok(skep_jail::stage::main()),
     }
 }
 
@@ -71,6 +91,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),
         Verb::Bench(verb) => connection::block_on(bench::run(verb)),
+        Verb::Whoami(verb) => connection::block_on(whoami::run(verb)),
         Verb::Account(verb) => connection::block_on(account::run(verb)),
         Verb::Keys(verb) => keys::run(verb),
         Verb::Audit(verb) => connection::block_on(audit::run(verb)),
@@ -79,8 +100,5 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Backup(verb) => backup::run(verb),
         Verb::Restore(verb) => restore::run(verb),
         Verb::Config(verb) => config::run(verb),
-        Verb::ServerProcess => server_process::run(),
-        Verb::Helper(verb) => helper::run(verb),
-        Verb::Stage => Ok(skep_jail::stage::main()),
     }
 }

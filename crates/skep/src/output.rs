@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use crate::escape;
+use crate::{escape, failure::Report, invocation::Invocation};
 
 /// What takes longer shows that it goes on.
 const SOON: Duration = Duration::from_millis(300);
@@ -145,14 +145,21 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
+/// A number of things: `1 VM`, `3 VMs`.
+pub(crate) fn counted(number: impl Into<u64>, thing: &str) -> String {
+    let number = number.into();
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
 /// A point in time, or a dash.
 pub(crate) fn time(time: Option<Timestamp>) -> String {
     time.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))
 }
 
-/// Says what went wrong.
+/// Prints an error to standard error: as a sentence or, with `--json`, as one line of JSON.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    say(&format!("skep: {}", one_line(error)));
+    let report = Report::of(error);
+    say(&if Invocation::current().json { report.json() } else { format!("skep: {}", report.message) });
     match error.downcast_ref() {
         // As a shell tells a command that a signal ended.
         Some(skep_image::Error::Interrupted(signal)) => {
@@ -178,7 +185,12 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::{counted, duration};
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!([0_u32, 1, 2].map(|number| counted(number, "VM")), ["0 VMs", "1 VM", "2 VMs"]);
+    }
 
     #[test]
     fn a_duration_is_short() {

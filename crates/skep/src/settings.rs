@@ -23,6 +23,8 @@ mod webhooks;
 pub(crate) use transport::{TlsSource, Transport};
 use webhooks::Webhooks;
 
+use crate::invocation;
+
 /// The id of the flag that names the file.
 const FILE: &str = "config";
 
@@ -195,20 +197,6 @@ impl std::fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Reads a command line. Where its verb takes settings and names a file, that file's values stand in for defaults.
-///
-/// Ends the process where the command line itself is wrong, or asks for help.
-pub(crate) fn parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, FileError> {
-    if let Err(error) = C::command().try_get_matches_from(arguments) {
-        error.exit();
-    }
-    match try_parse(arguments) {
-        Ok(parsed) => Ok(parsed),
-        Err(TryError::File(error)) => Err(error),
-        Err(TryError::Line(error)) => error.exit(),
-    }
-}
-
 /// Why a command line cannot be followed.
 #[derive(Debug)]
 pub(crate) enum TryError {
@@ -229,12 +217,14 @@ impl std::fmt::Display for TryError {
 
 impl std::error::Error for TryError {}
 
-/// The same for a process that goes on where it fails.
+/// Reads a command line. Where its verb takes settings and names a file, that file's values stand in for defaults.
 ///
 /// # Errors
 /// [`TryError`].
 pub(crate) fn try_parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, TryError> {
-    let matches = C::command().try_get_matches_from(arguments).map_err(TryError::Line)?;
+    let mut command = C::command();
+    let matches = command.try_get_matches_from_mut(arguments).map_err(TryError::Line)?;
+    invocation::record(&command, &matches);
     let matches = match named_file(&matches) {
         None => matches,
         Some((verbs, file)) => {
@@ -344,13 +334,13 @@ mod tests {
         },
     }
 
-    fn read(file: &str, flags: &[&str]) -> Result<Settings, FileError> {
+    fn read(file: &str, flags: &[&str]) -> Result<Settings, TryError> {
         let named = NamedTempFile::new().unwrap();
         fs::write(named.path(), file).unwrap();
         let path = named.path().to_str().unwrap();
         let line =
             ["skep", "serve", "--config", path].iter().chain(flags).map(OsString::from).collect::<Vec<_>>();
-        parse::<Line>(&line).map(|Line { verb: Verb::Serve { settings } }| settings)
+        try_parse::<Line>(&line).map(|Line { verb: Verb::Serve { settings } }| settings)
     }
 
     #[test]

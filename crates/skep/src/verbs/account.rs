@@ -169,8 +169,11 @@ async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
         match deleted.await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => output::line(&format!(
-                "{} {} is deleted: {} keys revoked, {} VMs ended",
-                deleted.id, deleted.name, deleted.keys_revoked, deleted.vms_ended
+                "{} {} is deleted: {} revoked, {} ended",
+                deleted.id,
+                deleted.name,
+                output::counted(deleted.keys_revoked, "key"),
+                output::counted(deleted.vms_ended, "VM")
             ))?,
             Err(error) => code = output::failed(&error),
         }

@@ -23,7 +23,7 @@ pub(crate) async fn run(verb: Cleanup) -> anyhow::Result<ExitCode> {
     if verb.connection.json {
         output::json(&answer.text)?;
     } else {
-        output::line(&format!("{} ended", answer.terminated))?;
+        output::line(&format!("{} ended", output::counted(answer.terminated, "VM")))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::{
     connection::{Connection, EXIT_CODES},
-    output,
+    failure, output,
 };
 
 /// How long to wait before the server is asked again: first, and at the most.
@@ -71,7 +71,10 @@ async fn come_back(client: &Client, query: &EventQuery) -> anyhow::Result<skep_c
         match client.follow_events(query).await {
             Err(error) if is_passing(&error) => {
                 if rest == AGAIN {
-                    output::say(&format!("skep: {error}; tried again until it is there"));
+                    output::say(&format!(
+                        "skep: {}; trying again until the server answers",
+                        failure::of_client(&error)
+                    ));
                 }
                 sleep(rest).await;
                 rest = (rest * 2).min(LONGEST_REST);

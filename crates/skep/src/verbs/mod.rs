@@ -27,4 +27,5 @@ pub(crate) mod server_process;
 pub(crate) mod status;
 pub(crate) mod ticket;
 pub(crate) mod webhook;
+pub(crate) mod whoami;
 pub(crate) mod write;

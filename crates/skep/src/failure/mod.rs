@@ -1,0 +1,95 @@
+//! How the command words an error: in terms of its verbs and flags, where the API's message has methods and JSON fields.
+
+mod access;
+mod connection;
+mod terms;
+
+use serde::Serialize;
+use skep_api::{ErrorCode, Failure};
+use skep_client::Error;
+
+use crate::invocation::Invocation;
+
+/// An error, as `--json` prints it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    /// The HTTP status of a refusal; null where the server did not answer or was not asked.
+    status: Option<u16>,
+    /// The stable code: the server's `Skep-Error`, or `unreachable`, or `usage`; null for other errors of the command.
+    code: Option<&'static str>,
+    pub(crate) message: String,
+    /// The id of the request, which the server's log has too.
+    request_id: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let client = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+        let (status, code, request_id) = match client {
+            Some(Error::Refused { status, code, request_id, .. }) => {
+                // The refusal of a stream that had begun comes without a status of its own.
+                let status = Some(*status).filter(|status| *status >= 400);
+                (status, code.map(ErrorCode::as_str), request_id.clone())
+            }
+            Some(Error::Unreachable { .. }) => (None, Some("unreachable"), None),
+            _ => (None, local_code(error).map(ErrorCode::as_str), None),
+        };
+        Self { status, code, message: message(error), request_id }
+    }
+
+    /// An error of the command line itself.
+    pub(crate) fn usage(message: String) -> Self {
+        Self { status: None, code: Some("usage"), message, request_id: None }
+    }
+
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| self.message.clone())
+    }
+}
+
+/// The code of a rule that the command checked itself.
+fn local_code(error: &anyhow::Error) -> Option<ErrorCode> {
+    error.chain().find_map(|cause| {
+        let failure = cause.downcast_ref::<Failure>().map(|failure| failure.code);
+        let store = || cause.downcast_ref::<skep_store::Error>().map(skep_store::Error::code);
+        failure.or_else(store).or_else(|| Some(cause.downcast_ref::<skep_accounts::Refusal>()?.code()))
+    })
+}
+
+/// An error and its causes, in one line.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let worded = match cause.downcast_ref::<Error>() {
+            Some(error) => of_client(error),
+            None => {
+                terms::in_words_of_the_command(&cause.to_string(), local_code(error), Invocation::current())
+            }
+        };
+        // A transparent layer repeats the message of what it wraps.
+        if !text.contains(&worded) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{worded}");
+        }
+    }
+    text.replace('\n', " ")
+}
+
+/// The message for an error of the client.
+pub(crate) fn of_client(error: &Error) -> String {
+    match error {
+        Error::Unreachable { url, fault, why } => connection::message(url, *fault, why),
+        Error::Refused { code: Some(code), body, .. } => access::message(*code).unwrap_or_else(|| {
+            terms::in_words_of_the_command(&body.message, Some(*code), Invocation::current())
+        }),
+        Error::Key => access::malformed_key(),
+        Error::Url { url } => format!(
+            "`{url}` is not the URL of a server; give one such as http://127.0.0.1:7700 with --url or SKEP_URL"
+        ),
+        Error::Roots => "--ca-file names a file without a certificate in PEM".to_owned(),
+        Error::Strange { url, why } => {
+            format!("{url} did not answer as a skep server does ({why}); check --url and SKEP_URL")
+        }
+        Error::Refused { code: None, body, .. } => body.message.clone(),
+    }
+}

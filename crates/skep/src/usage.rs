@@ -1,0 +1,113 @@
+//! Errors of the command line itself.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{
+    Command, CommandFactory,
+    builder::{OsStr as Name, Resettable},
+    error::{ContextKind, ErrorKind},
+};
+
+use crate::{cli::Cli, failure::Report, output};
+
+/// The exit code for a command line that is wrong.
+const USAGE: u8 = 2;
+
+/// Verbs of other tools, and what does the same here.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("stop", "`skep rm VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
+    ("kill", "`skep rm VM` ends a VM, `skep cleanup` ends all"),
+    ("delete", "`skep rm VM` ends a VM"),
+    ("list", "`skep ps` lists the VMs, `skep ls` the files of a folder"),
+    ("shell", "`skep exec VM COMMAND` runs a command in a VM"),
+    ("ssh", "`skep exec VM COMMAND` runs a command in a VM"),
+    ("run", "`skep boot` boots a VM, `skep exec VM COMMAND` runs a command in it"),
+    ("start", "`skep serve` starts a server, `skep boot` boots VMs"),
+    ("create", "`skep boot` boots VMs"),
+    ("version", "`skep --version` prints the version"),
+];
+
+/// Prints help or the version, or what is wrong with the command line.
+pub(crate) fn refuse(error: clap::Error, arguments: &[OsString]) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let as_json = arguments.iter().any(|argument| argument == "--json");
+    match elsewhere(&error, arguments) {
+        Some((word, advice)) => {
+            let message = format!("`{word}` is not a verb of skep: {advice}");
+            output::say(&if as_json { Report::usage(message).json() } else { format!("error: {message}") });
+        }
+        None => {
+            let error = without_variables(arguments, error.kind()).unwrap_or(error);
+            if as_json {
+                let text = error.to_string();
+                let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+                output::say(&Report::usage(message.to_owned()).json());
+            } else {
+                // A terminal that is gone is no reason for another exit code.
+                let _ = error.print();
+            }
+        }
+    }
+    ExitCode::from(USAGE)
+}
+
+/// The word in the place of a verb, and what to use in its place.
+fn elsewhere(error: &clap::Error, arguments: &[OsString]) -> Option<(&'static str, &'static str)> {
+    if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::InvalidSubcommand).is_none() {
+        return None;
+    }
+    let given = arguments.get(1)?;
+    ELSEWHERE.into_iter().find(|(word, _)| given == word)
+}
+
+/// The same error as a process without any variable would get: clap lists arguments that variables set in its usage
+/// line as if they had been typed.
+fn without_variables(arguments: &[OsString], kind: ErrorKind) -> Option<clap::Error> {
+    let error = unset(Cli::command()).try_get_matches_from(arguments).err()?;
+    (error.kind() == kind).then_some(error)
+}
+
+fn unset(command: Command) -> Command {
+    command.mut_args(|argument| argument.env(Resettable::<Name>::Reset)).mut_subcommands(unset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(line: &[&str]) -> (clap::Error, Vec<OsString>) {
+        let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
+        (Cli::command().try_get_matches_from(&arguments).unwrap_err(), arguments)
+    }
+
+    #[test]
+    fn verbs_of_other_tools_lead_to_ours() {
+        for (word, advice) in ELSEWHERE {
+            let (error, arguments) = error(&["skep", word]);
+            assert_eq!(elsewhere(&error, &arguments), Some((word, advice)));
+            for verb in advice.split("`skep ").skip(1) {
+                let verb = verb.split([' ', '`']).next().unwrap();
+                let known = Cli::command().find_subcommand(verb).is_some() || verb == "--version";
+                assert!(known, "{word}: {verb}");
+            }
+        }
+        let (error, arguments) = error(&["skep", "keys", "stop"]);
+        assert_eq!(elsewhere(&error, &arguments), None);
+    }
+
+    #[test]
+    fn verbs_that_skep_starts_itself_are_not_suggested() {
+        for word in ["stag", "server-proces", "helpe"] {
+            let (error, _) = error(&["skep", word]);
+            let text = error.to_string();
+            assert!(
+                !["stage", "server-process", "helper"]
+                    .iter()
+                    .any(|hidden| text.contains(&format!("'{hidden}'"))),
+                "{text}"
+            );
+        }
+    }
+}
