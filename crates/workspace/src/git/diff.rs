@@ -55,12 +55,13 @@ fn told(said: Said) -> Option<Diff> {
     }
     let files = read(if cut { cut_at_zero(&list) } else { &list })?;
     drop(list);
-    let diff = match String::from_utf8(patch) {
-        Ok(text) => text,
-        Err(bytes) => String::from_utf8_lossy(bytes.as_bytes()).into_owned(),
-    };
-    let diff = fitting(diff, files);
+    let diff = fitting(text_of(patch), files);
     Some(Diff { truncated: truncated || diff.truncated, ..diff })
+}
+
+/// A patch as text, without a copy where it is UTF-8.
+pub(super) fn text_of(patch: Vec<u8>) -> String {
+    String::from_utf8(patch).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// As much of both as may be answered: the list takes at most half of it.

@@ -22,12 +22,17 @@ use super::{
 };
 use crate::{
     Place,
-    git::{changes::changed, diff::fitting},
+    git::{
+        changes::changed,
+        diff::{fitting, text_of},
+    },
     roots::read_up_to,
 };
 
 /// The most files of a diff.
 const MOST_FILES: usize = 2_000;
+/// The most content of the work tree that is held at once, in bytes.
+const MOST_CONTENT: usize = 8 << 20;
 
 /// What differs.
 pub(in crate::git) async fn diff(request: &GitDiff, place: &Place) -> Option<Diff> {
@@ -85,7 +90,7 @@ fn answer(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
     for differs in &differ {
         files.push(reader.told(differs, request.context as usize, &mut attributes, &mut patch)?);
     }
-    Some(fitting(String::from_utf8_lossy(&patch).into_owned(), files))
+    Some(fitting(text_of(patch), files))
 }
 
 /// A path below the top that means itself.
@@ -143,7 +148,7 @@ fn in_work_tree(
         }
         held += content.as_ref().map_or(0, Vec::len);
         differ.push(Differs { pair: Pair { path: entry.path.to_vec(), old: Some(old), new }, content });
-        if held > super::MOST_HELD || differ.len() > MOST_FILES {
+        if held > MOST_CONTENT || differ.len() > MOST_FILES {
             return None;
         }
     }

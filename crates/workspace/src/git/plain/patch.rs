@@ -64,7 +64,7 @@ impl Compared<'_> {
             into.extend([&b"Binary files "[..], &a, b" and ", &b, b" differ\n"].concat());
             return Some(counts);
         }
-        let (old, new) = (lines(old), lines(new));
+        let (old, new) = (lines(old)?, lines(new)?);
         let changes = changes(&old, &new)?;
         if !changes.is_empty() {
             let tab = |label: &[u8]| if label.contains(&b' ') { &b"\t"[..] } else { b"" };
