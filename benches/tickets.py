@@ -152,11 +152,15 @@ def beside(title, ours, theirs, unit):
 def lists(few, many):
     print(f"\n==> {FEW} tickets, beside {TICKETS}", flush=True)
     before = resident_mib(many.pid)
-    few.make(FEW)
-    took = took_ms(lambda: many.make(TICKETS))
+    few.make(FEW, labels=["all"])
+    took = took_ms(lambda: many.make(TICKETS, labels=["all"]))
+    for skep in (few, many):
+        skep.make(1, labels=["all", "rare"])
     print(f"made {BATCH} at a time: {TICKETS * 1000 / took:.0f} a second", flush=True)
     print(f"memory of the server with {TICKETS}: {before:.1f} MiB before, {resident_mib(many.pid):.1f} MiB after", flush=True)
-    for query in ["", "?sort=priority", "?sort=-updated_at", "?ready=true", "?status=pending&priority=medium,high"]:
+    # Every ticket has the one label, and a single one has both.
+    labels = ["?label=all", "?label=all&sort=-updated_at", "?label=all,rare"]
+    for query in ["", *labels, "?sort=priority", "?sort=-updated_at", "?ready=true", "?status=pending&priority=medium,high"]:
         pages = [lambda skep=skep: took_ms(lambda: skep.ask("GET", f"/api/tickets{query}")) for skep in (many, few)]
         for _ in range(3):
             pages[0](), pages[1]()

@@ -14,6 +14,7 @@ pub mod git;
 pub mod health;
 pub mod ids;
 pub mod keys;
+mod label;
 pub mod operation;
 mod patch;
 pub mod path;
@@ -30,6 +31,7 @@ mod whole;
 
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
 pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TicketId, VmId, WaitlistId, WebhookId};
+pub use label::{InvalidLabel, Label};
 pub use operation::{AnswerLimit, HelperKind, Operation};
 pub use patch::Patch;
 pub use path::AbsolutePath;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    KeyId, Patch, TicketId, VmId,
+    KeyId, Label, Patch, TicketId, VmId,
     scope::{UnknownWord, words},
 };
 
@@ -117,6 +117,10 @@ pub struct Ticket {
     pub progress: Option<String>,
     /// The VM that holds it.
     pub vm: Option<VmId>,
+    /// Words by which lists and claims choose it, in the order that was given.
+    // Answers that were kept for `Idempotency-Key` before there were labels have none.
+    #[serde(default)]
+    pub labels: Vec<Label>,
     /// What callers wrote on it.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<Object>,
@@ -159,6 +163,10 @@ pub struct CreateTicket {
     /// Tickets that must be completed before: at most 1,000. One that stands twice counts once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<Vec<TicketId>>,
+    /// Words by which lists and claims choose it: at most 32. One that stands twice counts once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 32))]
+    pub labels: Option<Vec<Label>>,
     /// Kept with the record; at most 64 KiB as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -203,6 +211,10 @@ pub struct BatchTicket {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = json!([])))]
     pub dependencies: Option<Vec<String>>,
+    /// Words by which lists and claims choose it: at most 32. One that stands twice counts once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 32))]
+    pub labels: Option<Vec<Label>>,
     /// Kept with the record; at most 64 KiB as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -287,6 +299,10 @@ pub struct ChangeTicket {
     /// In place of all dependencies: at most 1,000. Only while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     pub dependencies: Option<Vec<TicketId>>,
+    /// In place of all labels: at most 32. At any time, also when it is completed.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Label>, max_items = 32))]
+    pub labels: Option<Vec<Label>>,
     /// In place of all metadata: at most 64 KiB as JSON; null takes it away.
     #[serde(default, skip_serializing_if = "Patch::is_absent")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -339,6 +355,10 @@ pub struct ClaimTickets {
     /// Only tickets of this priority, or of these; all unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priorities>,
+    /// Only tickets that have all of these labels, at most 32; all tickets unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 32))]
+    pub labels: Option<Vec<Label>>,
     /// How long to wait for work where there is none, in milliseconds; 0 unless given.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000, example = 0))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]

@@ -19,6 +19,8 @@ pub struct TicketQuery {
     pub priority: Option<String>,
     /// That this one holds, or finished.
     pub assignee: Option<String>,
+    /// That have all of these labels: words with commas between.
+    pub label: Option<String>,
     /// That can be claimed now, or cannot.
     pub ready: Option<bool>,
     /// That depend on this one.
@@ -50,6 +52,7 @@ impl Client {
             ("status", query.status.clone()),
             ("priority", query.priority.clone()),
             ("assignee", query.assignee.clone()),
+            ("label", query.label.clone()),
             ("ready", query.ready.map(|ready| ready.to_string())),
             ("depends_on", query.depends_on.map(|id| id.to_string())),
             ("sort", query.sort.clone()),

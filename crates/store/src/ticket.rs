@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use skep_api::{
-    AccountId, KeyId, TicketId, VmId,
+    AccountId, KeyId, Label, TicketId, VmId,
     tickets::{Attempt, Priority, Ticket, TicketEvent, TicketStatus},
 };
 use skep_tickets::{Beat, Command, Edits, NewTicket};
@@ -96,6 +96,8 @@ pub struct ClaimTickets {
     pub lease: Option<Duration>,
     /// Only these; all where there is none.
     pub priorities: Vec<Priority>,
+    /// Only tickets that have all of these.
+    pub labels: Vec<Label>,
     /// Whether it shall be done once.
     pub once: Option<Once>,
 }
@@ -171,6 +173,8 @@ pub struct TicketFilter {
     pub priorities: Vec<Priority>,
     /// Whoever holds or finished it.
     pub assignee: Option<String>,
+    /// Only tickets that have all of these.
+    pub labels: Vec<Label>,
     /// Whether it can be claimed.
     pub ready: Option<bool>,
     /// A ticket that it depends on.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
 use skep_api::{
-    TicketId,
+    Label, TicketId,
     tickets::{BatchTicket, CreateTicket, CreateTickets, Object, Priority},
 };
 
@@ -37,6 +37,8 @@ pub struct NewTicket {
     pub priority: Priority,
     /// What must be completed before, each once.
     pub needs: Vec<Needed>,
+    /// Words by which it is chosen, each once.
+    pub labels: Vec<Label>,
     /// What the caller writes on it.
     pub metadata: Option<Object>,
     /// Attempts that may end by themselves.
@@ -55,6 +57,7 @@ impl NewTicket {
             description: request.description,
             priority: request.priority.unwrap_or(Priority::Medium),
             needs,
+            labels: each_once(request.labels.unwrap_or_default()),
             metadata: request.metadata,
             max_attempts: request.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
             max_runtime: request.max_runtime_ms.map_or(DEFAULT_RUNTIME, Duration::from_millis),
@@ -135,6 +138,7 @@ fn split(ticket: BatchTicket) -> (Option<String>, CreateTicket) {
         description: ticket.description,
         priority: ticket.priority,
         dependencies: None,
+        labels: ticket.labels,
         metadata: ticket.metadata,
         max_attempts: ticket.max_attempts,
         max_runtime_ms: ticket.max_runtime_ms,

@@ -27,7 +27,9 @@ pub use batch::{Needed, NewTicket, batch};
 pub use command::{Assignee, Beat, Claim, Command, EndCause, EndedAttempt, Finishing, Release, Resolution};
 pub use cycle::{cycle_among, find_cycle};
 pub use error::Refusal;
-pub use request::{ClaimOrder, Edits, check_edits, claim_order, edits, heartbeat, new_ticket, transition};
+pub use request::{
+    ClaimOrder, Edits, check_edits, claim_order, edits, heartbeat, labels, new_ticket, transition,
+};
 pub use ticket::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait};
 pub use transition::{Decision, Step, StepKind, decide, opening, readied, rescheduled};
 pub use why::why;

@@ -10,6 +10,8 @@ pub const LARGEST_TEXT: usize = 64 << 10;
 pub const LARGEST_RESULT: usize = 1 << 20;
 /// The most dependencies of a ticket.
 pub const MOST_DEPENDENCIES: usize = 1_000;
+/// The most labels of a ticket, or of a filter.
+pub const MOST_LABELS: usize = 32;
 /// The most tickets of a batch.
 pub const MOST_TICKETS: usize = 1_000;
 /// The longest name of an assignee or a `ref`, in characters.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use jiff::Timestamp;
 use skep_api::{
-    Patch, TicketId,
+    Label, Patch, TicketId,
     tickets::{
         ChangeTicket, ClaimTickets, CreateTicket, Heartbeat, Object, Priorities, Priority, TicketStatus,
     },
@@ -14,7 +14,7 @@ use crate::{
     Assignee, Beat, Claim, Command, Finishing, Refusal, Release, Resolution, State, Ticket,
     limits::{
         ATTEMPTS, CLAIMS, LARGEST_RESULT, LARGEST_TEXT, LEASES_MS, LONGEST_ASSIGNEE, LONGEST_PROGRESS,
-        LONGEST_TITLE, MOST_DEPENDENCIES, RESTS_MS, RUNTIMES_MS, WAITS_MS,
+        LONGEST_TITLE, MOST_DEPENDENCIES, MOST_LABELS, RESTS_MS, RUNTIMES_MS, WAITS_MS,
     },
     transition::closed,
 };
@@ -30,6 +30,8 @@ pub struct Edits {
     pub priority: Option<Priority>,
     /// In place of all dependencies, each once.
     pub dependencies: Option<Vec<TicketId>>,
+    /// In place of all labels, each once.
+    pub labels: Option<Vec<Label>>,
     /// In place of all metadata.
     pub metadata: Option<Option<Object>>,
     /// Attempts that may end by themselves.
@@ -55,6 +57,7 @@ pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal>
     title(&request.title, at)?;
     text(request.description.as_deref(), &format!("{at}description"))?;
     object(request.metadata.as_ref(), &format!("{at}metadata"), LARGEST_TEXT)?;
+    labels(request.labels.as_deref().unwrap_or_default(), &format!("{at}labels"))?;
     number(request.max_attempts, &format!("{at}max_attempts"), &ATTEMPTS)?;
     number(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
 }
@@ -84,6 +87,7 @@ pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
         description: request.description.clone().change(),
         priority: request.priority,
         dependencies: request.dependencies.as_deref().map(dependencies).transpose()?,
+        labels: request.labels.as_deref().map(|given| labels(given, "labels")).transpose()?,
         metadata: request.metadata.clone().change(),
         max_attempts: request.max_attempts,
         max_runtime: request.max_runtime_ms.map(Duration::from_millis),
@@ -201,6 +205,8 @@ pub struct ClaimOrder {
     pub lease: Option<Duration>,
     /// Only these; all where there is none.
     pub priorities: Vec<Priority>,
+    /// Only tickets that have all of these.
+    pub labels: Vec<Label>,
     /// How long to wait for work.
     pub wait: Duration,
 }
@@ -228,6 +234,7 @@ pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder,
         count: request.count.unwrap_or(1),
         lease: request.lease_ms.map(Duration::from_millis),
         priorities: wanted.into_iter().collect(),
+        labels: labels(request.labels.as_deref().unwrap_or_default(), "labels")?,
         wait: Duration::from_millis(request.wait_ms.unwrap_or(0)),
     })
 }
@@ -254,9 +261,9 @@ pub fn heartbeat(request: &Heartbeat) -> Result<Beat, Refusal> {
 /// # Errors
 /// Which of them.
 pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
-    let only_metadata = Edits { metadata: None, ..edits.clone() }.is_empty();
-    if matches!(ticket.state, State::Completed(_)) && !only_metadata {
-        return Err(closed(ticket, "change, but for its `metadata`", "create another one"));
+    let others = Edits { metadata: None, labels: None, ..edits.clone() };
+    if matches!(ticket.state, State::Completed(_)) && !others.is_empty() {
+        return Err(closed(ticket, "change, but for its `metadata` and `labels`", "create another one"));
     }
     if edits.dependencies.is_some() && !matches!(ticket.state, State::Pending { .. }) {
         return Err(closed(ticket, "get other `dependencies`", "change them while it is pending"));
@@ -270,10 +277,20 @@ fn dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
     Ok(once)
 }
 
+/// Labels without repetitions, in their order.
+///
+/// # Errors
+/// They are too many.
+pub fn labels(given: &[Label], field: &str) -> Result<Vec<Label>, Refusal> {
+    let once = each_once(given.iter().cloned());
+    check_count(once.len(), field, MOST_LABELS)?;
+    Ok(once)
+}
+
 /// Each of them where it stands first.
-pub(crate) fn each_once<T: Copy + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
+pub(crate) fn each_once<T: Clone + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = BTreeSet::new();
-    given.into_iter().filter(|one| seen.insert(*one)).collect()
+    given.into_iter().filter(|one| seen.insert(one.clone())).collect()
 }
 
 /// Refuses a list that is too long.

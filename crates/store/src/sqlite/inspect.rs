@@ -16,6 +16,8 @@ use crate::{Error, Result};
 const MOST_PROBLEMS: u32 = 5;
 /// The version since which there are tickets.
 const TICKETS: i64 = 5;
+/// The version since which tickets have labels.
+const TICKET_LABELS: i64 = 12;
 
 /// What a look at a database found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +51,9 @@ pub(super) fn look(path: &Path, patience: Duration) -> std::result::Result<Inspe
         problems.extend(dangling(&connection)?);
         if version >= TICKETS {
             problems.extend(tickets::counters(&connection)?);
+        }
+        if version >= TICKET_LABELS {
+            problems.extend(tickets::label_index(&connection)?);
         }
     }
     Ok(Inspection { version, known: KNOWN, problems })

@@ -19,6 +19,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0010_key_changes.sql")),
     M::up(include_str!("migrations/0011_vms_that_ended.sql")),
     M::up(include_str!("migrations/0012_names_of_vms.sql")),
+    M::up(include_str!("migrations/0013_ticket_labels.sql")),
 ];
 
 /// The newest version that this program knows.

@@ -314,6 +314,20 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
         let words = format!("`{id}` counts {counted} open dependencies and has 1");
         assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
     }
+
+    raw.execute("UPDATE tickets SET unmet = 1, labels = '[\"a\"]' WHERE id = ?1", [id.to_string()]).unwrap();
+    assert_eq!(problems(), Vec::<String>::new());
+    for (sql, found) in [
+        ("UPDATE ticket_labels SET stage = 1 WHERE ticket = ?1 AND label = 'a'", true),
+        ("UPDATE ticket_labels SET stage = 0 WHERE ticket = ?1 AND label = 'a'", false),
+        ("DELETE FROM ticket_labels WHERE ticket = ?1", true),
+    ] {
+        raw.execute(sql, [id.to_string()]).unwrap();
+        let problems = problems();
+        assert_eq!(problems.len(), usize::from(found), "{sql}: {problems:?}");
+        let words = format!("`{id}` is not in the index of label `a`");
+        assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
+    }
 }
 
 #[tokio::test]
@@ -343,8 +357,12 @@ async fn a_store_whose_readers_do_not_answer_is_away() {
 
 /// Tells what a page costs with so many tickets.
 async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
-    for ready in [None, Some(true)] {
-        let filter = TicketFilter { ready, ..TicketFilter::default() };
+    for (ready, labels) in
+        [(None, vec![]), (Some(true), vec![]), (Some(true), vec!["all"]), (Some(true), vec!["all", "rare"])]
+    {
+        let labels: Vec<skep_api::Label> = labels.into_iter().map(|text| text.parse().unwrap()).collect();
+        let shown = format!("{labels:?}");
+        let filter = TicketFilter { ready, labels, ..TicketFilter::default() };
         let (sort, at) = (crate::TicketSort::Priority, crate::suite::moment(1));
         let query = ListTickets { account, filter, sort, limit: 500, after: None, at };
         let mut best = Duration::MAX;
@@ -353,7 +371,7 @@ async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
             store.list_tickets(query.clone()).await.unwrap();
             best = best.min(begun.elapsed());
         }
-        println!("a page of 500 with {count} tickets, ready {ready:?}: {best:?}");
+        println!("a page of 500 with {count} tickets, ready {ready:?}, labels {shown}: {best:?}");
     }
 }
 
@@ -363,7 +381,7 @@ async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
 async fn what_many_tickets_cost() {
     use std::time::Instant;
 
-    use skep_tickets::Needed;
+    use skep_tickets::{Needed, NewTicket};
 
     use crate::suite::tickets::{change, claims, completion, creation, made, new_ticket};
 
@@ -375,7 +393,12 @@ async fn what_many_tickets_cost() {
     for count in [1_000, total] {
         let begun = Instant::now();
         for _ in 0..count / 1_000 {
-            let many = (0..1_000).map(|_| new_ticket("a", vec![])).collect();
+            let labels = |place: usize| {
+                let words: &[&str] = if place == 0 { &["all", "rare"] } else { &["all"] };
+                words.iter().map(|word| word.parse().unwrap()).collect()
+            };
+            let many =
+                (0..1_000).map(|at| NewTicket { labels: labels(at), ..new_ticket("a", vec![]) }).collect();
             store.create_tickets(creation(account, many)).await.unwrap();
         }
         println!("{count} tickets were made in {:?}", begun.elapsed());

@@ -25,6 +25,7 @@ pub fn new_ticket(title: &str, needs: Vec<Needed>) -> NewTicket {
         description: None,
         priority: Priority::Medium,
         needs,
+        labels: vec![],
         metadata: None,
         max_attempts: 5,
         max_runtime: Duration::from_secs(86_400),
@@ -77,7 +78,15 @@ pub fn completion(attempt: Option<u32>) -> Command {
 /// A claim of whatever is ready.
 pub fn claims(account: AccountId, assignee: &str, count: u32) -> ClaimTickets {
     let (lease, priorities, once) = (None, vec![], None);
-    ClaimTickets { call: call(account, 30), assignee: assignee.to_owned(), count, lease, priorities, once }
+    ClaimTickets {
+        call: call(account, 30),
+        assignee: assignee.to_owned(),
+        count,
+        lease,
+        priorities,
+        labels: vec![],
+        once,
+    }
 }
 
 async fn read(store: &dyn Store, account: AccountId, id: TicketId) -> Ticket {

@@ -61,6 +61,7 @@ pub(super) async fn claim(
         count: order.count,
         lease: order.lease,
         priorities: order.priorities,
+        labels: order.labels,
         once,
     };
     let claimed = desk.claim_within(command, order.wait, &caller.key).await?;

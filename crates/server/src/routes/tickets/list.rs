@@ -6,7 +6,7 @@ use axum::{Json, extract::State};
 use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use skep_api::{AccountId, ErrorCode, Failure, TicketId, tickets::TicketList};
+use skep_api::{AccountId, ErrorCode, Failure, Label, TicketId, tickets::TicketList};
 use skep_store::{ListTickets, TicketFilter, TicketPosition, TicketSort};
 use utoipa::{IntoParams, ToSchema};
 
@@ -55,6 +55,12 @@ pub(super) struct Wanted {
     /// Whoever holds or finished them.
     #[param(example = "agent-7")]
     assignee: Option<String>,
+    /// All of these labels, as a list with commas.
+    #[param(
+        pattern = "^[a-z0-9][a-z0-9._/-]{0,62}(,[a-z0-9][a-z0-9._/-]{0,62})*$",
+        example = "plan/port,gpu"
+    )]
+    label: Option<String>,
     /// Whether they can be claimed now.
     ready: Option<bool>,
     /// A ticket that they depend on.
@@ -98,6 +104,7 @@ impl Wanted {
             statuses: words("status", self.status.as_deref())?,
             priorities: words("priority", self.priority.as_deref())?,
             assignee: self.assignee,
+            labels: skep_tickets::labels(&words::<Label>("label", self.label.as_deref())?, "label")?,
             ready: self.ready,
             depends_on: self.depends_on,
         };

@@ -24,6 +24,10 @@ fn ids(tickets: &[Value]) -> Vec<String> {
     tickets.iter().map(|ticket| ticket["id"].as_str().unwrap().to_owned()).collect()
 }
 
+fn has_labels(ticket: &Value, labels: &[&str]) -> bool {
+    labels.iter().all(|label| ticket["labels"].as_array().unwrap().contains(&json!(label)))
+}
+
 async fn some_tickets(skep: &Skep) -> String {
     let first = skep.simple("first").await;
     for number in 0..24 {
@@ -32,6 +36,12 @@ async fn some_tickets(skep: &Skep) -> String {
         if number % 3 == 0 {
             body["dependencies"] = json!([first]);
         }
+        body["labels"] = match number % 5 {
+            0 => json!(["plan/a", "gpu"]),
+            1 => json!(["gpu"]),
+            2 => json!(["plan/a"]),
+            _ => json!([]),
+        };
         let id = skep.ticket(body).await;
         match number {
             1 | 4 | 7 => drop(skep.changed(&id, json!({"assignee": "agent-1"})).await),
@@ -63,6 +73,25 @@ async fn each_filter_and_order_gives_every_ticket_once() {
             Box::new(|one| one["assignee"] == "agent-1" && one["status"] == "completed"),
         ),
         ("&assignee=nobody", Box::new(|_| false)),
+        ("&label=gpu", Box::new(|one| has_labels(one, &["gpu"]))),
+        ("&label=gpu,plan/a", Box::new(|one| has_labels(one, &["gpu", "plan/a"]))),
+        ("&label=plan", Box::new(|_| false)),
+        (
+            "&label=gpu&assignee=agent-1&status=in_progress,completed",
+            Box::new(|one| has_labels(one, &["gpu"]) && one["assignee"] == "agent-1"),
+        ),
+        (
+            "&label=plan/a&ready=true&priority=high,low",
+            Box::new(|one| {
+                has_labels(one, &["plan/a"])
+                    && one["ready"] == true
+                    && one_of(one, "priority", &["high", "low"])
+            }),
+        ),
+        (
+            "&label=plan/a&depends_on={first}",
+            Box::new(|one| has_labels(one, &["plan/a"]) && one["dependencies"] == json!([first])),
+        ),
         ("&ready=true", Box::new(|one| one["ready"] == true)),
         ("&ready=false&status=pending", Box::new(|one| one["ready"] == false && one["status"] == "pending")),
         ("&depends_on={first}", Box::new(|one| one["dependencies"] == json!([first]))),
@@ -89,6 +118,10 @@ async fn each_filter_and_order_gives_every_ticket_once() {
     }
 }
 
+fn numbered_labels(count: usize) -> String {
+    (0..count).map(|number| format!("label-{number}")).collect::<Vec<_>>().join(",")
+}
+
 #[tokio::test]
 async fn a_cursor_belongs_to_its_filter() {
     let skep = Skep::start().await;
@@ -111,6 +144,9 @@ async fn a_cursor_belongs_to_its_filter() {
         ("sort=age".to_owned(), "sort"),
         ("ready=maybe".to_owned(), "ready"),
         ("depends_on=x".to_owned(), "depends_on"),
+        ("label=A".to_owned(), "`label`: `A` is not a label"),
+        ("label=a,".to_owned(), "`` is not a label"),
+        (format!("label={}", numbered_labels(33)), "`label` has 33 entries"),
     ] {
         let found = refused(skep.get(&format!("/api/tickets?{query}")).await).await;
         assert_eq!((found.status, found.code.as_str()), (400, "invalid_value"), "{query}");

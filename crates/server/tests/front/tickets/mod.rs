@@ -3,6 +3,7 @@
 mod claims;
 mod faults;
 mod graph;
+mod labels;
 mod leases;
 mod lists;
 mod once;

@@ -10,7 +10,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::Value;
 use skep_api::{
-    Patch, TicketId,
+    Label, Patch, TicketId,
     tickets::{
         ChangeTicket, ClaimTickets, CreateTicket, Heartbeat as Beat, Object, Priorities, Priority,
         Ticket as Record, TicketStatus,
@@ -39,6 +39,9 @@ pub(super) struct Create {
     /// A ticket that must be completed before; may be given several times.
     #[arg(long = "after", value_name = "ID")]
     dependencies: Vec<TicketId>,
+    /// A word by which lists and claims choose it, such as plan/port; may be given several times.
+    #[arg(short, long = "label", value_name = "LABEL")]
+    labels: Vec<Label>,
     /// Written on its record; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
@@ -63,6 +66,7 @@ pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         description: verb.description.map(or_stdin).transpose()?,
         priority: verb.priority,
         dependencies: (!verb.dependencies.is_empty()).then_some(verb.dependencies),
+        labels: (!verb.labels.is_empty()).then_some(verb.labels),
         metadata: (!metadata.is_empty()).then_some(metadata),
         max_attempts: verb.max_attempts,
         max_runtime_ms: verb.max_runtime.as_deref().map(milliseconds).transpose()?,
@@ -94,6 +98,9 @@ pub(super) struct Claim {
     /// Only tickets of this priority; may be given several times.
     #[arg(short, long, conflicts_with = "id")]
     priority: Vec<Priority>,
+    /// Only tickets that have this label; of several, all.
+    #[arg(short, long = "label", value_name = "LABEL", conflicts_with = "id")]
+    labels: Vec<Label>,
     /// How long to wait where nothing is ready, at most 60s.
     #[arg(long, value_name = "TIME", conflicts_with = "id")]
     wait: Option<String>,
@@ -115,6 +122,7 @@ pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
         count: verb.count,
         lease_ms,
         priority: (!verb.priority.is_empty()).then_some(Priorities::Any(verb.priority)),
+        labels: (!verb.labels.is_empty()).then_some(verb.labels),
         wait_ms: verb.wait.as_deref().map(milliseconds).transpose()?,
     };
     let claimed = output::waiting("waiting for work", client.claim_tickets(&request)).await?;

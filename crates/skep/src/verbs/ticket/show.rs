@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_api::{TicketId, tickets::Ticket};
+use skep_api::{Label, TicketId, tickets::Ticket};
 use skep_client::TicketQuery;
 
 use crate::{connection::Connection, output};
@@ -20,6 +20,9 @@ pub(super) struct List {
     /// Only those that this one holds, or finished.
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
+    /// Only those that have this label; of several, all.
+    #[arg(short, long = "label", value_name = "LABEL")]
+    labels: Vec<Label>,
     /// Only those that can be claimed now.
     #[arg(long, conflicts_with = "blocked")]
     ready: bool,
@@ -47,6 +50,7 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
         status: verb.status,
         priority: verb.priority,
         assignee: verb.assignee,
+        label: (!verb.labels.is_empty()).then(|| listed(&verb.labels, ",")),
         ready: (verb.ready || verb.blocked).then_some(verb.ready),
         depends_on: verb.depends_on,
         sort: verb.sort,
@@ -63,6 +67,11 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
         output::say(&format!("There is more: --cursor {cursor}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Labels in a line.
+pub(super) fn listed(labels: &[Label], between: &str) -> String {
+    labels.iter().map(Label::as_str).collect::<Vec<_>>().join(between)
 }
 
 /// Tickets as people read them.
@@ -123,6 +132,7 @@ fn record(ticket: &Ticket) -> anyhow::Result<()> {
         ("state", Some(state(ticket))),
         ("priority", Some(ticket.priority.to_string())),
         ("assignee", ticket.assignee.as_deref().map(printable)),
+        ("labels", (!ticket.labels.is_empty()).then(|| listed(&ticket.labels, " "))),
         ("vm", ticket.vm.map(|vm| vm.to_string())),
         ("attempt", (ticket.attempt > 0).then(|| format!("{} of {}", ticket.attempt, ticket.max_attempts))),
         ("lease until", at(ticket.lease_expires_at)),

@@ -16,7 +16,7 @@ use super::{
         fault::Fault,
     },
     dependencies,
-    row::{Row, milliseconds, rank},
+    row::{Row, labels_column, milliseconds, rank},
 };
 use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, WaitingTicket};
 
@@ -214,7 +214,7 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
              lease_ms = :lease_ms, lease_expires_at = :lease_expires_at, beats = :beats, progress = :progress,
              lapsed_assignee = :lapsed_assignee, lapsed_vm = :lapsed_vm, not_before = :not_before, waiting = :waiting,
              unmet = :unmet, version = :version, updated_at = :updated_at, started_at = :started_at,
-             finished_at = :finished_at
+             finished_at = :finished_at, labels = :labels
          WHERE id = :id AND status = :old_status AND attempt = :old_attempt AND version = :old_version",
         named_params! {
             ":title": after.title,
@@ -239,6 +239,7 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
             ":updated_at": millis(after.updated_at),
             ":started_at": ticket.started_at.map(millis),
             ":finished_at": ticket.finish().map(|finish| millis(finish.at)),
+            ":labels": labels_column(&after.labels)?,
             ":id": ticket.id.to_string(),
             ":old_status": before.ticket.status().as_str(),
             ":old_attempt": before.ticket.attempt,

@@ -17,7 +17,7 @@ use super::{
     dependencies,
     row::{Row, check_version, milliseconds, object, reached, record},
 };
-use crate::{BeatTicket, ChangeTicket, Error};
+use crate::{BeatTicket, ChangeTicket, Error, TicketNews};
 
 /// Changes a ticket, and answers its record.
 pub(in super::super) fn change(
@@ -58,8 +58,16 @@ pub(in super::super) fn change(
     if !changes.is_empty() || !steps.is_empty() {
         let decided = Change { before: &current, edited, edits: changes, steps };
         current = apply(connection, call, decided, &mut news)?;
+        if current.ticket.is_ready(call.at) && chosen_anew(&command.edits) {
+            news.push(TicketNews::Ready(current.account));
+        }
     }
     Ok((record(connection, current, call.at)?, news))
+}
+
+/// Whether claims that passed over the ticket may choose it after these edits: those that wait for work look again.
+fn chosen_anew(edits: &Edits) -> bool {
+    edits.labels.is_some() || edits.priority.is_some()
 }
 
 /// A key of one VM may finish that VM's ticket, and nothing else.
@@ -122,7 +130,7 @@ pub(super) fn renewed(row: &mut Row, lease: Lease) {
 
 /// The ticket with its fields edited, and what that changed. Its texts and dependencies are written.
 fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result<(Row, Object), Fault> {
-    let Edits { title, priority, max_attempts, max_runtime, .. } = &command.edits;
+    let Edits { title, priority, labels, max_attempts, max_runtime, .. } = &command.edits;
     let mut changes = Object::new();
     let mut after = before.clone();
     if command.edits.is_empty() {
@@ -140,6 +148,10 @@ fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result
     if let Some(priority) = priority {
         note("priority", json!(before.priority), json!(priority));
         after.priority = *priority;
+    }
+    if let Some(labels) = labels {
+        note("labels", json!(before.labels), json!(labels));
+        after.labels.clone_from(labels);
     }
     if let Some(max_attempts) = max_attempts {
         note("max_attempts", json!(before.ticket.max_attempts), json!(max_attempts));

@@ -4,6 +4,22 @@ use rusqlite::Connection;
 
 use super::super::{columns::one, fault::Fault};
 
+/// A ticket whose entries in the index of labels are not its labels, in words.
+pub(in super::super) fn label_index(connection: &Connection) -> Result<Option<String>, Fault> {
+    let sql = "WITH truth AS (
+                   SELECT t.account, l.value AS label, t.stage, t.priority, t.id AS ticket, t.status, t.updated_at
+                   FROM tickets AS t, json_each(t.labels) AS l
+               ), found AS (SELECT account, label, stage, priority, ticket, status, updated_at FROM ticket_labels)
+               SELECT ticket, label FROM (SELECT * FROM truth EXCEPT SELECT * FROM found)
+               UNION ALL
+               SELECT ticket, label FROM (SELECT * FROM found EXCEPT SELECT * FROM truth)
+               LIMIT 1";
+    one(connection, sql, [], |row| {
+        let (ticket, label) = (row.plain::<String>("ticket")?, row.plain::<String>("label")?);
+        Ok(format!("ticket `{ticket}` is not in the index of label `{label}` as its record has it"))
+    })
+}
+
 /// A ticket whose counter of open dependencies is not their number, in words.
 pub(in super::super) fn counters(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "SELECT id, unmet, truth FROM (

@@ -3,14 +3,19 @@
 use rusqlite::{Connection, params};
 use skep_api::{
     TicketId,
-    tickets::{ClaimedTickets, Priority},
+    tickets::{ClaimedTickets, Priority, TicketStatus},
 };
 use skep_tickets::{Assignee, Claim, Command, Decision, decide};
 
 use super::{
-    super::{columns::all, fault::Fault},
+    super::{
+        columns::{all, broken},
+        fault::Fault,
+    },
     Told,
     apply::{Change, apply},
+    common::{Common, Word},
+    list::{READY, Stretch},
     once,
     row::{cost, of_account, rank, record},
 };
@@ -76,12 +81,40 @@ fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId
         if left <= 0 {
             break;
         }
+        if !command.labels.is_empty() {
+            ids.extend(labelled(connection, command, rank(*priority), left)?);
+            continue;
+        }
         let sql =
             "SELECT id FROM tickets WHERE account = ?1 AND stage = 1 AND priority = ?2 ORDER BY id LIMIT ?3";
         let account = command.call.account.to_string();
         ids.extend(all(connection, sql, params![account, rank(*priority), left], |row| {
             row.word::<TicketId>("id")
         })?);
+    }
+    Ok(ids)
+}
+
+/// What is ready and has all the labels of the claim.
+fn labelled(
+    connection: &Connection,
+    command: &ClaimTickets,
+    priority: i64,
+    limit: i64,
+) -> Result<Vec<TicketId>, Fault> {
+    let mut common = Common {
+        connection,
+        account: command.call.account.to_string(),
+        words: command.labels.iter().map(Word::Label).collect(),
+        stretch: Stretch { status: TicketStatus::Pending, stage: READY, priority },
+        by_change: false,
+        whole: false,
+        after: (0, String::new()),
+    };
+    let mut ids = Vec::new();
+    for _ in 0..limit {
+        let Some((_, id)) = common.next()? else { break };
+        ids.push(id.parse().map_err(|error| broken("ticket", error))?);
     }
     Ok(ids)
 }

@@ -19,7 +19,7 @@ use super::{
     TicketIds, Told,
     apply::{announce, append},
     dependencies, once,
-    row::{Row, milliseconds, rank, record},
+    row::{Row, labels_column, milliseconds, rank, record},
 };
 use crate::{Answered, CreateTickets, EventKind, TicketCall, TicketNews, WaitingTicket};
 
@@ -108,6 +108,7 @@ fn row_of(call: &TicketCall, new: &NewTicket, id: TicketId, unmet: u32) -> Row {
         account: call.account,
         title: new.title.clone(),
         priority: new.priority,
+        labels: new.labels.clone(),
         max_runtime: new.max_runtime,
         beats: 0,
         progress: None,
@@ -122,9 +123,9 @@ fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fau
     change(
         connection,
         "INSERT INTO tickets (id, account, title, priority, status, attempt, counted, max_attempts, max_runtime_ms,
-             not_before, waiting, unmet, version, created_at, updated_at)
+             not_before, waiting, unmet, version, created_at, updated_at, labels)
          VALUES (:id, :account, :title, :priority, 'pending', 0, 0, :max_attempts, :max_runtime_ms,
-             :not_before, :waiting, :unmet, 1, :at, :at)",
+             :not_before, :waiting, :unmet, 1, :at, :at, :labels)",
         named_params! {
             ":id": id,
             ":account": row.account.to_string(),
@@ -136,6 +137,7 @@ fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fau
             ":waiting": matches!(row.ticket.wait, Wait::Until(_)),
             ":unmet": row.ticket.blockers.total,
             ":at": millis(row.created_at),
+            ":labels": labels_column(&row.labels)?,
         },
     )?;
     let metadata = new.metadata.as_ref().map(columns::json).transpose()?;

@@ -13,7 +13,8 @@ use super::{
         columns::{Columns, all, millis},
         fault::Fault,
     },
-    row::{cost, find, rank, record},
+    common::{Common, Word},
+    row::{cost, find, labels, rank, record},
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 
@@ -58,10 +59,10 @@ fn page(tickets: Vec<Record>, sort: TicketSort, more: bool) -> TicketPage {
 
 /// One stretch of an index.
 #[derive(Clone, Copy)]
-struct Stretch {
-    status: TicketStatus,
-    stage: i64,
-    priority: i64,
+pub(super) struct Stretch {
+    pub(super) status: TicketStatus,
+    pub(super) stage: i64,
+    pub(super) priority: i64,
 }
 
 /// The stages and priorities that a filter names.
@@ -82,7 +83,7 @@ fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
 }
 
 /// The stage of what can be claimed.
-const READY: i64 = 1;
+pub(super) const READY: i64 = 1;
 
 fn stages_of(status: TicketStatus) -> &'static [i64] {
     match status {
@@ -115,7 +116,8 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
     // By the latest change, all that is pending stands together. Where both what is ready and what is not are wanted, one
     // stretch has them: to pick either would pass over all of the other.
     let whole = by_change && query.filter.ready.is_none();
-    let mut statements: Vec<(CachedStatement<'_>, Stretch)> = Vec::new();
+    let labelled = !query.filter.labels.is_empty();
+    let mut statements: Vec<(Option<CachedStatement<'_>>, Stretch)> = Vec::new();
     for stretch in stretches(&query.filter) {
         if whole && stretch.stage == READY {
             continue;
@@ -125,11 +127,19 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
         {
             continue;
         }
-        statements.push((connection.prepare_cached(sql)?, stretch));
+        let statement = (!labelled).then(|| connection.prepare_cached(sql)).transpose()?;
+        statements.push((statement, stretch));
     }
     let mut streams = Vec::with_capacity(statements.len());
     for (statement, stretch) in &mut statements {
         let (at, id) = bound(query.sort, begins.as_ref(), stretch.priority);
+        let rank = if query.sort == TicketSort::Priority { stretch.priority } else { 0 };
+        let Some(statement) = statement else {
+            let (account, words, stretch) = (account.clone(), words(&query.filter), *stretch);
+            let common = Common { connection, account, words, stretch, by_change, whole, after: (at, id) };
+            streams.push(Stream::of(Source::Common(common), rank, by_change)?);
+            continue;
+        };
         let status = stretch.status.as_str();
         let stage = (!whole).then_some(stretch.stage);
         let mut params: Vec<(&str, &dyn ToSql)> =
@@ -140,11 +150,8 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
         if let Some(assignee) = &assignee {
             params.push((":assignee", assignee));
         }
-        let rank = if query.sort == TicketSort::Priority { stretch.priority } else { 0 };
         let rows = statement.query(params.as_slice())?;
-        let mut stream = Stream { rows, rank, by_change, head: None };
-        stream.advance()?;
-        streams.push(stream);
+        streams.push(Stream::of(Source::Rows(rows), rank, by_change)?);
     }
     take(streams, by_change, wanted)
 }
@@ -186,24 +193,45 @@ fn sql_of(by_change: bool, assignee: bool) -> &'static str {
     }
 }
 
-/// A stretch that is being read, one row ahead.
+/// What the tickets of a filter with labels have in common.
+fn words(filter: &TicketFilter) -> Vec<Word<'_>> {
+    let assignee = filter.assignee.as_deref().map(Word::Assignee);
+    filter.labels.iter().map(Word::Label).chain(assignee).collect()
+}
+
+/// Where the tickets of a stretch are read.
+enum Source<'a> {
+    Rows(Rows<'a>),
+    Common(Common<'a>),
+}
+
+/// A stretch that is being read, one ticket ahead.
 struct Stream<'a> {
-    rows: Rows<'a>,
+    source: Source<'a>,
     rank: i64,
     by_change: bool,
     head: Option<Place>,
 }
 
-impl Stream<'_> {
+impl<'a> Stream<'a> {
+    fn of(source: Source<'a>, rank: i64, by_change: bool) -> Result<Self, Fault> {
+        let mut stream = Self { source, rank, by_change, head: None };
+        stream.advance()?;
+        Ok(stream)
+    }
+
     fn advance(&mut self) -> Result<(), Fault> {
-        self.head = match self.rows.next()? {
-            None => None,
-            Some(row) => {
-                let columns = Columns::of(row);
-                let at = if self.by_change { columns.plain::<i64>("updated_at")? } else { 0 };
-                Some((self.rank, at, columns.plain("id")?))
-            }
+        let next = match &mut self.source {
+            Source::Common(common) => common.next()?,
+            Source::Rows(rows) => match rows.next()? {
+                None => None,
+                Some(row) => {
+                    let columns = Columns::of(row);
+                    Some((columns.plain::<i64>("updated_at")?, columns.plain("id")?))
+                }
+            },
         };
+        self.head = next.map(|(at, id)| (self.rank, if self.by_change { at } else { 0 }, id));
         Ok(())
     }
 }
@@ -234,15 +262,17 @@ fn dependents(
 ) -> Result<Vec<Place>, Fault> {
     let filter = &query.filter;
     let stretches = stretches(filter);
-    let sql = "SELECT t.id, t.stage, t.priority, t.updated_at, t.assignee
+    let sql = "SELECT t.id, t.stage, t.priority, t.updated_at, t.assignee, t.labels
                FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
                WHERE d.prerequisite = ?1 AND t.account = ?2 ORDER BY d.dependent";
     let params = [prerequisite.to_string(), query.account.to_string()];
     let found = all(connection, sql, params, |row| {
         let (stage, priority) = (row.plain::<i64>("stage")?, row.plain::<i64>("priority")?);
         let assignee: Option<String> = row.plain("assignee")?;
+        let own = labels(row)?;
         let fits = stretches.iter().any(|one| (one.stage, one.priority) == (stage, priority))
-            && (filter.assignee.is_none() || filter.assignee == assignee);
+            && (filter.assignee.is_none() || filter.assignee == assignee)
+            && filter.labels.iter().all(|label| own.contains(label));
         let rank = if query.sort == TicketSort::Priority { priority } else { 0 };
         let at = if query.sort == TicketSort::Updated { row.plain("updated_at")? } else { 0 };
         Ok(fits.then_some((rank, at, row.plain("id")?)))

@@ -7,6 +7,7 @@ mod change;
 mod check;
 mod claim;
 mod clock;
+mod common;
 mod create;
 mod delete;
 mod dependencies;
@@ -22,7 +23,7 @@ use skep_api::TicketId;
 pub(super) use self::{
     boot::hand_to_vm,
     change::{beat, change},
-    check::counters,
+    check::{counters, label_index},
     claim::claim,
     clock::{
         end_attempt, of_ended_command, of_ended_vm, open_attempts, release_all, restart_leases, waiting, wake,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{
-    AccountId, TicketId, VmId,
+    AccountId, Label, TicketId, VmId,
     budget::{json_bytes, value_bytes},
     tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
 };
@@ -13,7 +13,7 @@ use skep_tickets::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait,
 
 use super::{
     super::{
-        columns::{Columns, all, broken, one},
+        columns::{self, Columns, all, broken, one},
         fault::Fault,
     },
     dependencies,
@@ -28,6 +28,7 @@ pub(super) struct Row {
     pub(super) account: AccountId,
     pub(super) title: String,
     pub(super) priority: Priority,
+    pub(super) labels: Vec<Label>,
     pub(super) max_runtime: Duration,
     pub(super) beats: u64,
     pub(super) progress: Option<String>,
@@ -158,6 +159,7 @@ pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result
         not_before: row.ticket.wait.time(),
         progress: row.progress,
         vm,
+        labels: row.labels,
         metadata,
         version: row.version,
         created_at: row.created_at,
@@ -192,9 +194,21 @@ pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, 
     text.map(|text| serde_json::from_str(&text).map_err(|error| broken(column, error))).transpose()
 }
 
+/// The labels of a ticket.
+pub(super) fn labels(row: &Columns<'_>) -> Result<Vec<Label>, Fault> {
+    let text = row.plain::<Option<String>>("labels")?;
+    let labels = text.map(|text| serde_json::from_str(&text).map_err(|error| broken("labels", error)));
+    Ok(labels.transpose()?.unwrap_or_default())
+}
+
+/// Labels as they stand in their column.
+pub(super) fn labels_column(labels: &[Label]) -> Result<Option<String>, Fault> {
+    (!labels.is_empty()).then(|| columns::json(&labels)).transpose()
+}
+
 fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
     let (id, account, title) = (row.word::<TicketId>("id")?, row.word("account")?, row.plain("title")?);
-    let priority = of_rank(row.plain("priority")?)?;
+    let (priority, labels) = (of_rank(row.plain("priority")?)?, self::labels(row)?);
     let state = state(connection, id, row)?;
     let (attempt, counted, max_attempts) =
         (row.number("attempt")?, row.number("counted")?, row.number("max_attempts")?);
@@ -215,6 +229,7 @@ fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
         account,
         title,
         priority,
+        labels,
         max_runtime,
         beats,
         progress,

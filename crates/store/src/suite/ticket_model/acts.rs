@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 use skep_api::{
-    AccountId, Patch, TicketId,
+    AccountId, Label, Patch, TicketId,
     tickets::{Object, Priority},
 };
 use skep_tickets::{
@@ -32,6 +32,7 @@ pub(super) enum Act {
         wait: Option<u16>,
         priority: Priority,
         attempts: u32,
+        labels: Vec<u8>,
     },
     Change {
         ticket: u8,
@@ -43,6 +44,7 @@ pub(super) enum Act {
         agent: u8,
         count: u32,
         priorities: Vec<Priority>,
+        labels: Vec<u8>,
     },
     Beat {
         ticket: u8,
@@ -85,6 +87,7 @@ pub(super) enum Edit {
     Title(u8),
     Metadata(Option<u8>),
     Priority(Priority),
+    Labels(Vec<u8>),
     Attempts(u32),
     Time(Option<i16>),
     Needs(Vec<u8>),
@@ -139,12 +142,14 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
     let dependents = prop::sample::select(vec![Dependents::Refuse, Dependents::Detach, Dependents::Delete]);
     let batch = prop::collection::vec((needs(), any::<bool>()), 1..4);
     prop_oneof![
-        1 => (batch, prop::option::weighted(0.5, 0..20_u16), priority(), 1..4_u32)
-            .prop_map(|(tickets, wait, priority, attempts)| Act::Make { tickets, wait, priority, attempts }),
+        1 => (batch, prop::option::weighted(0.5, 0..20_u16), priority(), 1..4_u32, labels()).prop_map(
+            |(tickets, wait, priority, attempts, labels)| Act::Make { tickets, wait, priority, attempts, labels }
+        ),
         10 => (ticket(), expected(), edit(), step())
             .prop_map(|(ticket, expected, edit, step)| Act::Change { ticket, expected, edit, step }),
-        2 => (agent(), 1..4_u32, prop::collection::vec(priority(), 0..3))
-            .prop_map(|(agent, count, priorities)| Act::ClaimNext { agent, count, priorities }),
+        2 => (agent(), 1..4_u32, prop::collection::vec(priority(), 0..3), labels()).prop_map(
+            |(agent, count, priorities, labels)| Act::ClaimNext { agent, count, priorities, labels }
+        ),
         1 => (ticket(), which.clone(), prop::option::of(agent()), prop::option::of(0..60_u8), any::<bool>())
             .prop_map(|(ticket, attempt, agent, lease, progress)| Act::Beat { ticket, attempt, agent, lease, progress }),
         5 => (ticket(), which, prop::option::weighted(0.8, prop::bool::weighted(0.8)))
@@ -155,12 +160,23 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+/// None, or some of three.
+fn labels() -> impl Strategy<Value = Vec<u8>> {
+    prop::sample::subsequence(vec![0, 1, 2], 0..3)
+}
+
+/// Labels of which one begins as another does.
+pub(super) fn label(number: u8) -> Label {
+    ["plan", "plan/b", "gpu"][usize::from(number) % 3].parse().unwrap()
+}
+
 fn edit() -> impl Strategy<Value = Edit> {
     prop_oneof![
         9 => Just(Edit::None),
         1 => (0..3_u8).prop_map(Edit::Title),
         1 => prop::option::of(0..3_u8).prop_map(Edit::Metadata),
         1 => prop::sample::select(Priority::ALL.to_vec()).prop_map(Edit::Priority),
+        2 => labels().prop_map(Edit::Labels),
         1 => (1..4_u32).prop_map(Edit::Attempts),
         3 => prop::option::weighted(0.6, -20..60_i16).prop_map(Edit::Time),
         3 => prop::collection::vec(0..9_u8, 0..4).prop_map(Edit::Needs),
@@ -201,10 +217,17 @@ pub(super) fn order(
         wanted.map(|fresh| vec![if fresh { version } else { version + 1 }])
     };
     Some(match act {
-        Act::Make { tickets, wait, priority, attempts } => {
+        Act::Make { tickets, wait, priority, attempts, labels } => {
+            let labels: Vec<Label> = labels.iter().copied().map(label).collect();
             let not_before = wait.map(|seconds| at + i64::from(seconds).seconds());
             let (priority, max_attempts) = (*priority, *attempts);
-            let made = |needs| NewTicket { priority, max_attempts, not_before, ..new_ticket("a", needs) };
+            let made = |needs| NewTicket {
+                priority,
+                max_attempts,
+                not_before,
+                labels: labels.clone(),
+                ..new_ticket("a", needs)
+            };
             let tickets = needs_of(tickets, ids).into_iter().map(|needs| (None, made(needs))).collect();
             Order::Create(CreateTickets { call, tickets, once: None })
         }
@@ -216,9 +239,10 @@ pub(super) fn order(
             let transition = if alone { None } else { transition(step, known(id).attempt) };
             Order::Change(ChangeTicket { call, id, expected: expected(version, id), edits, transition })
         }
-        Act::ClaimNext { agent, count, priorities } => {
+        Act::ClaimNext { agent, count, priorities, labels } => {
             let (assignee, priorities) = (name(*agent), priorities.clone());
-            Order::Claim(ClaimTickets { call, assignee, count: *count, lease: None, priorities, once: None })
+            let (count, labels) = (*count, labels.iter().copied().map(label).collect());
+            Order::Claim(ClaimTickets { call, assignee, count, lease: None, priorities, labels, once: None })
         }
         Act::Beat { ticket, attempt: which, agent, lease, progress } => {
             let id = pick(ticket)?;
@@ -277,6 +301,7 @@ fn edits(edit: &Edit, at: Timestamp, ids: &[TicketId]) -> Edits {
         Edit::None => none,
         Edit::Title(number) => Edits { title: Some(format!("title {number}")), ..none },
         Edit::Metadata(number) => Edits { metadata: Some(number.map(object)), ..none },
+        Edit::Labels(numbers) => Edits { labels: Some(numbers.iter().copied().map(label).collect()), ..none },
         Edit::Priority(priority) => Edits { priority: Some(*priority), ..none },
         Edit::Attempts(most) => Edits { max_attempts: Some(*most), ..none },
         Edit::Time(seconds) => {

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use skep_api::{
-    ErrorCode, TicketId,
+    ErrorCode, Label, TicketId,
     tickets::{Attempt, AttemptOutcome, Blocker, Object, Priority, Ticket, TicketStatus},
 };
 use skep_tickets::NewTicket;
@@ -83,9 +83,12 @@ impl Board {
     }
 
     /// What a claim of anything finds, most urgent first, then oldest first.
-    pub(super) fn claimable(&self, priorities: &[Priority]) -> Vec<TicketId> {
-        let wanted =
-            |id: &TicketId| priorities.is_empty() || priorities.contains(&self.cards[id].record.priority);
+    pub(super) fn claimable(&self, priorities: &[Priority], labels: &[Label]) -> Vec<TicketId> {
+        let wanted = |id: &TicketId| {
+            let record = &self.cards[id].record;
+            (priorities.is_empty() || priorities.contains(&record.priority))
+                && labels.iter().all(|label| record.labels.contains(label))
+        };
         let mut ids: Vec<_> =
             self.cards.keys().copied().filter(|id| self.is_announced(*id)).filter(wanted).collect();
         let rank =
@@ -161,6 +164,7 @@ impl Board {
                 not_before: new.not_before,
                 progress: None,
                 vm: None,
+                labels: new.labels,
                 metadata: new.metadata,
                 version: 1,
                 created_at: now,
@@ -185,8 +189,9 @@ impl Board {
         assignee: &str,
         count: usize,
         priorities: &[Priority],
+        labels: &[Label],
     ) -> Vec<TicketId> {
-        let mut claimed = self.claimable(priorities);
+        let mut claimed = self.claimable(priorities, labels);
         claimed.truncate(count);
         for id in &claimed {
             self.begin(*id, assignee, None);

@@ -9,7 +9,7 @@ use skep_api::{
     tickets::{Ticket, TicketStatus},
 };
 
-use super::Play;
+use super::{Play, acts::label};
 use crate::{
     Event, EventKind, EventsOf, ListTickets, ReadEvents, ReadTicketHistory, Store, TicketFilter, TicketSort,
 };
@@ -25,7 +25,17 @@ pub(super) async fn list(
     ready: Option<bool>,
     sort: TicketSort,
 ) -> Vec<Ticket> {
-    let filter = TicketFilter { ready, ..TicketFilter::default() };
+    filtered(store, account, at, TicketFilter { ready, ..TicketFilter::default() }, sort).await
+}
+
+/// All tickets of a filter, in this order.
+async fn filtered(
+    store: &dyn Store,
+    account: AccountId,
+    at: Timestamp,
+    filter: TicketFilter,
+    sort: TicketSort,
+) -> Vec<Ticket> {
     let (mut tickets, mut after) = (Vec::new(), None);
     loop {
         let query = ListTickets { account, filter: filter.clone(), sort, limit: 7, after, at };
@@ -101,7 +111,7 @@ fn told(mut ticket: Value) -> Value {
 }
 
 /// The tickets that events make. Each says truly what was before it; versions and attempts grow by one; and nothing but
-/// `metadata` changes of what is completed.
+/// `metadata` and `labels` change of what is completed.
 fn replay(events: &[Event]) -> BTreeMap<TicketId, Value> {
     let mut tickets = BTreeMap::new();
     for event in events {
@@ -121,7 +131,7 @@ fn tell(ticket: &mut Value, event: &Event) {
     let completed = ticket["status"] == "completed";
     for (field, change) in event.body["changes"].as_object().unwrap() {
         assert_eq!(ticket[field], change[0], "{field} before {event:?}");
-        assert!(!completed || ["metadata", "version"].contains(&field.as_str()), "{event:?}");
+        assert!(!completed || ["metadata", "labels", "version"].contains(&field.as_str()), "{event:?}");
         if ["version", "attempt"].contains(&field.as_str()) {
             assert_eq!(change[0].as_u64().unwrap() + 1, change[1].as_u64().unwrap(), "{field}: {event:?}");
         }
@@ -140,7 +150,8 @@ impl Play {
         assert_eq!(list(store, account, now, None, TicketSort::Created).await, expected);
         let ready = list(store, account, now, Some(true), TicketSort::Priority).await;
         let ready: Vec<TicketId> = ready.iter().map(|ticket| ticket.id).collect();
-        assert_eq!(ready, self.board.claimable(&[]));
+        assert_eq!(ready, self.board.claimable(&[], &[]));
+        self.check_labels().await;
         for (id, kinds) in &self.board.told {
             let query = ReadTicketHistory { account, id: *id, limit: 1_000, after: None };
             let history = store.ticket_history(query).await.unwrap();
@@ -157,5 +168,34 @@ impl Play {
         let waiting: BTreeMap<_, _> = waiting.map(|one| (one.ticket, one.not_before)).collect();
         assert_eq!(waiting, self.board.waiting());
         invariants(store, account, now).await;
+    }
+
+    /// Lists by one label and by two, with and without an assignee, hold what the model holds, in each order.
+    async fn check_labels(&self) {
+        let (store, account, now) = (&*self.store, self.account, self.board.now);
+        for labels in [vec![0], vec![1], vec![0, 2], vec![2, 0, 1]] {
+            let labels: Vec<_> = labels.into_iter().map(label).collect();
+            for assignee in [None, Some("agent-0".to_owned())] {
+                let filter = TicketFilter {
+                    labels: labels.clone(),
+                    assignee: assignee.clone(),
+                    ..TicketFilter::default()
+                };
+                let records = self.board.cards.keys().map(|id| self.board.record(*id));
+                let mut expected: Vec<Ticket> = records
+                    .filter(|one| labels.iter().all(|label| one.labels.contains(label)))
+                    .filter(|one| assignee.is_none() || one.assignee == assignee)
+                    .collect();
+                let created = filtered(store, account, now, filter.clone(), TicketSort::Created).await;
+                assert_eq!(created, expected, "{filter:?}");
+                expected.sort_by_key(|one| std::cmp::Reverse((one.updated_at, one.id)));
+                assert_eq!(filtered(store, account, now, filter, TicketSort::Updated).await, expected);
+            }
+            let claimable =
+                TicketFilter { labels: labels.clone(), ready: Some(true), ..TicketFilter::default() };
+            let found = filtered(store, account, now, claimable, TicketSort::Priority).await;
+            let found: Vec<TicketId> = found.iter().map(|one| one.id).collect();
+            assert_eq!(found, self.board.claimable(&[], &labels));
+        }
     }
 }

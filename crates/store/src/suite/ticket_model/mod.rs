@@ -83,7 +83,7 @@ async fn try_sequences<F>(
 /// A few tickets that wait for each other, for acts to be about.
 fn beginning() -> Act {
     let tickets = vec![(vec![], true), (vec![], true), (vec![], false)];
-    Act::Make { tickets, wait: None, priority: Priority::Medium, attempts: 2 }
+    Act::Make { tickets, wait: None, priority: Priority::Medium, attempts: 2, labels: vec![0] }
 }
 
 /// The store and the model, side by side.
@@ -109,7 +109,7 @@ impl Play {
             }
             Order::Claim(command) => {
                 let (name, count) = (command.assignee.clone(), usize::try_from(command.count).unwrap());
-                let claimed = self.board.claim_next(&name, count, &command.priorities);
+                let claimed = self.board.claim_next(&name, count, &command.priorities, &command.labels);
                 let answer = self.store.claim_tickets(command).await.unwrap().answer;
                 let records: Vec<_> = claimed.iter().map(|id| self.board.record(*id)).collect();
                 assert_eq!(answer.tickets, records, "{act:?}");

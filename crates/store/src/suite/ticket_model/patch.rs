@@ -61,7 +61,7 @@ impl Board {
         let was_announced = self.is_announced(id);
         let before = self.cards[&id].record.clone();
         let needs = edits.dependencies.as_ref().is_some_and(|_| before.status != TicketStatus::Pending);
-        let others = Edits { metadata: None, ..edits.clone() };
+        let others = Edits { metadata: None, labels: None, ..edits.clone() };
         if needs || (before.status == TicketStatus::Completed && !others.is_empty()) {
             return Err(ErrorCode::TicketState);
         }
@@ -74,6 +74,7 @@ impl Board {
         let record = &mut card.record;
         edits.title.iter().for_each(|title| record.title.clone_from(title));
         edits.metadata.iter().for_each(|metadata| record.metadata.clone_from(metadata));
+        edits.labels.iter().for_each(|labels| record.labels.clone_from(labels));
         edits.priority.iter().for_each(|priority| record.priority = *priority);
         edits.max_attempts.iter().for_each(|most| record.max_attempts = *most);
         let edited = match edits.not_before {

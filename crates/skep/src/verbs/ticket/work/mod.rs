@@ -14,7 +14,7 @@ use std::{future::Future, process::ExitCode, time::Duration};
 
 use clap::Args;
 use skep_api::{
-    ErrorKind, Patch, TicketId,
+    ErrorKind, Label, Patch, TicketId,
     tickets::{ChangeTicket, ClaimTickets, Heartbeat, Priorities, Priority, Ticket, TicketStatus},
 };
 use skep_client::{Answered, Client, Error, TicketQuery};
@@ -61,6 +61,9 @@ pub(super) struct Work {
     /// Only tickets of this priority; may be given several times.
     #[arg(short, long)]
     priority: Vec<Priority>,
+    /// Only tickets that have this label; of several, all.
+    #[arg(short, long = "label", value_name = "LABEL")]
+    labels: Vec<Label>,
     /// How long a ticket is held without a sign of life; there is one each third of it.
     #[arg(long, value_name = "TIME", default_value = "120s")]
     lease: String,
@@ -109,6 +112,7 @@ struct Worker {
     /// Whether nobody else has this name: what it holds is ours then.
     is_alone: bool,
     priority: Vec<Priority>,
+    labels: Vec<Label>,
     lease_ms: u64,
     wait_ms: u64,
     json: bool,
@@ -136,6 +140,7 @@ impl Worker {
             assignee: verb.assignee.clone().map_or_else(own, Ok)?,
             is_alone: verb.assignee.is_none(),
             priority: verb.priority.clone(),
+            labels: verb.labels.clone(),
             lease_ms: milliseconds(&verb.lease)?,
             wait_ms: if verb.drain { 0 } else { WAIT_MS },
             json: verb.connection.json,
@@ -149,6 +154,7 @@ impl Worker {
             count: Some(1),
             lease_ms: Some(self.lease_ms),
             priority: (!self.priority.is_empty()).then(|| Priorities::Any(self.priority.clone())),
+            labels: (!self.labels.is_empty()).then(|| self.labels.clone()),
             wait_ms: Some(self.wait_ms),
         };
         let mut rest = AGAIN;

@@ -1,0 +1,132 @@
+//! Tickets of one stage and priority that have several words in common: all of some labels, and maybe an assignee.
+//!
+//! Each word has an index of its own with its tickets in order. The next ticket is the one at which all indexes meet: each is
+//! asked for its first ticket from the candidate on, and whatever it answers is the next candidate. With one word a step reads
+//! one entry; with several, no more entries than the rarest word has there, however many tickets have the others.
+
+use rusqlite::{Connection, params};
+use skep_api::Label;
+
+use super::{
+    super::{columns::one, fault::Fault},
+    list::Stretch,
+};
+
+/// A word that tickets have in common.
+#[derive(Clone, Copy)]
+pub(super) enum Word<'a> {
+    Label(&'a Label),
+    Assignee(&'a str),
+}
+
+/// A ticket's place in an index: when it changed last, and its id.
+pub(super) type Entry = (i64, String);
+
+/// The tickets of a stretch that have all words in common, one after the other.
+pub(super) struct Common<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) account: String,
+    /// At least one.
+    pub(super) words: Vec<Word<'a>>,
+    pub(super) stretch: Stretch,
+    /// Ordered by the latest change, latest first; else by id.
+    pub(super) by_change: bool,
+    /// By the latest change: all of the status, whatever its stage.
+    pub(super) whole: bool,
+    /// The entry after which the next one comes.
+    pub(super) after: Entry,
+}
+
+impl Common<'_> {
+    pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
+        let mut words = self.words.iter().cycle();
+        let Some(first) = words.next() else { return Ok(None) };
+        let Some(mut found) = self.seek(first, &self.after, false)? else { return Ok(None) };
+        let mut agreed = 1;
+        while agreed < self.words.len()
+            && let Some(word) = words.next()
+        {
+            match self.seek(word, &found, true)? {
+                None => return Ok(None),
+                Some(same) if same == found => agreed += 1,
+                Some(later) => (found, agreed) = (later, 1),
+            }
+        }
+        self.after.clone_from(&found);
+        Ok(Some(found))
+    }
+
+    /// The first entry of a word that comes after this one, or is this one.
+    fn seek(&self, word: &Word<'_>, from: &Entry, or_equal: bool) -> Result<Option<Entry>, Fault> {
+        let sql = sql_of(word, self.by_change, or_equal);
+        let text = match word {
+            Word::Label(label) => label.as_str(),
+            Word::Assignee(name) => name,
+        };
+        let Stretch { status, stage, priority } = self.stretch;
+        let (at, id) = from;
+        let entry =
+            |row: &super::super::columns::Columns<'_>| Ok((row.plain("updated_at")?, row.plain("id")?));
+        if self.by_change {
+            let stage = (!self.whole).then_some(stage);
+            let params = params![self.account, text, status.as_str(), priority, at, id, stage];
+            one(self.connection, &sql, params, entry)
+        } else {
+            one(self.connection, &sql, params![self.account, text, stage, priority, id], entry)
+        }
+    }
+}
+
+fn sql_of(word: &Word<'_>, by_change: bool, or_equal: bool) -> String {
+    let (table, id, column, index) = match word {
+        Word::Label(_) => ("ticket_labels", "ticket", "label", "ticket_labels_by_change"),
+        Word::Assignee(_) => ("tickets", "id", "assignee", "tickets_of_assignee_by_change"),
+    };
+    let equal = if or_equal { "=" } else { "" };
+    if by_change {
+        format!(
+            "SELECT updated_at, {id} AS id FROM {table} INDEXED BY {index}
+             WHERE account = ?1 AND {column} = ?2 AND status = ?3 AND priority = ?4
+                 AND (updated_at, {id}) <{equal} (?5, ?6) AND (?7 IS NULL OR stage = ?7)
+             ORDER BY updated_at DESC, {id} DESC LIMIT 1"
+        )
+    } else {
+        format!(
+            "SELECT updated_at, {id} AS id FROM {table}
+             WHERE account = ?1 AND {column} = ?2 AND stage = ?3 AND priority = ?4 AND {id} >{equal} ?5
+             ORDER BY {id} LIMIT 1"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::sqlite::migrations::migrate;
+
+    #[test]
+    fn every_step_is_a_search_in_an_index_that_is_in_order() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection).unwrap();
+        let label: Label = "a".parse().unwrap();
+        for word in [Word::Label(&label), Word::Assignee("a")] {
+            for (by_change, or_equal) in [(false, false), (false, true), (true, false), (true, true)] {
+                let sql = format!("EXPLAIN QUERY PLAN {}", sql_of(&word, by_change, or_equal));
+                let mut statement = connection.prepare(&sql).unwrap();
+                let nothing = vec![rusqlite::types::Null; statement.parameter_count()];
+                let rows =
+                    statement.query_map(rusqlite::params_from_iter(nothing), |row| row.get(3)).unwrap();
+                let plan: Vec<String> = rows.collect::<Result<_, _>>().unwrap();
+                let [step] = plan.as_slice() else { panic!("{plan:?}") };
+                assert!(
+                    step.starts_with("SEARCH") && (step.contains("INDEX") || step.contains("PRIMARY KEY")),
+                    "{step}"
+                );
+                let bounds = if by_change { "(updated_at," } else { "stage=? AND priority=? AND " };
+                assert!(step.contains(bounds), "{step}");
+            }
+        }
+    }
+}
