@@ -18,6 +18,7 @@ use crate::harness::{Skep, binary, ended, eventually};
 
 mod files;
 mod git;
+mod names;
 
 fn command(server: &Skep, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -63,6 +64,8 @@ async fn a_swarm_is_booted_used_and_ended_by_command() {
     let answer: Value = serde_json::from_str(&stdout(&booted)).unwrap_or_else(|_| panic!("{booted:?}"));
     let pid = answer["vms"][0]["pid"].to_string();
     let listed = stdout(&skep(&server, &["ps"], ""));
+    assert!(listed.contains(&pid) && listed.lines().all(|line| line.len() <= 110), "{listed}");
+    let listed = stdout(&skep(&server, &["ps", "--wide"], ""));
     assert!(listed.contains(&pid) && listed.contains(answer["vms"][1]["ip"].as_str().unwrap()), "{listed}");
 
     let run = skep(&server, &["exec", &pid, "--", "sh", "-c", "cat; echo err >&2; exit 9"], "through ü\n");
@@ -70,10 +73,9 @@ async fn a_swarm_is_booted_used_and_ended_by_command() {
     assert_eq!(stdout(&run), "through ü\n");
     assert_eq!(run.stderr, b"err\n");
 
-    assert!(skep(&server, &["rm", &pid], "").status.success());
+    assert!(skep(&server, &["end", &pid], "").status.success());
     let gone = skep(&server, &["exec", &pid, "true"], "");
-    // No code that a command is likely to end with: a script must tell the two apart.
-    assert_eq!(gone.status.code(), Some(125), "{gone:?}");
+    assert_eq!(gone.status.code(), Some(2), "{gone:?}");
     assert!(String::from_utf8_lossy(&gone.stderr).contains(&pid), "{gone:?}");
     assert!(stdout(&skep(&server, &["cleanup"], "")).contains('1'));
 
@@ -201,7 +203,7 @@ async fn a_boot_takes_what_the_api_takes_and_every_verb_answers_as_json() {
     for verb in ["ps", "status"] {
         assert_eq!(answer(&skep(&server, &[verb, "--json"], ""))["count"], 1, "{verb}");
     }
-    assert_eq!(answer(&skep(&server, &["rm", "--json", &pid], ""))["terminated"], true);
+    assert_eq!(answer(&skep(&server, &["end", "--json", &pid], ""))["terminated"], true);
     assert_eq!(answer(&skep(&server, &["cleanup", "--json"], ""))["terminated"], 0);
     let doctor = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
     assert_eq!(answer(&doctor)["healthy"], true);
@@ -223,12 +225,14 @@ async fn exit_codes_tell_a_refusal_from_a_wrong_command_line_and_help_documents_
     let server = Skep::start().await;
     let pid = server.boot_one().await.to_string();
     // One that is not there keeps none of the others alive.
-    let mixed = skep(&server, &["rm", "1", &pid], "");
+    let mixed = skep(&server, &["end", "1", &pid], "");
     assert_eq!(mixed.status.code(), Some(1), "{mixed:?}");
     assert_eq!(server.count().await, 0);
-    assert_eq!(skep(&server, &["rm"], "").status.code(), Some(2));
+    assert_eq!(skep(&server, &["end"], "").status.code(), Some(2));
     assert_eq!(skep(&server, &["boot", "--template", "nothing"], "").status.code(), Some(1));
-    for verb in ["boot", "ps", "exec", "rm", "cleanup", "status", "doctor", "bench boot"] {
+    for verb in
+        ["boot", "ps", "exec", "end", "cleanup", "status", "doctor", "bench boot"]
+    {
         let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
         let help = stdout(&skep(&server, &words, ""));
         assert!(help.contains("Exit codes: "), "{verb}: {help}");

@@ -7,8 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
-        grep, helper, keys, ls, ps, restore, rm, serve, status, ticket, webhook, whoami, write,
+        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events, exec, find,
+        git, grep, helper, keys, ls, ps, restore, serve, status, ticket, webhook, whoami, write,
     },
 };
 
@@ -51,7 +51,8 @@ pub(crate) enum Verb {
     /// Have events sent to an endpoint, and see what came of it.
     Webhook(webhook::Webhook),
     /// End VMs.
-    Rm(rm::Rm),
+    #[command(alias = "rm")]
+    End(end::End),
     /// End all VMs.
     Cleanup(cleanup::Cleanup),
     /// Show what the machine can hold, and the engine in use.

@@ -21,6 +21,7 @@ mod reread;
 mod service;
 mod settings;
 mod signals;
+mod target;
 mod templates;
 mod tls;
 mod transfer;
@@ -32,8 +33,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Internal, Verb};
 use settings::TryError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, events, exec, find, git,
-    grep, helper, keys, ls, ps, restore, rm, serve, server_process, status, ticket, webhook, whoami, write,
+    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events, exec, find,
+    git, grep, helper, keys, ls, ps, restore, serve, server_process, status, ticket, webhook, whoami, write,
 };
 
 fn main() -> ExitCode {
@@ -44,21 +45,22 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
     let outcome = match Internal::find(&arguments) {
         Some(verb) => run_internal(verb),
-        None => match parse(&arguments) {
-            Ok(cli) => run(cli),
-            Err(TryError::Line(error)) => return usage::refuse(error, &arguments),
-            Err(TryError::File(error)) => Err(error.into()),
-        },
+        None => parse(&arguments).and_then(run),
     };
-    outcome.unwrap_or_else(|error| output::failed(&error))
+    outcome.unwrap_or_else(|error| match error.downcast() {
+        Ok(TryError::Line(error)) => usage::refuse(error, &arguments),
+        Ok(error) => output::failed(&error.into()),
+        Err(error) => output::failed(&error),
+    })
 }
 
-fn parse(arguments: &[OsString]) -> Result<Cli, TryError> {
+fn parse(arguments: &[OsString]) -> anyhow::Result<Cli> {
     let cli: Cli = settings::try_parse(arguments)?;
     match &cli.verb {
-        Verb::Exec(verb) => {
-            verb.with_vm_named(arguments).map_or(Ok(cli), |named| settings::try_parse(&named))
-        }
+        Verb::Exec(verb) => match verb.with_vm_named(arguments)? {
+            Some(named) => parse(&named),
+            None => Ok(cli),
+        },
         _ => Ok(cli),
     }
 }
@@ -87,7 +89,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Ticket(verb) => connection::block_on(ticket::run(verb)),
         Verb::Events(verb) => connection::block_on(events::run(verb)),
         Verb::Webhook(verb) => connection::block_on(webhook::run(verb)),
-        Verb::Rm(verb) => connection::block_on(rm::run(verb)),
+        Verb::End(verb) => connection::block_on(end::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),
         Verb::Bench(verb) => connection::block_on(bench::run(verb)),

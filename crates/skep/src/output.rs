@@ -14,10 +14,12 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use crate::{escape, failure::Report, invocation::Invocation};
+use crate::{escape, failure::Report, invocation::Invocation, target::WrongLine};
 
 /// What takes longer shows that it goes on.
 const SOON: Duration = Duration::from_millis(300);
+/// The exit code of a command line that is wrong, as clap has it.
+const WRONG_LINE: u8 = 2;
 const TICK: Duration = Duration::from_millis(120);
 
 /// Prints text and a line end. On a terminal, names and texts of others cannot steer it: all that the command prints but
@@ -158,8 +160,12 @@ pub(crate) fn time(time: Option<Timestamp>) -> String {
 
 /// Prints an error to standard error: as a sentence or, with `--json`, as one line of JSON.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    let report = Report::of(error);
+    let is_wrong_line = error.is::<WrongLine>();
+    let report = if is_wrong_line { Report::usage(error.to_string()) } else { Report::of(error) };
     say(&if Invocation::current().json { report.json() } else { format!("skep: {}", report.message) });
+    if is_wrong_line {
+        return ExitCode::from(WRONG_LINE);
+    }
     match error.downcast_ref() {
         // As a shell tells a command that a signal ended.
         Some(skep_image::Error::Interrupted(signal)) => {

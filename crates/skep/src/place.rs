@@ -2,17 +2,19 @@
 
 use anyhow::Context;
 use clap::Args;
-use skep_api::path::{AbsolutePath, PathEncoding};
+use skep_api::{
+    exec::VM_HOME,
+    path::{AbsolutePath, PathEncoding},
+};
 use skep_client::{Client, Files};
 
-/// Where commands in a VM start.
-const HOME_IN_A_VM: &str = "/root";
+use crate::target::vm_reference;
 
 /// Which place.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceOption {
-    /// The VM, by process id or id [default: the server's workspace].
-    #[arg(long, value_name = "VM")]
+    /// The VM: process id, id, name, host name or address [default: the server's workspace].
+    #[arg(long, value_name = "VM", value_parser = vm_reference)]
     vm: Option<String>,
 }
 
@@ -36,7 +38,7 @@ impl PlaceOption {
 impl Place {
     pub(crate) async fn open(client: &Client, vm: Option<&str>) -> anyhow::Result<Self> {
         let home = match vm {
-            Some(_) => HOME_IN_A_VM.to_owned(),
+            Some(_) => VM_HOME.to_owned(),
             None => {
                 let roots = client.whoami().await?.value.roots;
                 roots.into_iter().next().context("this key's account has no workspace; give --vm")?

@@ -7,4 +7,4 @@ mod spot;
 mod there;
 
 pub(crate) use copy::{Copied, copy};
-pub(crate) use spot::{Spot, is_vm};
+pub(crate) use spot::Spot;

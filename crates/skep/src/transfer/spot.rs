@@ -1,11 +1,11 @@
-//! `/a/b`, `server:/a/b`, `4242:/a/b`.
+//! `/a/b`, `server:/a/b`, `4242:/a/b`, `web:/a/b`.
 
-use std::{convert::Infallible, path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr};
+
+use skep_api::VmRef;
 
 /// The name of the server's workspace on the command line.
 const SERVER: &str = "server";
-/// What the id of a VM begins with.
-const VM_ID: &str = "vm_";
 
 /// A path, and where it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum Spot {
     Here(PathBuf),
     /// In the server's workspace (`None`) or a VM.
     There {
-        /// Its process id or id.
+        /// As it was given.
         vm: Option<String>,
         /// As it was given.
         path: String,
@@ -22,22 +22,21 @@ pub(crate) enum Spot {
 }
 
 impl FromStr for Spot {
-    type Err = Infallible;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let there = |vm, path: &str| Self::There { vm, path: path.to_owned() };
         Ok(match text.split_once(':') {
             Some((SERVER, path)) => there(None, path),
-            Some((name, path)) if is_vm(name) => there(Some(name.to_owned()), path),
+            Some(("", _)) => {
+                return Err(format!(
+                    "the VM before `:` is empty; if it comes from a variable, set it, and a file of this machine is ./{text}"
+                ));
+            }
+            Some((name, path)) if VmRef::parse(name).is_some() => there(Some(name.to_owned()), path),
             _ => Self::Here(text.into()),
         })
     }
-}
-
-/// Whether a word can only be meant as a VM.
-pub(crate) fn is_vm(word: &str) -> bool {
-    let is_pid = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    is_pid || word.starts_with(VM_ID)
 }
 
 #[cfg(test)]
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_no_server_and_no_vm_lies_here() {
+    fn what_can_be_no_vm_lies_here() {
         let there =
             |vm: Option<&str>, path: &str| Spot::There { vm: vm.map(str::to_owned), path: path.to_owned() };
         for (text, spot) in [
@@ -54,11 +53,16 @@ mod tests {
             ("4242:/root/a:b", there(Some("4242"), "/root/a:b")),
             ("vm_01h:notes", there(Some("vm_01h"), "notes")),
             ("./4242:/root", Spot::Here("./4242:/root".into())),
-            ("notes:today", Spot::Here("notes:today".into())),
-            (":/a", Spot::Here(":/a".into())),
+            ("web:notes", there(Some("web"), "notes")),
+            ("10.77.0.2:/a", there(Some("10.77.0.2"), "/a")),
+            ("./web:notes", Spot::Here("./web:notes".into())),
+            ("Notes:today", Spot::Here("Notes:today".into())),
+            ("my file:1", Spot::Here("my file:1".into())),
             ("a/b", Spot::Here("a/b".into())),
         ] {
             assert_eq!(text.parse::<Spot>().unwrap(), spot, "{text}");
         }
+        // What `$VM:/a` is without its variable.
+        assert!(":/a".parse::<Spot>().unwrap_err().contains("is empty"));
     }
 }

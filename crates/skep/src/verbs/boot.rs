@@ -6,12 +6,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Map, Value};
 use skep_api::{
-    TicketId,
+    TicketId, VmName,
     swarm::{BootAnswer, BootRequest},
 };
 use skep_client::{Answered, Client};
 
-use super::ps::show;
+use super::ps::show_booted;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -27,6 +27,9 @@ pub(crate) struct Boot {
     /// How many.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
     count: u32,
+    /// The name of the VM, which can stand wherever its process id can; unique among the account's living VMs.
+    #[arg(long, value_name = "NAME")]
+    name: Option<VmName>,
     /// The template.
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
@@ -52,6 +55,7 @@ pub(crate) struct Boot {
 pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
     let request = BootRequest {
         count: Some(verb.count),
+        name: verb.name,
         template: verb.template,
         ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
         metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
@@ -60,27 +64,39 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         command: verb.command,
     };
     let client = verb.connection.client()?;
-    let what = format!("booting {} VM{}", verb.count, if verb.count == 1 { "" } else { "s" });
-    let mut signals = Signals::listen()?;
-    let mut boot = pin!(output::waiting(&what, client.boot(&request)));
-    let booted = tokio::select! {
-        booted = &mut boot => booted?,
-        code = signals.next() => {
-            output::say("skep: a boot cannot be called back; its VMs are ended once they are there (again: they are left)");
-            tokio::select! {
-                ended = end(&client, boot) => ended?,
-                _ = signals.next() => {}
-            }
-            return Ok(code);
-        }
+    let booted = match boot_unless_signalled(&client, &request).await? {
+        Ok(booted) => booted,
+        Err(code) => return Ok(code),
     };
     if verb.connection.json {
         output::json(&booted.text)?;
     } else {
-        show(&booted.vms)?;
+        show_booted(&booted.vms)?;
         output::say(&format!("{} booted in {:.0} ms", booted.vms.len(), booted.elapsed_ms));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Boots VMs. A signal ends them once they are there, and gives the exit code.
+pub(super) async fn boot_unless_signalled(
+    client: &Client,
+    request: &BootRequest,
+) -> anyhow::Result<Result<Answered<BootAnswer>, ExitCode>> {
+    let count = request.count.unwrap_or(1);
+    let what = format!("booting {count} VM{}", if count == 1 { "" } else { "s" });
+    let mut signals = Signals::listen()?;
+    let mut boot = pin!(output::waiting(&what, client.boot(request)));
+    tokio::select! {
+        booted = &mut boot => Ok(Ok(booted?)),
+        code = signals.next() => {
+            output::say("skep: a boot cannot be called back; its VMs are ended once they are there (again: they are left)");
+            tokio::select! {
+                ended = end(client, boot) => ended?,
+                _ = signals.next() => {}
+            }
+            Ok(Err(code))
+        }
+    }
 }
 
 /// `NAME=VALUE`, each.
@@ -103,7 +119,7 @@ async fn end(client: &Client, boot: impl Future<Output = BootOutcome>) -> anyhow
 }
 
 /// The same as what a record carries.
-fn metadata(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
+pub(super) fn metadata(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
     Ok(variables(pairs)?.into_iter().map(|(name, value)| (name, Value::String(value))).collect())
 }
 

@@ -11,11 +11,12 @@ use crate::{
     transfer::{Copied, Spot, copy},
 };
 
-const AFTER_HELP: &str = "A path is one of this machine, server:PATH in the server's workspace, or VM:PATH in a VM, by process id or id. What does
-not begin with `/` lies below the workspace, in a VM below /root.
+const AFTER_HELP: &str = "A path is one of this machine, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id,
+id, name, host name or address; ./a:b is a path of this machine that has a colon. What does not begin with `/` lies
+below the workspace, in a VM below /root.
 
   skep cp src 4242:            the folder src, to /root/src in that VM
-  skep cp 4242:out/ report     /root/out of that VM, as the folder report
+  skep cp web:out/ report      /root/out of the VM `web`, as the folder report
   skep cp server:a.csv 4242:   a file of the workspace into the VM
 
 Exit codes: 0 done; 1 refused, failed, no server, or something was left out: links and devices are not copied; 128+n where

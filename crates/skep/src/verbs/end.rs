@@ -1,4 +1,4 @@
-//! `skep rm`.
+//! `skep end`.
 
 use std::process::ExitCode;
 
@@ -7,20 +7,21 @@ use clap::Args;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
+    target::vm_reference,
 };
 
 /// End VMs.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub(crate) struct Rm {
-    /// The VMs, by process id or id.
-    #[arg(required = true, value_name = "VM")]
+pub(crate) struct End {
+    /// The VMs: process id, id, name, host name or address, each.
+    #[arg(required = true, value_name = "VM", value_parser = vm_reference)]
     vms: Vec<String>,
     #[command(flatten)]
     connection: Connection,
 }
 
-pub(crate) async fn run(verb: Rm) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(verb: End) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let mut code = ExitCode::SUCCESS;
     for vm in &verb.vms {

@@ -1,15 +1,18 @@
 //! `skep exec`.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io::{self, IsTerminal, Read},
     process::ExitCode,
 };
 
 use anyhow::Context;
 use clap::Args;
-use futures_util::StreamExt;
-use skep_api::exec::{ExecExit, ExecRequest, VmField};
+use futures_util::{Stream, StreamExt};
+use skep_api::{
+    ErrorCode,
+    exec::{ExecExit, ExecRequest, VmField},
+};
 use skep_client::{Client, ExecEvent};
 use tokio::io::AsyncWriteExt;
 
@@ -18,35 +21,48 @@ use crate::{
     connection::Connection,
     output,
     signals::{SIGNALLED, Signals},
-    transfer::is_vm,
+    target::{self, TargetOption, WrongLine},
 };
 
 /// The exit code for a command that its timeout ended, as `timeout` has it.
 const TIMED_OUT: u8 = 124;
 /// The exit code where the command's end is not known, as `env` and `timeout` have it.
 const FAILED: u8 = 125;
-const AFTER_HELP: &str = "The VM may stand before the command instead: skep exec 4242 uname -n. After `--` every word is the command's.
-
-A single word is taken as a line for the shell, as -c does: skep exec 4242 'ls | wc -l'
+const AFTER_HELP: &str = "  skep exec web uname -n             in the VM `web`; a VM is given by process id, id or its unique beginning, name,
+                                     host name or address
+  skep exec web 'ls | wc -l'         a single word is a line for the shell, as with -c
+  skep exec web -- ls -l             after `--` every word is the command's
+  skep exec --server 'ls; id -un'    on the server, as the owner of its workspace
 
 Exit codes: the command's own; 128+n where signal n ended it, or ended this verb: SIGINT, SIGTERM and SIGHUP end the
 command in the VM too; 124 where its timeout did; 125 where it did not run, or its end is not known; 2 where the command
-line is wrong.";
+line is wrong, or its VM does not exist.";
+const USAGE: &str = "skep exec [OPTIONS] VM COMMAND...
+       skep exec [OPTIONS] --vm VM COMMAND...
+       skep exec [OPTIONS] --server COMMAND...";
 
 /// Run a command in a VM, or on the server. What it prints is passed on byte by byte, also to a terminal.
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, override_usage = USAGE)]
 pub(crate) struct Exec {
+    #[command(flatten)]
+    target: TargetOption,
+    #[command(flatten)]
+    program: Program,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A command, and what it runs with.
+#[derive(Debug, Args)]
+pub(super) struct Program {
     /// The command and its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "line")]
-    command: Vec<String>,
-    /// The VM, by process id or id [default: the server].
-    #[arg(long, value_name = "VM")]
-    vm: Option<String>,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(super) command: Vec<String>,
     /// A line for the shell.
     #[arg(short = 'c', long = "line", value_name = "LINE")]
-    line: Option<String>,
-    /// The working directory [default: the workspace; in a VM /root].
+    pub(super) line: Option<String>,
+    /// The working directory; a relative one begins at the default [default: in a VM /root, else the workspace].
     #[arg(short = 'w', long, value_name = "DIR")]
     cwd: Option<String>,
     /// A variable that the command sees; may be given several times.
@@ -58,55 +74,66 @@ pub(crate) struct Exec {
     /// Pass no input on.
     #[arg(short = 'n', long)]
     no_stdin: bool,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
-    Ok(run_to_its_end(verb).await.unwrap_or_else(|error| {
-        output::failed(&error);
-        ExitCode::from(FAILED)
-    }))
+    let (vm, command) = (verb.target.vm.clone(), verb.program.command.clone());
+    run_to_its_end(verb).await.or_else(|error| match (&vm, error.downcast_ref::<skep_client::Error>()) {
+        (Some(vm), Some(refusal)) if refusal.code() == ErrorCode::UnknownVm => {
+            Err(target::unknown_vm(vm, &command).into())
+        }
+        _ => Ok(failed(&error)),
+    })
+}
+
+/// The exit code of a command that did not run, or whose end is not known.
+pub(super) fn failed(error: &anyhow::Error) -> ExitCode {
+    output::failed(error);
+    ExitCode::from(FAILED)
 }
 
 impl Exec {
-    /// The words of the command line, with `--vm VM` in the place of a VM that stands before the command. `None` where none
-    /// does.
-    pub(crate) fn with_vm_named(&self, arguments: &[OsString]) -> Option<Vec<OsString>> {
-        let vm = self.command.first().filter(|word| self.vm.is_none() && is_vm(word))?;
-        // The command is what the command line ends with; within it `--` may be missing.
-        let starts = [self.command.len(), self.command.len() + 1];
-        let mut starts = starts.into_iter().filter_map(|length| arguments.len().checked_sub(length));
-        let at = starts.find(|at| arguments[*at] == OsStr::new(vm))?;
-        let (before, after) = (&arguments[..at], &arguments[at + 1..]);
-        if before.last().is_some_and(|word| word == "--") {
-            return None;
-        }
-        let named = [OsString::from("--vm"), OsString::from(vm)];
-        Some([before, &named, after].concat())
+    /// The words of the command line, with `--vm VM` in the place of the VM that stands before the command. `None` where the
+    /// options give the place.
+    ///
+    /// # Errors
+    /// The command line gives no place or no command.
+    pub(crate) fn with_vm_named(&self, arguments: &[OsString]) -> Result<Option<Vec<OsString>>, WrongLine> {
+        let Program { command, line, .. } = &self.program;
+        target::with_vm_named(&self.target, command, line.as_deref(), arguments)
+    }
+}
+
+impl Program {
+    /// The request that runs it in this VM, or on the server.
+    pub(super) fn request(self, vm: Option<String>) -> anyhow::Result<ExecRequest> {
+        anyhow::ensure!(
+            self.line.is_none() || self.command.is_empty(),
+            "both -c and a command are given: `{}`; give one of them",
+            shell_line(&self.command)
+        );
+        Ok(ExecRequest {
+            command: self.line.unwrap_or_else(|| shell_line(&self.command)),
+            cwd: self.cwd,
+            timeout: self.timeout.as_deref().map(milliseconds).transpose()?,
+            env: if self.env.is_empty() { None } else { Some(variables(&self.env)?) },
+            stdin: if self.no_stdin { None } else { stdin()? },
+            vm: vm.map(VmField::Text),
+            stream: None,
+        })
     }
 }
 
 async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(
-        verb.line.is_none() || verb.command.is_empty(),
-        "both -c and a command are given: `{}`; give one of them",
-        shell_line(&verb.command)
-    );
     let client = verb.connection.client()?;
-    let request = ExecRequest {
-        command: verb.line.unwrap_or_else(|| shell_line(&verb.command)),
-        cwd: verb.cwd,
-        timeout: verb.timeout.as_deref().map(milliseconds).transpose()?,
-        env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
-        stdin: if verb.no_stdin { None } else { stdin()? },
-        vm: verb.vm.map(VmField::Text),
-        stream: None,
-    };
+    let request = verb.program.request(verb.target.vm)?;
+    execute(&client, &request, verb.connection.json).await
+}
+
+/// Runs a command until it ends, or until a signal ends this verb.
+pub(super) async fn execute(client: &Client, request: &ExecRequest, json: bool) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    let command = async {
-        if verb.connection.json { whole(&client, &request).await } else { streamed(&client, &request).await }
-    };
+    let command = async { if json { whole(client, request).await } else { streamed(client, request).await } };
     tokio::select! {
         outcome = command => outcome,
         // The call is given up, and with it the server ends the command.
@@ -121,9 +148,16 @@ async fn whole(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCod
 }
 
 async fn streamed(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCode> {
+    let code = pass_on(client.exec_stream(request).await?).await?;
+    code.context("the server closed the stream before the command's end was known")
+}
+
+/// Passes on what a command prints. `None` where the events end before the command.
+pub(super) async fn pass_on(
+    mut events: impl Stream<Item = skep_client::Result<ExecEvent>> + Unpin,
+) -> anyhow::Result<Option<ExitCode>> {
     // Not the blocking ones: a reader that takes nothing would keep signals waiting too.
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
-    let mut events = client.exec_stream(request).await?;
     while let Some(event) = events.next().await {
         match event? {
             ExecEvent::Stdout(text) => {
@@ -138,10 +172,10 @@ async fn streamed(client: &Client, request: &ExecRequest) -> anyhow::Result<Exit
                 let _ = err.write_all(text.as_bytes()).await;
                 let _ = err.flush().await;
             }
-            ExecEvent::Exit(exit) => return Ok(ended(&exit)),
+            ExecEvent::Exit(exit) => return Ok(Some(ended(&exit))),
         }
     }
-    anyhow::bail!("the server closed the stream before the command's end was known")
+    Ok(None)
 }
 
 fn ended(exit: &ExecExit) -> ExitCode {
@@ -210,18 +244,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_may_stand_before_the_command() {
+    fn a_command_runs_in_a_vm_that_is_named_or_on_the_server_that_is_asked_for() {
         #[derive(Parser)]
         struct Line {
             #[command(flatten)]
             exec: Exec,
         }
+        let parse = |words: &[OsString]| Line::try_parse_from(words).map(|line| line.exec).unwrap();
         let named = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let parse = |words: &[OsString]| Line::try_parse_from(words).map(|line| line.exec).unwrap();
-            let exec = parse(&words);
-            let exec = exec.with_vm_named(&words).map_or(exec, |words| parse(&words));
-            (exec.vm, exec.command.join(" "), exec.line)
+            let mut exec = parse(&words);
+            if let Some(words) = exec.with_vm_named(&words)? {
+                exec = parse(&words);
+                assert_eq!(exec.with_vm_named(&words)?, None);
+            }
+            Ok::<_, WrongLine>((exec.target.vm, exec.program.command.join(" "), exec.program.line))
         };
         let text = |text: &str| Some(text.to_owned());
         for line in [
@@ -230,12 +267,36 @@ mod tests {
             "exec --vm 42 echo -n x",
             "exec --vm 42 -- echo -n x",
         ] {
-            assert_eq!(named(line), (text("42"), "echo -n x".to_owned(), None), "{line}");
+            assert_eq!(named(line).unwrap(), (text("42"), "echo -n x".to_owned(), None), "{line}");
         }
-        assert_eq!(named("exec vm_01h -w /tmp -c ls"), (text("vm_01h"), String::new(), text("ls")));
-        assert_eq!(named("exec -n 42 42 42"), (text("42"), "42 42".to_owned(), None));
-        assert_eq!(named("exec uname -n"), (None, "uname -n".to_owned(), None));
-        assert_eq!(named("exec -- 42 x"), (None, "42 x".to_owned(), None));
+        assert_eq!(named("exec vm_01h -w /tmp -c ls").unwrap(), (text("vm_01h"), String::new(), text("ls")));
+        assert_eq!(named("exec -n 42 42 42").unwrap(), (text("42"), "42 42".to_owned(), None));
+        assert_eq!(named("exec web web").unwrap(), (text("web"), "web".to_owned(), None));
+        assert_eq!(named("exec 10.77.0.2 -- -x").unwrap(), (text("10.77.0.2"), "-x".to_owned(), None));
+        assert_eq!(named("exec --server uname -n").unwrap(), (None, "uname -n".to_owned(), None));
+        assert_eq!(named("exec --server -- -n").unwrap(), (None, "-n".to_owned(), None));
+        assert_eq!(named("exec --server -c ls").unwrap(), (None, String::new(), text("ls")));
+        for (line, why) in [
+            ("exec", "no VM is given"),
+            ("exec -c ls", "no VM is given"),
+            ("exec ls", "no command is given for the VM `ls`"),
+            ("exec  ls", "the VM is empty"),
+            ("exec Ls -l", "`Ls` cannot be a VM"),
+            ("exec ls;id x", "--server ls;id x"),
+            ("exec -- 42 x", "no VM stands before `--`"),
+            ("exec -it 42 sh", "`-it` is not an option"),
+            ("exec 42 -it sh", "there are no terminals"),
+            ("exec 42 --user root sh", "`--user` is not an option"),
+            ("exec --server", "no command is given"),
+            ("exec --server -x", "`-x` is not an option"),
+            ("exec --vm 42", "no command is given for the VM `42`"),
+        ] {
+            let refused = named(line).unwrap_err().to_string();
+            assert!(refused.contains(why), "{line}: {refused}");
+        }
+        for line in ["exec --vm= ls", "exec --vm A ls", "exec --vm 42 --server ls"] {
+            assert!(Line::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -1,14 +1,19 @@
 //! `skep ps`.
 
 use std::{
+    collections::HashSet,
     io::{self, IsTerminal},
     process::ExitCode,
     time::Duration,
 };
 
 use clap::Args;
+use jiff::Timestamp;
 use serde_json::json;
-use skep_api::swarm::{Vm, VmState};
+use skep_api::{
+    VmName,
+    swarm::{Vm, VmState},
+};
 use skep_client::Client;
 use tokio::time::sleep;
 
@@ -22,6 +27,8 @@ use crate::{
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 /// The shortest pause between two looks: more of them take time from the VMs.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// Characters of an id that are shown at least: its prefix and its time of making.
+const SHORTEST_ID: usize = 13;
 /// VMs that ended which `--all` lists.
 const ENDED: u32 = 100;
 
@@ -32,6 +39,9 @@ pub(crate) struct Ps {
     /// List those that ended lately too, the last 100, with the time and the reason of their end.
     #[arg(short, long)]
     all: bool,
+    /// Show whole ids, addresses, templates and times of boots too.
+    #[arg(long, conflicts_with = "all")]
+    wide: bool,
     /// Look again and again, this many seconds apart [default: 2]; `ms`, `s` and `m` may follow the number.
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<String>,
@@ -60,6 +70,7 @@ async fn look(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
     }
     match (ended, verb.connection.json) {
         (None, true) => output::json(&swarm.text)?,
+        (None, false) if verb.wide => show_wide(&swarm.vms)?,
         (None, false) => show(&swarm.vms)?,
         (Some(ended), json) => {
             let all: Vec<&Vm> = swarm.vms.iter().chain(&ended).collect();
@@ -73,20 +84,63 @@ async fn look(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// VMs as a table.
-pub(super) fn show(vms: &[Vm]) -> io::Result<()> {
+/// The VMs of a boot as a table.
+pub(super) fn show_booted(vms: &[Vm]) -> io::Result<()> {
+    let now = Timestamp::now();
     let row = |vm: &Vm| {
         [
             vm.pid.to_string(),
             vm.id.to_string(),
+            name(vm),
+            vm.ip.clone(),
+            vm.template.clone(),
+            expires(vm, now),
+            ready(vm),
+        ]
+    };
+    output::table(["PID", "ID", "NAME", "IP", "TEMPLATE", "EXPIRES", "READY IN"], vms.iter().map(row))
+}
+
+/// VMs as a table that most terminals can hold: of each id the beginning that no other one has.
+fn show(vms: &[Vm]) -> io::Result<()> {
+    let (now, ids) = (Timestamp::now(), beginnings(vms));
+    let row = |(vm, id): (&Vm, String)| {
+        [
+            vm.pid.to_string(),
+            id,
+            name(vm),
+            state(vm).to_owned(),
+            memory(vm),
+            output::duration(vm.uptime),
+            expires(vm, now),
+            ticket(vm),
+        ]
+    };
+    let header = ["PID", "ID", "NAME", "STATE", "MEMORY", "UPTIME", "EXPIRES", "TICKET"];
+    output::table(header, vms.iter().zip(ids).map(row))
+}
+
+/// VMs as a table with all that there is to know.
+fn show_wide(vms: &[Vm]) -> io::Result<()> {
+    let now = Timestamp::now();
+    let row = |vm: &Vm| {
+        [
+            vm.pid.to_string(),
+            vm.id.to_string(),
+            name(vm),
             vm.ip.clone(),
             state(vm).to_owned(),
             vm.template.clone(),
+            memory(vm),
             output::duration(vm.uptime),
-            format!("{:.0} ms", vm.boot.ready_ms),
+            expires(vm, now),
+            ticket(vm),
+            ready(vm),
         ]
     };
-    output::table(["PID", "ID", "IP", "STATE", "TEMPLATE", "UPTIME", "READY IN"], vms.iter().map(row))
+    let header =
+        ["PID", "ID", "NAME", "IP", "STATE", "TEMPLATE", "MEMORY", "UPTIME", "EXPIRES", "TICKET", "READY IN"];
+    output::table(header, vms.iter().map(row))
 }
 
 /// The same with those that ended.
@@ -95,14 +149,50 @@ fn show_with_ends(vms: &[&Vm]) -> io::Result<()> {
         [
             vm.pid.to_string(),
             vm.id.to_string(),
+            name(vm),
             state(vm).to_owned(),
-            vm.template.clone(),
             output::duration(vm.uptime),
             output::time(vm.ended_at),
             vm.reason.map_or("-", |reason| reason.as_str()).to_owned(),
         ]
     };
-    output::table(["PID", "ID", "STATE", "TEMPLATE", "UPTIME", "ENDED", "REASON"], vms.iter().map(row))
+    output::table(["PID", "ID", "NAME", "STATE", "UPTIME", "ENDED", "REASON"], vms.iter().map(row))
+}
+
+/// Of each id the beginning that no other one has.
+fn beginnings(vms: &[Vm]) -> Vec<String> {
+    let ids: Vec<String> = vms.iter().map(|vm| vm.id.to_string()).collect();
+    let mut length = SHORTEST_ID;
+    while length < ids.first().map_or(0, String::len) {
+        let distinct: HashSet<&str> = ids.iter().map(|id| &id[..length]).collect();
+        if distinct.len() == ids.len() {
+            break;
+        }
+        length += 1;
+    }
+    ids.into_iter().map(|id| id.chars().take(length).collect()).collect()
+}
+
+fn name(vm: &Vm) -> String {
+    vm.name.as_ref().map_or_else(|| "-".to_owned(), VmName::to_string)
+}
+
+fn memory(vm: &Vm) -> String {
+    format!("{} MiB", vm.memory_mb)
+}
+
+fn ready(vm: &Vm) -> String {
+    format!("{:.0} ms", vm.boot.ready_ms)
+}
+
+fn ticket(vm: &Vm) -> String {
+    vm.ticket.map_or_else(|| "-".to_owned(), |ticket| ticket.to_string())
+}
+
+/// How long until it ends by itself.
+fn expires(vm: &Vm, now: Timestamp) -> String {
+    let left = |at: Timestamp| output::duration(at.duration_since(now).as_secs_f64().max(0.0));
+    vm.expires_at.map_or_else(|| "-".to_owned(), left)
 }
 
 fn state(vm: &Vm) -> &'static str {

@@ -86,6 +86,7 @@ impl Fleet {
     pub(super) async fn together(&self, count: u32) -> Vec<Result<Booted, String>> {
         let request = BootRequest {
             count: Some(count),
+            name: None,
             template: self.template.clone(),
             ttl_ms: Some(TTL_MS),
             metadata: Some(Map::from_iter([(MARK.to_owned(), Value::String(self.mark.clone()))])),

@@ -1,0 +1,140 @@
+//! Where a command runs: in a VM, which is always given, or on the server, which is asked for by `--server`.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+};
+
+use clap::Args;
+use skep_api::VmRef;
+
+/// Which place.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TargetOption {
+    /// The VM: process id, id or its unique beginning, name, host name or address. It may stand before the command instead.
+    #[arg(long, value_name = "VM", value_parser = vm_reference)]
+    pub(crate) vm: Option<String>,
+    /// Run the command on the server, as the owner of its workspace.
+    #[arg(long, conflicts_with = "vm")]
+    pub(crate) server: bool,
+}
+
+/// A command line that is wrong in a way that clap does not see; the exit code is 2.
+#[derive(Debug)]
+pub(crate) struct WrongLine(pub(crate) String);
+
+impl fmt::Display for WrongLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongLine {}
+
+/// A text that can refer to a VM. An empty one is mostly a variable that is not set.
+pub(crate) fn vm_reference(text: &str) -> Result<String, String> {
+    match VmRef::parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None if text.is_empty() => {
+            Err("the VM is empty; if it comes from a variable, set it: `skep ps` lists the VMs".to_owned())
+        }
+        None => Err(format!(
+            "`{text}` cannot be a VM; give its process id, id, name, host name or address: `skep ps` lists the VMs"
+        )),
+    }
+}
+
+/// The words of a command line, with `--vm VM` in the place of the VM that stands before the command. `None` where the
+/// options give the place.
+///
+/// # Errors
+/// There is no place, no command, or an option that the verb does not have.
+pub(crate) fn with_vm_named(
+    target: &TargetOption,
+    command: &[String],
+    line: Option<&str>,
+    arguments: &[OsString],
+) -> Result<Option<Vec<OsString>>, WrongLine> {
+    let start = start_of(command, arguments);
+    let is_behind_dashes = start.is_some_and(|at| arguments[..at].last().is_some_and(|word| word == "--"));
+    if target.vm.is_some() || target.server {
+        check_command(target, command, line, is_behind_dashes)?;
+        return Ok(None);
+    }
+    let (Some(vm), Some(at)) = (command.first(), start) else {
+        return Err(WrongLine(format!("no VM is given; {USAGE}")));
+    };
+    if is_behind_dashes {
+        return Err(WrongLine(format!("no VM stands before `--`; {USAGE}")));
+    }
+    check_option(vm)?;
+    let on_server = shown(command);
+    vm_reference(vm).map_err(|why| {
+        WrongLine(format!("{why}; to run a command on the server: skep exec --server {on_server}"))
+    })?;
+    let named = [OsString::from("--vm"), OsString::from(vm)];
+    Ok(Some([&arguments[..at], &named, &arguments[at + 1..]].concat()))
+}
+
+const USAGE: &str =
+    "skep exec VM COMMAND... runs a command in a VM, skep exec --server COMMAND... on the server";
+
+/// What is wrong where the server does not know the VM.
+pub(crate) fn unknown_vm(vm: &str, command: &[String]) -> WrongLine {
+    let command = shown(command);
+    WrongLine(format!(
+        "no VM `{vm}` in this account: `skep ps` lists the VMs; to run a command on the server: skep exec --server {command}"
+    ))
+}
+
+fn check_command(
+    target: &TargetOption,
+    command: &[String],
+    line: Option<&str>,
+    is_behind_dashes: bool,
+) -> Result<(), WrongLine> {
+    match (command.first(), &target.vm) {
+        (Some(first), _) if !is_behind_dashes => check_option(first),
+        (None, Some(vm)) if line.is_none() => {
+            Err(WrongLine(format!("no command is given for the VM `{vm}`; {USAGE}")))
+        }
+        (None, None) if line.is_none() => Err(WrongLine(format!("no command is given; {USAGE}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a first word that is an option which the verb does not have.
+///
+/// # Errors
+/// It begins with `-`.
+pub(crate) fn check_option(word: &str) -> Result<(), WrongLine> {
+    if !word.starts_with('-') {
+        return Ok(());
+    }
+    let terminal = ["-i", "-t", "-it", "-ti", "--interactive", "--tty"].contains(&word);
+    let why = if terminal {
+        "input is passed on without it, and there are no terminals: leave it out"
+    } else {
+        "`--help` lists the options, and a command that begins with `-` follows `--`"
+    };
+    Err(WrongLine(format!("`{word}` is not an option of this verb; {why}")))
+}
+
+/// Where the command stands in the command line. It is what the line ends with; within it `--` may be missing.
+pub(crate) fn start_of(command: &[String], arguments: &[OsString]) -> Option<usize> {
+    let first = OsStr::new(command.first()?);
+    let starts = [command.len(), command.len() + 1];
+    let mut starts = starts.into_iter().filter_map(|length| arguments.len().checked_sub(length));
+    starts.find(|at| arguments[*at] == first)
+}
+
+/// A command as it may stand in a message.
+fn shown(command: &[String]) -> String {
+    const LONGEST: usize = 80;
+    let text = command.join(" ");
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None if text.is_empty() => "COMMAND...".to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,94 @@
+//! VMs by name, and commands that run only where they were asked to.
+
+use serde_json::{Value, json};
+
+use super::{answer, skep, stdout};
+use crate::harness::Skep;
+
+fn stderr(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
+    let server = Skep::start().await;
+    let vm =
+        &answer(&skep(&server, &["boot", "--name", "web", "--metadata", "job=7", "--json"], ""))["vms"][0];
+    assert_eq!(vm["name"], "web");
+    let id = vm["id"].as_str().unwrap();
+    let (beginning, host_name) = (&id[..20], id.replace('_', "-"));
+    for reference in ["web", id, beginning, &host_name, vm["ip"].as_str().unwrap(), &vm["pid"].to_string()] {
+        let run = skep(&server, &["exec", reference, "hostname"], "");
+        assert_eq!(stdout(&run).trim(), host_name, "{reference}: {run:?}");
+        let ls = skep(&server, &["ls", "--vm", reference, "/etc/hostname"], "");
+        assert!(ls.status.code().is_some_and(|code| code < 2), "{ls:?}");
+        server.get(&format!("/api/swarm/vm/{reference}")).await.ok(200);
+        server.get(&format!("/api/files/list?path=/etc&vm={reference}")).await.ok(200);
+        let body = json!({"command": "hostname", "vm": reference});
+        assert_eq!(server.post("/api/exec", &body).await.ok(200)["stdout"], format!("{host_name}\n"));
+    }
+    assert!(skep(&server, &["write", "--vm", "web", "note"], "by name\n").status.success());
+    let here = tempfile::tempdir().unwrap();
+    let copy = here.path().join("copy");
+    let copied = skep(&server, &["cp", "web:note", copy.to_str().unwrap()], "");
+    assert!(copied.status.success(), "{copied:?}");
+    assert_eq!(std::fs::read_to_string(copy).unwrap(), "by name\n");
+
+    let taken = skep(&server, &["boot", "--name", "web"], "");
+    assert_eq!(taken.status.code(), Some(1), "{taken:?}");
+    assert!(stderr(&taken).contains("`web`") && stderr(&taken).contains(id), "{taken:?}");
+    assert_eq!(server.count().await, 1);
+    let found = server.get("/api/vms?name=web&template=base&metadata.job=7").await.ok(200);
+    assert_eq!(found["vms"][0]["id"], id);
+
+    // Its name outlives the server, and can be changed and taken away.
+    let server = server.crash().start().await;
+    assert!(stdout(&skep(&server, &["ps"], "")).contains(" web "));
+    let rename = async |name: Value| {
+        let body = json!({"name": name});
+        let request = server.request(reqwest::Method::PATCH, &format!("/api/swarm/vm/{id}")).json(&body);
+        crate::harness::send(request).await
+    };
+    assert_eq!(rename(json!("api")).await.ok(200)["name"], "api");
+    server.get("/api/swarm/vm/web").await.refused(404, "unknown_vm");
+    assert_eq!(rename(Value::Null).await.ok(200)["name"], Value::Null);
+    server.get("/api/swarm/vm/api").await.refused(404, "unknown_vm");
+    rename(json!("Not a name")).await.refused(400, "invalid_value");
+    rename(json!("web")).await.ok(200);
+    assert_eq!(stdout(&skep(&server, &["end", "web"], "")).trim(), format!("{} {id}", vm["pid"]));
+    assert_eq!(server.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_runs_on_the_server_unasked() {
+    let server = Skep::start().await;
+    let root = server.data_dir.path().join("workspaces/default");
+    for (words, why) in [
+        (&["exec", "touch ran"][..], "cannot be a VM"),
+        (&["exec", "touch", "ran"], "no VM `touch`"),
+        (&["exec", "", "touch ran"], "the VM is empty"),
+        (&["exec", "--vm", "", "touch ran"], "the VM is empty"),
+        (&["exec", "--vm", "nosuchvm", "touch ran"], "no VM `nosuchvm`"),
+        (&["exec", "nosuchvm", "touch ran"], "skep exec --server touch ran"),
+        (&["exec", "4194303", "--", "touch", "ran"], "no VM `4194303`"),
+        (&["exec", "--", "touch", "ran"], "no VM stands before `--`"),
+        (&["exec", "-c", "touch ran"], "no VM is given"),
+        (&["exec", "-it", "nosuchvm", "touch ran"], "there are no terminals"),
+        (&["exec", "--user", "root", "touch", "ran"], "`--user` is not an option"),
+        (&["exec", "--server", "--vm", "nosuchvm", "touch ran"], "cannot be used with"),
+        (&["ls", "--vm", ""], "the VM is empty"),
+        (&["write", "--vm", "", "ran"], "the VM is empty"),
+        (&["cp", "/etc/hostname", ":ran"], "the VM before `:` is empty"),
+        (&["end", ""], "the VM is empty"),
+    ] {
+        let refused = skep(&server, words, "");
+        assert_eq!(refused.status.code(), Some(2), "{words:?}: {refused:?}");
+        assert!(stderr(&refused).contains(why), "{words:?}: {refused:?}");
+        assert!(!root.join("ran").exists(), "{words:?}");
+    }
+    // What they would have done.
+    let run = skep(&server, &["exec", "--server", "mkdir sub; touch ran; pwd"], "");
+    assert!(run.status.success() && root.join("ran").exists(), "{run:?}");
+    let run = skep(&server, &["exec", "--server", "--cwd", "sub", "--", "sh", "-c", "pwd; exit 3"], "");
+    assert_eq!((run.status.code(), stdout(&run).trim().ends_with("default/sub")), (Some(3), true), "{run:?}");
+}
