@@ -1,7 +1,7 @@
 //! `/api/keys`.
 
 use skep_api::{
-    KeyId,
+    AccountId, KeyId,
     keys::{CreateKey, CreatedKey, Key, KeyList, RevokedKeys, RotateKey},
 };
 
@@ -51,11 +51,17 @@ impl Client {
         self.post(&format!("api/keys/{id}/rotate"), request).await
     }
 
-    /// `DELETE /api/keys?all=true`; with `own` the calling key is revoked too.
+    /// `DELETE /api/keys?all=true`; with `own` the calling key is revoked too. The keys are those of the caller's own account
+    /// unless another is named.
     ///
     /// # Errors
-    /// Those of every call.
-    pub async fn revoke_all_keys(&self, own: bool) -> Result<Answered<RevokedKeys>> {
-        self.delete(&format!("api/keys?all=true&own={own}")).await
+    /// `unknown_account`, and those of every call.
+    pub async fn revoke_all_keys(
+        &self,
+        own: bool,
+        account: Option<AccountId>,
+    ) -> Result<Answered<RevokedKeys>> {
+        let account = account.map(|account| format!("&account={account}")).unwrap_or_default();
+        self.delete(&format!("api/keys?all=true&own={own}{account}")).await
     }
 }

@@ -329,7 +329,7 @@ async fn the_revocation_of_all_keys_stops_at_the_account() {
     let (own, _) = skep.key(&[Scope::SwarmRead]).await;
     let own = client(&skep, &own);
     let admin = client(&skep, &skep.admin);
-    assert_eq!(admin.revoke_all_keys(false).await.unwrap().revoked, 1);
+    assert_eq!(admin.revoke_all_keys(false, None).await.unwrap().revoked, 1);
     assert_eq!(own.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
     assert!(admin.whoami().await.is_ok(), "its own stays");
     assert!(theirs.whoami().await.is_ok());
@@ -342,7 +342,7 @@ async fn the_revocation_of_all_keys_stops_at_the_account() {
     let revoked: Value = send(&skep, Method::DELETE, &path, &json!({})).await.json().await.unwrap();
     assert_eq!(revoked, json!({"revoked": 1}));
     assert_eq!(theirs.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
-    assert_eq!(admin.revoke_all_keys(true).await.unwrap().revoked, 1);
+    assert_eq!(admin.revoke_all_keys(true, None).await.unwrap().revoked, 1);
     assert_eq!(admin.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
 }
 
