@@ -76,7 +76,7 @@ impl ConnectionFault {
     pub(crate) fn of(error: &reqwest::Error) -> Self {
         let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = at {
-            if let Some(tls) = tls_error(cause) {
+            if let Some(tls) = cause.downcast_ref() {
                 return Self::of_tls(tls);
             }
             if let Some(kind) = cause.downcast_ref::<io::Error>().map(io::Error::kind) {
@@ -86,7 +86,7 @@ impl ConnectionFault {
                     _ => {}
                 }
             }
-            at = cause.source();
+            at = cause_of(cause);
         }
         if error.is_timeout() { Self::Timeout } else { Self::Other }
     }
@@ -101,10 +101,14 @@ impl ConnectionFault {
     }
 }
 
-/// The error of TLS, also where an I/O error holds it.
-fn tls_error<'error>(cause: &'error (dyn std::error::Error + 'static)) -> Option<&'error rustls::Error> {
-    let held = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    cause.downcast_ref().or_else(|| held?.downcast_ref())
+/// The next error of a chain. An I/O error that holds another error has the source of that one, and not itself, as its source.
+fn cause_of<'error>(
+    error: &'error (dyn std::error::Error + 'static),
+) -> Option<&'error (dyn std::error::Error + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(held) => Some(held),
+        None => error.source(),
+    }
 }
 
 impl Error {
