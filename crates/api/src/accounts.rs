@@ -109,6 +109,9 @@ pub struct DeletedAccount {
     pub keys_revoked: u32,
     /// How many of its VMs this call ended.
     pub vms_ended: u32,
+    /// Folders of the account, which stay on the server with all files in them.
+    #[serde(default)]
+    pub kept_roots: Vec<String>,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The answer of `GET /api/health`.
+//! The answers of `GET /api/health` and `GET /`.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,4 +37,18 @@ pub struct HealthChecks {
     pub engine: String,
     /// The data directory has room.
     pub disk: String,
+}
+
+/// The answer of `GET /`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Service {
+    /// Always `skep`.
+    pub name: String,
+    /// The server's version.
+    pub version: String,
+    /// The path of the OpenAPI document.
+    pub openapi: String,
+    /// The path of the page that shows the document.
+    pub docs: String,
 }

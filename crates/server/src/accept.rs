@@ -30,6 +30,12 @@ pub(crate) fn content_form(headers: &HeaderMap) -> Result<Form, Failure> {
     json_or(Form::Raw, headers)
 }
 
+/// Whether the `Accept` header prefers a web page to JSON, as that of a browser does.
+pub(crate) fn prefers_html(headers: &HeaderMap) -> bool {
+    let ranges = ranges(headers);
+    weight(&ranges, "text", "html") > weight(&ranges, "application", "json")
+}
+
 /// Whether the `Accept` header takes one of these media types. It takes all where it is empty or missing.
 pub(crate) fn accepts_one_of(headers: &HeaderMap, forms: &[String]) -> bool {
     let ranges = ranges(headers);

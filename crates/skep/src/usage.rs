@@ -15,9 +15,9 @@ const USAGE: u8 = 2;
 
 /// Verbs of other tools, and what does the same here.
 const ELSEWHERE: [(&str, &str); 10] = [
-    ("stop", "`skep rm VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
-    ("kill", "`skep rm VM` ends a VM, `skep cleanup` ends all"),
-    ("delete", "`skep rm VM` ends a VM"),
+    ("stop", "`skep end VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
+    ("kill", "`skep end VM` ends a VM, `skep cleanup` ends all"),
+    ("delete", "`skep end VM` ends a VM"),
     ("list", "`skep ps` lists the VMs, `skep ls` the files of a folder"),
     ("shell", "`skep exec VM COMMAND` runs a command in a VM"),
     ("ssh", "`skep exec VM COMMAND` runs a command in a VM"),

@@ -43,7 +43,7 @@ pub(super) fn refine(document: &mut Value) {
 fn schemas() -> [(&'static str, Value); 6] {
     let exec = json!({"properties": {
         "command": {"pattern": NO_NUL},
-        "cwd": {"pattern": ABSOLUTE},
+        "cwd": {"pattern": NO_NUL},
         "env": {"propertyNames": {"pattern": VARIABLE}, "additionalProperties": {"pattern": NO_NUL}},
     }});
     [
@@ -77,12 +77,12 @@ fn role_or_scopes() -> Value {
         "then": {
             "properties": {"scopes": absent},
             "if": {"properties": {"role": {"const": "vm"}}},
-            "then": {"required": ["vm"], "properties": {"vm": {"type": ["integer", "string"]}}},
+            "then": {"required": ["vm"], "properties": {"vm": pid_or_id()}},
             "else": {"properties": {"vm": absent}},
         },
         "else": {
             "required": ["scopes"],
-            "properties": {"scopes": {"type": "array"}, "vm": absent},
+            "properties": {"scopes": scopes(), "vm": absent},
         },
     })
 }
@@ -102,7 +102,7 @@ fn inlined() -> [(&'static str, Value); 3] {
             "/paths/~1api~1accounts~1{id}/patch/requestBody/content/application~1json/schema",
             json!({"properties": {
                 "roots": merged(roots(), json!({"type": "array"})),
-                "allowed_ips": {"type": "array", "maxItems": 100},
+                "allowed_ips": {"type": "array", "maxItems": 100, "items": {"type": "string"}},
             }}),
         ),
     ]
@@ -117,8 +117,18 @@ fn webhook() -> Value {
     }})
 }
 
+/// Scopes where a key is made of them: generators of clients need the type of the items here too.
+fn scopes() -> Value {
+    json!({"type": "array", "items": {"$ref": "#/components/schemas/Scope"}})
+}
+
+/// A VM in a path or a body: its process id, or its id.
+fn pid_or_id() -> Value {
+    json!({"anyOf": [{"type": "integer", "format": "int64", "minimum": 1}, {"type": "string"}]})
+}
+
 fn roots() -> Value {
-    json!({"minItems": 1, "maxItems": 100, "items": {"pattern": ABSOLUTE}})
+    json!({"minItems": 1, "maxItems": 100, "items": {"type": "string", "pattern": ABSOLUTE}})
 }
 
 /// A body that may be absent is not one that may be `null`.
@@ -299,7 +309,10 @@ fn parameters(document: &mut Value) {
         let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
         for parameter in parameters.into_iter().flatten() {
             let change = match (id.as_str(), parameter["name"].as_str().unwrap_or_default()) {
-                (_, "pid") => json!({"type": ["integer", "string"]}),
+                (_, "pid") if parameter["in"] == "path" => {
+                    parameter["schema"] = pid_or_id();
+                    continue;
+                }
                 ("list_audit", "action") => json!({"enum": operations}),
                 ("list_audit", "outcome") => json!({"pattern": outcome}),
                 ("revoke_all_keys", "all") => json!({"enum": [true]}),

@@ -185,7 +185,8 @@ struct Deletion {
     params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000"), Deletion),
     responses(
         (status = 200, description = "It was deleted", body = DeletedAccount, example = json!({
-            "id": "acc_01jv0000000000000000000000", "name": "acme", "deleted": true, "keys_revoked": 2, "vms_ended": 0
+            "id": "acc_01jv0000000000000000000000", "name": "acme", "deleted": true, "keys_revoked": 2, "vms_ended": 0,
+            "kept_roots": ["/var/lib/skep/workspaces/acme"]
         })),
         DeleteAccountRefused,
     )
@@ -240,6 +241,7 @@ impl AccountDesk {
             deleted: true,
             keys_revoked: deleted.keys_revoked,
             vms_ended: 0,
+            kept_roots: deleted.account.roots,
         })
     }
 

@@ -1,8 +1,11 @@
-//! `GET /docs`: the document of the API to read and to try out, out of this binary alone.
+//! `GET /` and `GET /docs`: the document of the API to read and to try out, out of this binary alone.
 
 use std::{borrow::Cow, io::Read, sync::Arc};
 
-use axum::response::{IntoResponse, Response};
+use axum::{
+    Json,
+    response::{IntoResponse, Redirect, Response},
+};
 use flate2::read::GzDecoder;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -11,12 +14,13 @@ use http::{
         REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
     },
 };
-use skep_api::ErrorCode;
+use skep_api::{ErrorCode, health::Service};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 use utoipa_swagger_ui::{Config, serve};
 
 use super::Routes;
 use crate::{
+    accept::prefers_html,
     error::{Refusal, UNKNOWN_ROUTE},
     extract::{NoParameters, Query, Segment},
     openapi::refusals::DocsFileRefused,
@@ -39,7 +43,31 @@ const FROM_SWAGGER_UI: [&str; 2] = ["swagger-ui.css", "swagger-ui-bundle.js"];
 
 /// The routes of this file.
 pub(crate) fn routes() -> Routes {
-    vec![routes!(docs).with_state(()), routes!(docs_file).with_state(())]
+    vec![routes!(root).with_state(()), routes!(docs).with_state(()), routes!(docs_file).with_state(())]
+}
+
+/// The service
+///
+/// Public. Names the service and the paths of this document and its page. A browser, which prefers `text/html`, is redirected
+/// to `/docs`.
+#[utoipa::path(
+    get, path = "/", tag = "public", operation_id = "root", security(()),
+    responses(
+        (status = 200, description = "The service", body = Service, example = json!({
+            "name": "skep", "version": "0.1.0", "openapi": "/api/openapi.json", "docs": "/docs"
+        })),
+        (status = 303, description = "To the page at `/docs`", content_type = "text/html", body = String,
+            headers(("Location" = String, description = "`/docs`")), example = json!("")),
+    )
+)]
+async fn root(_: Query<NoParameters>, headers: HeaderMap) -> Response {
+    let vary = [(VARY, HeaderValue::from_static("accept"))];
+    if prefers_html(&headers) {
+        return (vary, Redirect::to("/docs")).into_response();
+    }
+    let (openapi, docs) = ("/api/openapi.json".to_owned(), "/docs".to_owned());
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    (vary, Json(Service { name: "skep".to_owned(), version, openapi, docs })).into_response()
 }
 
 /// The documentation

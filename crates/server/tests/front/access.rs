@@ -57,6 +57,7 @@ const ROWS: &[Row] = &[
     row("health", Done(200)),
     row("openapi", Done(200)),
     row("docs", Done(200)),
+    row("root", Done(200)),
     row("docs_file", Done(200)),
     sends("join_waitlist", r#"{"email": "ada@example.com"}"#, Done(202)),
     row("whoami", Done(200)),

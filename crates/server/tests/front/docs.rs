@@ -102,3 +102,30 @@ async fn what_is_no_file_of_the_page_is_not_found() {
         assert_eq!((status, code.as_str()), (404, "unknown_route"), "{path}");
     }
 }
+
+#[tokio::test]
+async fn the_root_leads_browsers_to_the_page_and_programs_to_the_document() {
+    let skep = Skep::start().await;
+    let plain = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let get = |accept: &'static str| {
+        let request = plain.get(format!("http://{}/", skep.address)).header("accept", accept);
+        async move { request.send().await.unwrap() }
+    };
+    let browser = get("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8").await;
+    assert_eq!((browser.status().as_u16(), &browser.headers()["location"]), (303, &"/docs".parse().unwrap()));
+    for accept in ["*/*", "application/json", "application/json, text/html;q=0.5"] {
+        let answer = get(accept).await;
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["vary"]),
+            (200, &"accept".parse().unwrap()),
+            "{accept}"
+        );
+        let body: serde_json::Value = answer.json().await.unwrap();
+        for path in [&body["openapi"], &body["docs"]] {
+            let path = path.as_str().unwrap();
+            assert_eq!(skep.bare(Method::GET, path).send().await.unwrap().status(), 200, "{path}");
+        }
+    }
+    let refused = refused(get("image/png").await).await;
+    assert_eq!((refused.status, refused.code.as_str()), (406, "not_acceptable"));
+}

@@ -115,6 +115,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("GET", "/api/vms"),
     ("GET", "/api/waitlist"),
     ("GET", "/api/whoami"),
+    ("GET", "/"),
     ("GET", "/docs"),
     ("GET", "/docs/{file}"),
     ("GET", "/metrics"),
@@ -258,4 +259,48 @@ fn collect(value: &Value, references: &mut Vec<String>) {
         Value::Array(values) => values.iter().for_each(|value| collect(value, references)),
         _ => {}
     }
+}
+
+/// Generators of clients stop at a list whose items have no type.
+#[tokio::test]
+async fn every_list_has_items_and_a_vm_is_named_by_number_or_text() {
+    fn lists_without_items(value: &Value, at: &str, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                // Not the fields of an example that happens to have this name.
+                if fields
+                    .get("type")
+                    .is_some_and(|kind| kind == "array" || kind == &serde_json::json!(["array", "null"]))
+                    && !fields.contains_key("items")
+                {
+                    found.push(at.to_owned());
+                }
+                for (name, value) in fields {
+                    lists_without_items(value, &format!("{at}/{name}"), found);
+                }
+            }
+            Value::Array(values) => {
+                values.iter().for_each(|value| lists_without_items(value, at, found));
+            }
+            _ => {}
+        }
+    }
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut found = Vec::new();
+    lists_without_items(&document, "", &mut found);
+    assert_eq!(found, Vec::<String>::new());
+    let mut named = 0;
+    for operation in operations(&document) {
+        let parameters = operation.described["parameters"].as_array().cloned().unwrap_or_default();
+        for pid in
+            parameters.iter().filter(|parameter| parameter["name"] == "pid" && parameter["in"] == "path")
+        {
+            let kinds: Vec<&Value> =
+                pid["schema"]["anyOf"].as_array().unwrap().iter().map(|kind| &kind["type"]).collect();
+            assert_eq!(kinds, ["integer", "string"], "{}", operation.path);
+            named += 1;
+        }
+    }
+    assert!(named >= 4, "{named}");
 }

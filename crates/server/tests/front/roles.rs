@@ -60,7 +60,7 @@ impl Who {
 use Who::{Admins, Agents, AgentsAndVms, EveryKey, EveryOtherKey, Operators, Public, ServerAdmins};
 
 const DECIDED: &[(Who, &[&str])] = &[
-    (Public, &["health", "openapi", "docs", "docs_file", "join_waitlist"]),
+    (Public, &["health", "openapi", "root", "docs", "docs_file", "join_waitlist"]),
     (EveryKey, &["whoami"]),
     (EveryOtherKey, &["create_session", "read_session", "end_session"]),
     (

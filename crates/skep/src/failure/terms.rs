@@ -10,7 +10,7 @@ const VERBS: [(&str, &str); 45] = [
     ("GET /api/vms", "skep ps --all"),
     ("POST /api/swarm/boot", "skep boot"),
     ("POST /api/swarm/cleanup", "skep cleanup"),
-    ("DELETE /api/swarm/vm/*", "skep rm"),
+    ("DELETE /api/swarm/vm/*", "skep end"),
     ("POST /api/swarm/vm/*/exec", "skep exec"),
     ("POST /api/exec", "skep exec"),
     ("GET /api/ls", "skep ls"),
