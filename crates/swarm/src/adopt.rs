@@ -51,7 +51,11 @@ pub(crate) async fn take_over(
         if alive.iter().any(|facts| facts.id == vm) {
             held.insert(vm, found);
         } else {
-            tracing::warn!(%vm, "VM {vm} is ended: nobody was told of it");
+            tracing::warn!(
+                %vm,
+                "VM {vm} is ended: the store does not have it; its boot was not answered yet when the server stopped, or it \
+                 was booted after the backup that `skep restore` put in place"
+            );
             keeper.end(vm).await?;
         }
     }
