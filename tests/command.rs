@@ -18,6 +18,8 @@ use crate::harness::{Skep, binary, ended, eventually};
 
 mod files;
 mod git;
+mod keys;
+mod messages;
 mod names;
 
 fn command(server: &Skep, arguments: &[&str]) -> Command {

@@ -1,7 +1,7 @@
 //! The service: its settings, its start, its log, its end.
 
 use std::{
-    fs::{self, File},
+    fs,
     os::unix::{fs::PermissionsExt, net::UnixDatagram},
     process::Output,
     time::{Duration, Instant},
@@ -94,9 +94,9 @@ fn an_address_that_others_reach_is_refused_with_the_way_out() {
 #[tokio::test]
 async fn a_log_in_json_is_an_object_a_line_with_the_requests_id() {
     let dir = data_dir();
-    let path = dir.path().join("log.json");
-    let file = File::options().create(true).append(true).open(&path).unwrap();
-    let skep = Skep::start_as(dir, |command| _ = command.args(["--log-format", "json"]).stderr(file)).await;
+    // Standard output and standard error together, as a journal has them.
+    let path = dir.path().join("test.log");
+    let skep = Skep::start_as(dir, |command| _ = command.args(["--log-format", "json"])).await;
     send(skep.bare(Method::GET, "/api/nothing").header("x-request-id", "of-this-test")).await;
     let lines = || {
         let text = fs::read_to_string(&path).unwrap();
@@ -112,6 +112,7 @@ async fn a_log_in_json_is_an_object_a_line_with_the_requests_id() {
         lines().into_iter().filter(|line| line["request_id"] == "of-this-test").collect();
     assert_eq!(of_request.len(), 1, "{of_request:?}");
     assert_eq!(of_request[0]["status"], 401);
+    assert!(lines().iter().any(|line| line["message"].as_str().unwrap_or_default().contains("admin.key")));
     for line in lines() {
         assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
     }

@@ -138,3 +138,35 @@ fn a_data_directory_that_cannot_be_made_is_refused_with_the_reason() {
     let said = refused_start(Path::new("/proc/skep-test"), &[]);
     assert!(said.contains("/proc/skep-test") && !said.contains("overflow"), "{said}");
 }
+
+/// As root, where a start bakes and makes folders.
+#[cfg(feature = "root")]
+#[test]
+fn settings_are_checked_before_anything_is_made_or_baked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data_dir, images) = (folder.path().join("data"), folder.path().join("images"));
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let open = folder.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    for (data_dir, options, named) in [
+        (&data_dir, vec!["--user".to_owned(), "skep-test-missing".to_owned()], "skep-test-missing"),
+        (&data_dir, vec!["--root".to_owned(), "/proc/self".to_owned()], "/proc"),
+        (&data_dir, vec!["--root".to_owned(), text(&file)], "file"),
+        (&file, vec![], "is not a directory"),
+        (&open, vec![], "can be written by others"),
+    ] {
+        for verb in ["serve", "bake"] {
+            let mut command = Command::new(binary());
+            command.args([verb, "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(&options);
+            command.arg("--image-dir").arg(&images).env_remove("SKEP_IMAGE_DIR");
+            let output = ended(&mut command);
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains(named) && !said.contains("bake:"), "{verb}: {said}");
+        }
+    }
+    assert!(!data_dir.exists() && !images.exists() && fs::read_dir(&open).unwrap().next().is_none());
+}

@@ -368,7 +368,7 @@ async fn wait_for_address(child: &mut Child, data_dir: &Path) -> Option<String> 
     while begun.elapsed() < START && child.try_wait().unwrap().is_none() {
         let said = log(data_dir);
         if let Some((_, rest)) = said.split_once("skep serves at ")
-            && let Some(url) = rest.split_whitespace().next()
+            && let Some(url) = rest.split(|c: char| c.is_whitespace() || c == '"').next()
             && rest.contains('\n')
         {
             return Some(url.to_owned());

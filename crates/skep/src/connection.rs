@@ -80,6 +80,11 @@ impl Access {
 }
 
 impl Connection {
+    /// Whether the caller named a server or a key.
+    pub(crate) fn is_given(&self) -> bool {
+        self.given_url().is_some() || self.given_key().is_some()
+    }
+
     pub(crate) fn url(&self) -> &str {
         self.given_url().unwrap_or(DEFAULT_URL)
     }

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     output,
-    settings::Settings,
+    settings::{LogFormat, Settings},
     tls::{Tls, own_folder},
 };
 
@@ -218,7 +218,7 @@ fn tell_service_manager(state: &[sd_notify::NotifyState<'_>]) {
     }
 }
 
-/// Says where we serve, where the key lies, and what to try first.
+/// Prints the address, the file of the key, and commands to try. With JSON logs, logs the address and the file.
 fn greet(
     settings: &Settings,
     listener: &TcpListener,
@@ -232,7 +232,7 @@ fn greet(
     tracing::info!(url, "serving at {url}");
     let mut lines = vec![
         format!("skep serves at {url}"),
-        format!("The admin key lies in {}", settings.admin_key().display()),
+        format!("The admin key is in {}", settings.admin_key().display()),
     ];
     if let Some(address) = metrics.and_then(|listener| listener.local_addr().ok()) {
         lines.push(format!("Metrics are at http://{address}/metrics, for this machine alone"));
@@ -240,7 +240,12 @@ fn greet(
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
     }
-    // Without it, no client of ours would trust a certificate that nobody else signed.
+    // Text among JSON lines would break whatever reads both streams together, such as a journal.
+    if settings.log_format == LogFormat::Json {
+        lines.iter().for_each(|line| tracing::info!("{line}"));
+        return Ok(());
+    }
+    // A client does not trust a self-signed certificate by itself.
     let trust = settings.transport.tls.map(|_| self_signed::certificate_file(&own_folder(settings)));
     let trust = trust.map(|file| format!(" SKEP_CA_FILE={}", file.display())).unwrap_or_default();
     lines.push(format!("Try, in another terminal (export SKEP_URL={url} SKEP_DATA_DIR={data_dir}{trust}):"));

@@ -7,7 +7,7 @@ use std::{
     ffi::OsString,
     fs,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -28,48 +28,49 @@ use crate::invocation;
 /// The id of the flag that names the file.
 const FILE: &str = "config";
 
-/// What a server is told.
+/// The settings of a server.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// A file with settings: the same names, with `_`, as TOML.
+    /// File with settings, in TOML: the names of these options, with `_` instead of `-`.
     #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The address to serve at: a loopback one, or any other with TLS or a trusted proxy.
+    /// Address to listen on. Any but a loopback address needs TLS or a trusted proxy.
     #[arg(long, env = "SKEP_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
     pub(crate) listen: SocketAddr,
-    /// An address of this machine alone that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
+    /// Loopback address that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
     #[arg(long, env = "SKEP_METRICS_LISTEN", value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
-    /// Where all data lies.
+    /// Data directory.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     pub(crate) data_dir: PathBuf,
-    /// Where templates lie; several servers may share it [default: DATA_DIR/templates].
+    /// Template directory; several servers may share it [default: DATA_DIR/templates].
     #[arg(long, env = "SKEP_IMAGE_DIR", value_name = "DIR")]
     pub(crate) image_dir: Option<PathBuf>,
-    /// Files that the account `default` works on; may be given several times [default: DATA_DIR/workspaces/default].
+    /// Folder with the files of the account `default`; may be given several times [default: DATA_DIR/workspaces/default].
     #[arg(long, env = "SKEP_ROOT", value_name = "DIR", value_delimiter = ':')]
     pub(crate) root: Vec<PathBuf>,
-    /// Whom the server runs as [default: the owner of the first root, or `skep`].
+    /// User that the server runs as [default: the owner of the first root, or `skep`].
     #[arg(long, env = "SKEP_USER", value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// The most VMs at the same time [default: what the memory holds].
+    /// Maximum number of running VMs [default: as many as the memory for VMs allows].
     #[arg(long, env = "SKEP_MAX_VMS", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_vms: Option<u32>,
-    /// Memory for VMs, in MiB [default: most of what is free at the start].
+    /// Memory for VMs, in MiB [default: most of the free memory at start].
     #[arg(long, env = "SKEP_MEMORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) memory_mb: Option<u64>,
-    /// VMs that are kept ready for whoever boots [default: 4 for each processor, a quarter of the most VMs at the most].
+    /// Number of VMs that are kept ready for boots [default: 4 per processor, at most a quarter of the maximum number of
+    /// VMs].
     #[arg(long, env = "SKEP_POOL_SIZE", value_name = "NUMBER")]
     pub(crate) pool_size: Option<u32>,
-    /// How long a VM lives whose boot names no `ttl_ms`, such as `30m` or `8h` [default: until it is ended].
+    /// Lifetime of a VM that is booted without one, such as 30m or 8h [default: unlimited].
     #[arg(long, env = "SKEP_DEFAULT_TTL", value_name = "TIME", value_parser = lifetime)]
     pub(crate) default_ttl: Option<Duration>,
-    /// A private network (CIDR), address or host that git may reach besides the public ones; may be given several times.
+    /// Private network (CIDR), address or host name that git may connect to, besides public ones; may be given several times.
     #[arg(long, env = "SKEP_GIT_ALLOW", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network)]
     #[serde(default)]
     pub(crate) git_allow: Vec<String>,
-    /// A filter of git that may run on the server, such as `lfs`, by its name in git's system settings; may be given several
-    /// times. It runs as every program of a caller does, for any repository that asks for it.
+    /// Git filter that may run on the server, such as lfs, by its name in git's system configuration; may be given several
+    /// times. It runs with the restrictions of callers' programs, for each repository that uses it.
     #[arg(
         long, env = "SKEP_GIT_FILTER", value_name = "NAME", value_delimiter = ',', value_parser = GitFilter::installed
     )]
@@ -83,21 +84,21 @@ pub(crate) struct Settings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) webhooks: Webhooks,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
-    /// What is logged: a level, or directives such as `info,skep_swarm=debug`.
+    /// Log level, or directives such as info,skep_swarm=debug.
     #[arg(long, env = "SKEP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub(crate) log_level: String,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -117,19 +118,24 @@ impl Settings {
         resolve(self.data_dir.join("workspaces"))
     }
 
-    /// The server's own part of the data.
-    pub(crate) fn server_dir(&self) -> PathBuf {
-        self.data_dir.join("server")
+    /// The files of the data directory.
+    pub(crate) fn folder(&self) -> DataFolder {
+        DataFolder(self.data_dir.clone())
     }
 
-    /// The store.
+    /// The server's own part of the data.
+    pub(crate) fn server_dir(&self) -> PathBuf {
+        self.folder().server_dir()
+    }
+
+    /// The database.
     pub(crate) fn store(&self) -> PathBuf {
-        self.server_dir().join("skep.db")
+        self.folder().store()
     }
 
     /// The first admin key.
     pub(crate) fn admin_key(&self) -> PathBuf {
-        self.data_dir.join("admin.key")
+        self.folder().admin_key()
     }
 
     /// The same with all paths absolute, so that they mean the same in every process. Data directory and roots are without
@@ -144,6 +150,59 @@ impl Settings {
         let root = |root| Ok(resolve(std::path::absolute(root)?));
         self.root = self.root.iter().map(root).collect::<std::io::Result<_>>()?;
         Ok(self)
+    }
+}
+
+/// A data directory, for verbs that work in it while no server needs to run.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct DataDirOption {
+    /// File with settings, in TOML; only its `data_dir` is used.
+    #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Data directory.
+    #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
+    data_dir: PathBuf,
+}
+
+impl DataDirOption {
+    /// # Errors
+    /// The current directory is gone.
+    pub(crate) fn folder(&self) -> std::io::Result<DataFolder> {
+        DataFolder::at(&self.data_dir)
+    }
+}
+
+/// The files of a data directory that commands use.
+#[derive(Debug, Clone)]
+pub(crate) struct DataFolder(PathBuf);
+
+impl DataFolder {
+    /// The folder by its absolute path, without links.
+    ///
+    /// # Errors
+    /// The current directory is gone.
+    pub(crate) fn at(path: &Path) -> std::io::Result<Self> {
+        Ok(Self(resolve(std::path::absolute(path)?)))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The server's own part of the data.
+    pub(crate) fn server_dir(&self) -> PathBuf {
+        self.0.join("server")
+    }
+
+    /// The database.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.server_dir().join("skep.db")
+    }
+
+    /// The first admin key.
+    pub(crate) fn admin_key(&self) -> PathBuf {
+        self.0.join("admin.key")
     }
 }
 
@@ -162,11 +221,12 @@ pub(crate) fn default_data_dir() -> PathBuf {
     state.unwrap_or_else(|| PathBuf::from(".")).join("skep")
 }
 
-/// A time as people write it: `90s`, `1h 30m`.
+/// A duration such as `90s` or `1h 30m`.
 fn lifetime(text: &str) -> Result<Duration, String> {
-    let given: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
-    let given = Duration::try_from(given).map_err(|_| "it lies in the past".to_owned())?;
-    if given < Duration::from_millis(1) { Err("it must be at least 1ms".to_owned()) } else { Ok(given) }
+    let wrong = || format!("`{text}` is not a duration; use a number and a unit, such as 90s or 2h");
+    let given: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    let given = Duration::try_from(given).map_err(|_| wrong())?;
+    if given < Duration::from_millis(1) { Err("a duration is at least 1ms".to_owned()) } else { Ok(given) }
 }
 
 /// What may be reached besides: a network, an address, or the name of a host.
@@ -268,10 +328,10 @@ fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         // Flags have dashes, the environment has underscores; the file may have either.
         let id = key.replace('-', "_");
         if !known.contains(&id) {
-            return Err(format!("`{key}` is no setting; known: {}", known.join(", ")));
+            return Err(format!("`{key}` is not a setting; the settings are: {}", known.join(", ")));
         }
         if found.iter().any(|(other, _)| *other == id) {
-            return Err(format!("`{id}` stands twice, with `-` and with `_`"));
+            return Err(format!("`{id}` is set twice, with `-` and with `_`"));
         }
         let words = match value {
             Value::Array(values) => values.iter().map(|value| word(key, value)).collect::<Result<_, _>>()?,
@@ -304,17 +364,21 @@ fn with_defaults(command: Command, verbs: &[String], values: &[(String, Vec<Stri
             let name = verb.clone();
             command.mut_subcommand(name, |below| with_defaults(below, rest, values))
         }
+        // Some verbs take a few of the settings only.
         None => values.iter().fold(command, |command, (id, words)| {
+            let is_known = command.get_arguments().any(|argument| argument.get_id() == id.as_str());
             let words = words.clone();
-            command.mut_arg(id.clone(), |argument| argument.default_values(words))
+            if is_known {
+                command.mut_arg(id.clone(), |argument| argument.default_values(words))
+            } else {
+                command
+            }
         }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::Parser;
     use tempfile::NamedTempFile;
 

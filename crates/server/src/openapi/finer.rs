@@ -43,7 +43,7 @@ pub(super) fn refine(document: &mut Value) {
 fn schemas() -> [(&'static str, Value); 6] {
     let exec = json!({"properties": {
         "command": {"pattern": NO_NUL},
-        "cwd": {"pattern": NO_NUL},
+        "cwd": {"pattern": NO_NUL, "minLength": 1},
         "env": {"propertyNames": {"pattern": VARIABLE}, "additionalProperties": {"pattern": NO_NUL}},
     }});
     [

@@ -169,9 +169,9 @@ fn read(text: &str) -> (Vec<Given>, Vec<Fault>) {
         let mut refuse =
             |why: String| faults.push(Fault { id: Some(key.clone()), origin: origin.clone(), why });
         if !known.contains(&id) {
-            refuse(format!("`{key}` is no setting; known: {}", known.join(", ")));
+            refuse(format!("`{key}` is not a setting; the settings are: {}", known.join(", ")));
         } else if found.iter().any(|given| given.id == id) {
-            refuse(format!("`{id}` stands twice, with `-` and with `_`"));
+            refuse(format!("`{id}` is set twice, with `-` and with `_`"));
         } else if let Some(value) = values.get(&key) {
             match words(&key, value) {
                 Ok(words) => found.push(Given { id, words, origin }),

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use skep_api::{
     AccountId,
-    accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount},
+    accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
 };
 use skep_client::{Answered, Client};
 
@@ -28,32 +28,32 @@ pub(crate) struct Account {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create an account; its first key is made by `skep keys create --account NAME`.
+    /// Create an account; `skep keys create --account NAME` creates its first key.
     Create(Create),
     /// List the accounts, newest first.
     List(List),
     /// Show an account.
     Show(Show),
-    /// Change an account; what is not named stays.
+    /// Change an account. Options that are not given stay unchanged.
     Set(Set),
-    /// Delete accounts, and revoke their keys.
+    /// Delete accounts and revoke their keys; their files stay on the server.
     Delete(Delete),
 }
 
 #[derive(Debug, Args)]
 struct Create {
-    /// 1 to 63 lowercase letters, digits and `-`.
+    /// Name: 1 to 63 lowercase letters, digits and `-`.
     name: String,
-    /// Its files; may be given several times [default: DATA_DIR/workspaces/NAME, which the server makes].
+    /// Folder of its files; may be given several times [default: DATA_DIR/workspaces/NAME, which the server creates].
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// A network that its callers come from, such as 192.0.2.0/24; may be given several times [default: everywhere].
+    /// Network that may use its keys, such as 192.0.2.0/24; may be given several times [default: all].
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allowed_ip: Vec<String>,
-    /// VMs at the same time [default: no limit of its own].
+    /// Maximum number of running VMs [default: no limit of its own].
     #[arg(long, value_name = "NUMBER")]
     max_vms: Option<u32>,
-    /// Memory of its VMs together, in MiB [default: no limit of its own].
+    /// Maximum memory of all its VMs, in MiB [default: no limit of its own].
     #[arg(long, value_name = "MIB")]
     max_memory_mb: Option<u64>,
     #[command(flatten)]
@@ -68,7 +68,7 @@ struct List {
 
 #[derive(Debug, Args)]
 struct Show {
-    /// The account, by name or id.
+    /// Account, by name or id.
     account: String,
     #[command(flatten)]
     connection: Connection,
@@ -76,21 +76,21 @@ struct Show {
 
 #[derive(Debug, Args)]
 struct Set {
-    /// The account, by name or id.
+    /// Account, by name or id.
     account: String,
-    /// Its files, in place of all that it had; may be given several times.
+    /// Folder of its files; replaces all earlier ones; may be given several times.
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// A network that its callers come from, in place of all that it had; may be given several times.
+    /// Network that may use its keys; replaces all earlier ones; may be given several times.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allowed_ip: Vec<String>,
-    /// Its callers come from everywhere.
+    /// Allow all networks.
     #[arg(long, conflicts_with = "allowed_ip")]
     any_ip: bool,
-    /// VMs at the same time, or `none` for no limit of its own.
+    /// Maximum number of running VMs, or `none` for no limit of its own.
     #[arg(long, value_name = "NUMBER", value_parser = limit::<u32>)]
     max_vms: Option<Limit<u32>>,
-    /// Memory of its VMs together, in MiB, or `none` for no limit of its own.
+    /// Maximum memory of all its VMs, in MiB, or `none` for no limit of its own.
     #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
     max_memory_mb: Option<Limit<u64>>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ struct Set {
 
 #[derive(Debug, Args)]
 struct Delete {
-    /// The accounts, by name or id.
+    /// Accounts, by name or id.
     #[arg(required = true, value_name = "ACCOUNT")]
     accounts: Vec<String>,
     /// End their VMs too.
@@ -152,7 +152,7 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
         max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
     };
     if change == ChangeAccount::default() {
-        bail!("nothing was named that shall change; `skep account set --help` lists what may");
+        bail!("no change was given; `skep account set --help` lists the options");
     }
     let client = verb.connection.client()?;
     let id = find(&client, &verb.account).await?;
@@ -168,17 +168,28 @@ async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
             async { anyhow::Ok(client.delete_account(find(&client, account).await?, verb.force).await?) };
         match deleted.await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
-            Ok(deleted) => output::line(&format!(
-                "{} {} is deleted: {} revoked, {} ended",
-                deleted.id,
-                deleted.name,
-                output::counted(deleted.keys_revoked, "key"),
-                output::counted(deleted.vms_ended, "VM")
-            ))?,
+            Ok(deleted) => show_deleted(&deleted)?,
             Err(error) => code = output::failed(&error),
         }
     }
     Ok(code)
+}
+
+fn show_deleted(deleted: &DeletedAccount) -> std::io::Result<()> {
+    output::line(&format!(
+        "{} {} is deleted: {} revoked, {} ended",
+        deleted.id,
+        deleted.name,
+        output::counted(deleted.keys_revoked, "key"),
+        output::counted(deleted.vms_ended, "VM")
+    ))?;
+    if deleted.kept_roots.is_empty() {
+        return Ok(());
+    }
+    let roots = deleted.kept_roots.join(", ");
+    output::line(&format!(
+        "its files stay on the server, in {roots}; its entries stay in the audit; remove the files by hand"
+    ))
 }
 
 async fn list(verb: List) -> anyhow::Result<ExitCode> {
@@ -206,7 +217,7 @@ async fn all(client: &Client) -> anyhow::Result<Vec<Record>> {
 }
 
 /// The id of an account that is named by it, or by its name.
-async fn find(client: &Client, account: &str) -> anyhow::Result<AccountId> {
+pub(super) async fn find(client: &Client, account: &str) -> anyhow::Result<AccountId> {
     if let Ok(id) = account.parse() {
         return Ok(id);
     }

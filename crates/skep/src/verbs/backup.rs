@@ -11,41 +11,41 @@ use clap::Args;
 use skep_store::sqlite::{Backup as Made, backup};
 use tempfile::NamedTempFile;
 
-use crate::{output, privileges::as_owner_of, settings::Settings};
+use crate::{output, privileges::as_owner_of, settings::DataDirOption};
 
 /// What a server that goes on writing meanwhile may need.
 const ROOM_TO_SPARE: u64 = 64 << 20;
 
-/// Copy the store to a file: accounts, keys (their hashes), VMs and events as they are at one moment. A server may run and
-/// goes on. Workspaces, templates and admin.key are not in it.
+/// Copy the store to a file: accounts, hashes of keys, tickets, events and the records of VMs at one point in time. A server
+/// may keep running. Workspaces, templates and admin.key are not part of it.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// The new file. It is whole or not there, and only its owner can read it.
+    /// New file. Only its owner can read it; it appears when it is complete.
     file: PathBuf,
-    /// Replace the file where there is one.
+    /// Replace an existing file.
     #[arg(long)]
     force: bool,
-    #[command(flatten)]
-    settings: Settings,
-    /// Print what was made as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    data_dir: DataDirOption,
 }
 
 pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
-    let settings = verb.settings.resolved()?;
-    let (store, file) = (settings.store(), std::path::absolute(&verb.file)?);
+    let folder = verb.data_dir.folder()?;
+    let (store, file) = (folder.store(), std::path::absolute(&verb.file)?);
     if file.symlink_metadata().is_ok() && !verb.force {
         return Err(taken(&file));
     }
-    if !settings.server_dir().is_dir() {
+    if !folder.server_dir().is_dir() {
         return Err(no_store(&store));
     }
     let kept = folder_of(&file)?;
     // Its name is ours alone until it is whole; its mode is 0600.
     let mut new = NamedTempFile::new_in(&kept)
         .with_context(|| format!("nothing can be written in {}; name another file", kept.display()))?;
-    let made = as_owner_of(&settings.server_dir(), || {
+    let made = as_owner_of(&folder.server_dir(), || {
         let size = match store.metadata() {
             Ok(found) => found.len(),
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_store(&store)),
@@ -54,7 +54,7 @@ pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
                 return Err(error).with_context(told);
             }
         };
-        check_room(&settings.server_dir(), size)?;
+        check_room(&folder.server_dir(), size)?;
         Ok(backup(&store)?)
     })?;
     let Made { file: mut whole, version, size_bytes } = made;

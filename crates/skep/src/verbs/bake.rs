@@ -8,9 +8,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{getpid, set_child_subreaper};
 use skep_image::{AGENT, Bakery, Progress};
 
+use super::serve;
 use crate::{output, settings::Settings};
 
-/// Bake the base template, unless it is baked for this machine's kernel, QEMU and packages, and whole.
+/// Build the base template, unless a complete one for this machine's kernel, QEMU and packages exists.
 #[derive(Debug, Args)]
 pub(crate) struct Bake {
     #[command(flatten)]
@@ -22,6 +23,9 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
         bail!("a bake needs root: it boots a VM in a jail; run `sudo skep bake`");
     }
     let settings = verb.settings.resolved()?;
+    if let Some((_, error)) = serve::check(&settings).into_iter().next() {
+        return Err(error);
+    }
     // Its VMMs are children of a stage that ends. A keeper that started us would inherit them, and wait for none.
     set_child_subreaper(Some(getpid())).context("the bake cannot wait for its processes")?;
     let bar = ProgressBar::new_spinner();

@@ -14,24 +14,30 @@ use skep_keeper::{DataDir, Hold, hold};
 use skep_store::sqlite::{Restored, restore};
 
 use super::serve;
-use crate::{output, privileges::as_owner_of, settings::Settings};
+use crate::{
+    output,
+    privileges::as_owner_of,
+    settings::{DataDirOption, DataFolder},
+};
 
+const ENDED: &str = "VMs that were booted since the backup are not in it: the next start of the server ends those that still run";
 /// What others read of us while they are refused.
 const AT_WORK: &str = "no address (`skep restore` is at work, and done soon)";
 
-/// Put a backup in the place of the store; refused while a server runs. The old store is kept beside the new one.
+/// Replace the store by a backup. No server may run. The old store is kept beside the new one.
 ///
-/// Cursors of event streams from before begin anew, and VMs of the backup that live no longer are recorded as lost by the next
-/// start. Keys that were revoked since the backup are valid again: look at `skep keys list`.
+/// The next start ends VMs that were booted since the backup, because the store does not know them, and records VMs of the
+/// backup that no longer run as lost. Keys that were revoked since the backup are valid again: see `skep keys list`. Cursors of
+/// event streams from before the restore start anew.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
-    /// A file that `skep backup` made.
+    /// File from `skep backup`.
     file: PathBuf,
-    #[command(flatten)]
-    settings: Settings,
-    /// Print what was done as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    data_dir: DataDirOption,
 }
 
 /// Keeps servers away until it is dropped.
@@ -43,21 +49,23 @@ enum Away {
 }
 
 pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
-    let settings = verb.settings.resolved()?;
-    let (store, folder) = (settings.store(), settings.server_dir());
+    let data_dir = verb.data_dir.folder()?;
+    let (store, folder) = (data_dir.store(), data_dir.server_dir());
     if !folder.is_dir() {
         bail!(
             "{} is no data directory yet: start `skep serve` there once and stop it, or name another by --data-dir",
-            settings.data_dir.display()
+            data_dir.path().display()
         );
     }
     // As who we are: the file may be readable for root alone.
     let mut copy = open(&verb.file)?;
-    let _away = away(&settings)?;
+    let _away = away(&data_dir)?;
     let Restored { version, epoch, old } =
         as_owner_of(&folder, || Ok(restore(&store, &mut copy, &verb.file)?))?;
     if verb.json {
-        let done = serde_json::json!({"store": store, "version": version, "epoch": epoch, "old": old});
+        let done = serde_json::json!({
+            "store": store, "version": version, "epoch": epoch, "old": old, "vms_booted_since": "ended at the next start",
+        });
         output::value(&done)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -69,6 +77,7 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
         ))?;
     }
     output::line("keys that were revoked since the backup are valid again: see `skep keys list`")?;
+    output::line(ENDED)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -90,11 +99,11 @@ fn open(file: &Path) -> anyhow::Result<File> {
     Ok(opened)
 }
 
-fn away(settings: &Settings) -> anyhow::Result<Away> {
-    let owner = settings.data_dir.metadata().context("the data directory cannot be looked at")?.uid();
+fn away(data_dir: &DataFolder) -> anyhow::Result<Away> {
+    let owner = data_dir.path().metadata().context("the data directory cannot be looked at")?.uid();
     if rustix::process::geteuid().is_root() && owner == 0 {
-        return Ok(Away::Keeper(hold(&DataDir::open(&settings.data_dir)?, AT_WORK)?));
+        return Ok(Away::Keeper(hold(&DataDir::open(data_dir.path())?, AT_WORK)?));
     }
     // A lock that root leaves would lock its owner out.
-    as_owner_of(&settings.server_dir(), || Ok(Away::Server(serve::lock(settings)?)))
+    as_owner_of(&data_dir.server_dir(), || Ok(Away::Server(serve::lock(data_dir)?)))
 }

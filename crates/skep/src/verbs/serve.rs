@@ -6,7 +6,7 @@ use std::{
     io::{self, IsTerminal, Read, Seek, Write},
     net::TcpListener,
     os::unix::fs::DirBuilderExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -20,7 +20,7 @@ use rustix::{
 };
 use skep_engine::Launcher;
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, VmLimits, holder};
+use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, User, VmLimits, holder};
 use skep_network::Subnet;
 use skep_server::{Metrics, RootRules, swarm_at_hand};
 use skep_workspace::Location;
@@ -29,7 +29,7 @@ use super::bake::bakery;
 use crate::{
     admin_key, again, engine, helper_process, logging, output, reread,
     service::{self, Listeners, Others, Stop},
-    settings::Settings,
+    settings::{DataFolder, LogFormat, Settings},
     templates::BaseTemplate,
     tls::{Holder, Tls},
 };
@@ -51,7 +51,7 @@ const PASSED_ON: [&str; 8] = [
 ];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
 
-/// Serve the API until Ctrl-C, which ends all VMs, or SIGTERM, which leaves them for the next start.
+/// Run the server until Ctrl-C, which also ends all VMs, or SIGTERM, which leaves the VMs to the next start.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -81,12 +81,13 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
         ("metrics_listen", metrics.map_err(Into::into)),
         ("log_level", logging::check(settings)),
         ("data_dir", check_data_dir(settings)),
+        ("user", check_user(settings)),
         ("root", check_roots(settings)),
     ];
     checks.into_iter().filter_map(|(name, checked)| Some((name, checked.err()?))).collect()
 }
 
-/// Whether the data directory lies where folders can be made at all. What else is wrong with it shows when it is made.
+/// Checks that the data directory can be made, or that the one that exists can be used.
 fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
     if Location::of(&settings.data_dir).is_ok_and(|found| found.is_the_kernels_own().unwrap_or(false)) {
         bail!(
@@ -94,6 +95,24 @@ fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
              --data-dir",
             settings.data_dir.display()
         );
+    }
+    if settings.data_dir.exists() && !settings.data_dir.is_dir() {
+        bail!(
+            "the data directory {} is not a directory; name another by --data-dir",
+            settings.data_dir.display()
+        );
+    }
+    // A keeper refuses one that others may write to. It finds out only after a bake.
+    if rustix::process::geteuid().is_root() && settings.data_dir.is_dir() {
+        DataDir::find(&settings.data_dir)?;
+    }
+    Ok(())
+}
+
+/// Checks that the user exists that a keeper starts the server as.
+fn check_user(settings: &Settings) -> anyhow::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        User::resolve(settings.user.as_deref(), settings.root.first().map(PathBuf::as_path))?;
     }
     Ok(())
 }
@@ -134,7 +153,8 @@ fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
             reason
         }),
     };
-    Ok(skep_keeper::run(order, started)?)
+    let format = settings.log_format;
+    Ok(skep_keeper::run(order, move |begun: &Started| started(begun, format))?)
 }
 
 /// The keeper refuses it too, but only after a bake.
@@ -168,22 +188,31 @@ fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
     })
 }
 
-fn started(started: &Started) {
+fn started(started: &Started, format: LogFormat) {
     if started.user.is_root() {
         tracing::warn!("the server runs as root, which is no jail; name another user with --user");
     }
     if let Some(key) = &started.new_admin_key {
-        let _ = output::line(&first_key(key, &started.admin_key_file, io::stdout().is_terminal()));
+        let _ = announce_key(key, &started.admin_key_file, format);
     }
+}
+
+/// Logs or prints where the new key lies.
+fn announce_key(key: &str, file: &Path, format: LogFormat) -> io::Result<()> {
+    if format == LogFormat::Json {
+        tracing::info!(file = %file.display(), "the admin key was created in {}", file.display());
+        return Ok(());
+    }
+    output::line(&first_key(key, file, io::stdout().is_terminal()))
 }
 
 /// Where the new key lies. The key itself is shown this once, and on a terminal only: what else reads our output, such as the
 /// journal, keeps it, and has more readers than the file.
 fn first_key(key: &str, file: &Path, is_terminal: bool) -> String {
     if is_terminal {
-        format!("The admin key, shown this once and kept in {}:\n  {key}", file.display())
+        format!("The admin key, printed only once and kept in {}:\n  {key}", file.display())
     } else {
-        format!("The admin key was made and lies in {}", file.display())
+        format!("The admin key was created in {}", file.display())
     }
 }
 
@@ -197,7 +226,7 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     }
     // Programs run as the same user, and no namespace hides us from them.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
-    let mut lock = lock(settings)?;
+    let mut lock = lock(&settings.folder())?;
     let inherited = again::inherited(settings);
     let is_first = inherited.is_none();
     let listeners = inherited.map_or_else(|| listen(settings), Ok)?;
@@ -205,7 +234,7 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     note_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
     let (key, new) = admin_key::ensure(&settings.admin_key())?;
     if new {
-        output::line(&first_key(key.expose(), &settings.admin_key(), io::stdout().is_terminal()))?;
+        announce_key(key.expose(), &settings.admin_key(), settings.log_format)?;
     }
     let restart = again::Restarts::of(settings);
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
@@ -238,15 +267,15 @@ fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
 }
 
 /// One server for one data directory. The lock ends with the process, however that ends.
-pub(super) fn lock(settings: &Settings) -> anyhow::Result<File> {
-    let path = settings.server_dir().join("lock");
+pub(super) fn lock(folder: &DataFolder) -> anyhow::Result<File> {
+    let path = folder.server_dir().join("lock");
     let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.with_context(|| format!("{} cannot be opened", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut holder = String::new();
         let _ = file.read_to_string(&mut holder);
         let holder = if holder.is_empty() { "another process" } else { holder.trim() };
-        let dir = settings.data_dir.display();
+        let dir = folder.path().display();
         bail!("{dir} is served by {holder}; stop that one, or choose another --data-dir");
     }
     Ok(file)

@@ -1,0 +1,209 @@
+//! Where `skep keys` does its work: by the API, or in a store on this machine.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, anyhow, bail};
+use jiff::Timestamp;
+use skep_accounts::{KeySecret, Target, grant, rotation};
+use skep_api::{
+    AccountId, ErrorCode, KeyId, Scope, VmId,
+    keys::{CreateKey, CreatedKey, Key, RevokedKeys, RotateKey},
+};
+use skep_client::Client;
+use skep_store::{Account, ListKeys, NewKey, RevokeAllKeys, RevokeKey, SqliteSettings, SqliteStore, Store};
+
+use crate::{random, verbs::account};
+
+/// Keys on one page of the store.
+const PAGE: u32 = 500;
+
+pub(super) enum Backend {
+    Api {
+        client: Client,
+        /// An account other than the key's own.
+        other: Option<(AccountId, String)>,
+    },
+    Store {
+        store: SqliteStore,
+        account: Account,
+        /// The key in DATA_DIR/admin.key, which `revoke --all` keeps.
+        own: Option<KeySecret>,
+    },
+}
+
+impl Backend {
+    /// # Errors
+    /// The server does not answer, refuses the key, or has no such account.
+    pub(super) async fn by_api(client: Client, account: Option<&str>) -> anyhow::Result<Self> {
+        let Some(account) = account else { return Ok(Self::Api { client, other: None }) };
+        let own = client.whoami().await?.value.account;
+        if own.name == account || own.id.to_string() == account {
+            return Ok(Self::Api { client, other: None });
+        }
+        let id = account::find(&client, account).await?;
+        Ok(Self::Api { client, other: Some((id, account.to_owned())) })
+    }
+
+    /// # Errors
+    /// The store cannot be opened, or has no such account.
+    pub(super) async fn in_store(
+        store: &Path,
+        account: &str,
+        own: Option<KeySecret>,
+    ) -> anyhow::Result<Self> {
+        let store = SqliteStore::open(SqliteSettings::at(store.to_owned())).await?;
+        let found = match account.parse::<AccountId>() {
+            Ok(id) => store.account(id).await,
+            Err(_) => store.account_by_name(account).await,
+        };
+        let account = found.map_err(|error| match error.code() {
+            ErrorCode::UnknownAccount => anyhow!("no account `{account}`; `skep account list` lists them"),
+            _ => error.into(),
+        })?;
+        Ok(Self::Store { store, account, own })
+    }
+
+    pub(super) async fn create(&self, mut request: CreateKey) -> anyhow::Result<CreatedKey> {
+        let (store, account) = match self {
+            Self::Api { client, other } => {
+                request.account = other.as_ref().map(|(id, _)| *id);
+                return Ok(client.create_key(&request).await?.value);
+            }
+            Self::Store { store, account, .. } => (store, account),
+        };
+        let now = Timestamp::now();
+        // Who may read the store may give everything.
+        let granted = grant(&request, Target { account: &account.name, creator: Scope::ALL }, now)?;
+        let vm = granted.vm.as_ref().map(|vm| vm.as_text());
+        let vm = vm.map(|vm| vm.parse::<VmId>().with_context(|| format!("`{vm}` is not the id of a VM")));
+        let secret = KeySecret::from_random(granted.environment, random::bytes()?);
+        let record = store.create_key(NewKey {
+            account: account.id,
+            name: granted.name,
+            environment: granted.environment,
+            role: granted.role,
+            scopes: granted.scopes,
+            vm: vm.transpose()?,
+            hash: secret.hash(),
+            prefix: secret.prefix().to_owned(),
+            expires_at: granted.expires_at,
+            at: now,
+            request_id: None,
+        });
+        Ok(CreatedKey { key: secret.expose().to_owned(), record: record.await?.key })
+    }
+
+    /// All keys, newest first.
+    pub(super) async fn list(&self) -> anyhow::Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        match self {
+            Self::Api { client, .. } => {
+                self.own_only("lists")?;
+                let mut cursor: Option<String> = None;
+                loop {
+                    let page = client.keys(cursor.as_deref()).await?.value;
+                    keys.extend(page.keys);
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok(keys);
+                    }
+                }
+            }
+            Self::Store { store, account, .. } => {
+                let mut before = None;
+                loop {
+                    let page = store.list_keys(ListKeys { account: account.id, limit: PAGE, before }).await?;
+                    keys.extend(page.keys.into_iter().map(|record| record.key));
+                    before = page.next;
+                    if before.is_none() {
+                        return Ok(keys);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) async fn rotate(&self, id: KeyId, request: &RotateKey) -> anyhow::Result<CreatedKey> {
+        let (store, account) = match self {
+            Self::Api { client, .. } => {
+                self.own_only("rotates")?;
+                return Ok(client.rotate_key(id, request).await?.value);
+            }
+            Self::Store { store, account, .. } => (store, account),
+        };
+        let at = Timestamp::now();
+        let old = store.key(account.id, id).await?.key;
+        // Who may read the store may give everything.
+        let expires_at = rotation(&old, request, Scope::ALL, at)?;
+        let secret = KeySecret::from_random(old.environment, random::bytes()?);
+        let record = store.rotate_key(skep_store::RotateKey {
+            account: account.id,
+            id: old.id,
+            hash: secret.hash(),
+            prefix: secret.prefix().to_owned(),
+            expires_at,
+            at,
+            request_id: None,
+        });
+        Ok(CreatedKey { key: secret.expose().to_owned(), record: record.await?.key })
+    }
+
+    pub(super) async fn revoke(&self, id: KeyId) -> anyhow::Result<Key> {
+        match self {
+            Self::Api { client, .. } => {
+                self.own_only("revokes single")?;
+                Ok(client.revoke_key(id).await?.value)
+            }
+            Self::Store { store, account, .. } => {
+                let command = RevokeKey { account: account.id, id, at: Timestamp::now(), request_id: None };
+                Ok(store.revoke_key(command).await?.key)
+            }
+        }
+    }
+
+    /// Revokes all keys but the one in use: with the API that of the call, in a store the one in DATA_DIR/admin.key.
+    pub(super) async fn revoke_all(&self, including_own: bool) -> anyhow::Result<RevokedKeys> {
+        match self {
+            Self::Api { client, other } => {
+                let account = other.as_ref().map(|(id, _)| *id);
+                Ok(client.revoke_all_keys(including_own, account).await?.value)
+            }
+            Self::Store { store, account, own } => {
+                let spared = match own.as_ref().filter(|_| !including_own) {
+                    Some(secret) => store.key_by_hash(secret.hash()).await?.map(|found| found.record.key.id),
+                    None => None,
+                };
+                let command = RevokeAllKeys {
+                    account: account.id,
+                    except: spared,
+                    at: Timestamp::now(),
+                    request_id: None,
+                };
+                Ok(RevokedKeys { revoked: store.revoke_all_keys(command).await? })
+            }
+        }
+    }
+
+    /// The name or id of the account, where it is not that of the key in use.
+    pub(super) fn account(&self) -> Option<&str> {
+        match self {
+            Self::Api { other, .. } => other.as_ref().map(|(_, name)| name.as_str()),
+            Self::Store { account, .. } => Some(&account.name),
+        }
+    }
+
+    fn own_only(&self, what: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Api { other: Some((_, name)), .. } => bail!(
+                "the API {what} keys of the caller's own account only; use a key of `{name}`, or run this on the server's \
+                 machine with --data-dir DIR"
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The key that commands on this machine use, where this user may read it.
+pub(super) fn own_key(path: &Path) -> Option<KeySecret> {
+    KeySecret::parse(fs::read_to_string(path).ok()?.trim()).ok()
+}

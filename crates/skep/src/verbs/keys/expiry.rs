@@ -1,0 +1,61 @@
+//! When a key expires: a time, a date, or a duration from now.
+
+use jiff::{Span, Timestamp, civil::Date, tz::TimeZone};
+
+/// When a key expires; `None` is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expiry(pub(super) Option<Timestamp>);
+
+/// Reads the value of `--expires-at` for a key that need not expire.
+pub(super) fn expiry_or_never(text: &str) -> Result<Expiry, String> {
+    if text == "never" { Ok(Expiry(None)) } else { Ok(Expiry(Some(expiry(text)?))) }
+}
+
+/// Reads the value of `--expires-at`. A date is its beginning in UTC.
+pub(super) fn expiry(text: &str) -> Result<Timestamp, String> {
+    expiry_from(text, Timestamp::now())
+}
+
+fn expiry_from(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(time);
+    }
+    let wrong = || {
+        format!(
+            "`{text}` is not a time; give a duration such as 30d or 12h, a date such as 2027-01-31, or a time such as \
+             2027-01-31T12:00:00Z"
+        )
+    };
+    // Without this, jiff reads the date of a time that is incomplete otherwise.
+    if text.len() == "2027-01-31".len()
+        && let Ok(date) = text.parse::<Date>()
+    {
+        return date.to_zoned(TimeZone::UTC).map(|day| day.timestamp()).map_err(|_| wrong());
+    }
+    let span: Span = text.parse().map_err(|_| wrong())?;
+    let end = now.to_zoned(TimeZone::UTC).checked_add(span).map_err(|_| wrong())?.timestamp();
+    if end > now { Ok(end) } else { Err(format!("`{text}` is not a duration in the future")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_dates_and_times_are_read() {
+        let now: Timestamp = "2026-12-31T10:00:00Z".parse().unwrap();
+        for (text, expected) in [
+            ("30d", "2027-01-30T10:00:00Z"),
+            ("12h", "2026-12-31T22:00:00Z"),
+            ("2w", "2027-01-14T10:00:00Z"),
+            ("2027-01-31", "2027-01-31T00:00:00Z"),
+            ("2027-01-31T12:00:00+02:00", "2027-01-31T10:00:00Z"),
+        ] {
+            assert_eq!(expiry_from(text, now), Ok(expected.parse().unwrap()), "{text}");
+        }
+        for wrong in ["", "soon", "30", "-1d", "0d", "2027-02-31", "2027-01-31T12:00:00"] {
+            expiry_from(wrong, now).unwrap_err();
+        }
+        assert_eq!(expiry_or_never("never"), Ok(Expiry(None)));
+    }
+}

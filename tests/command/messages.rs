@@ -1,0 +1,141 @@
+//! What the command prints about an error: a key, a connection or a refusal, in terms of its verbs and flags.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::{Value, json};
+
+use super::{answer, skep, stdout};
+use crate::harness::{Skep, binary};
+
+/// Runs the command with these variables and no others of skep.
+fn bare(arguments: &[&str], variables: &[(&str, &str)], data_dir: &Path) -> Output {
+    Command::new(binary())
+        .args(arguments)
+        .env_remove("SKEP_URL")
+        .env_remove("SKEP_API_KEY")
+        .env("SKEP_DATA_DIR", data_dir)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+/// The only line of an error.
+#[track_caller]
+fn message(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text.trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_key_that_is_missing_unknown_or_revoked_is_described_by_its_origin() {
+    let server = Skep::start().await;
+    let empty = tempfile::tempdir().unwrap();
+    let url = ("SKEP_URL", server.url.as_str());
+    let said = message(&bare(&["ps"], &[url], empty.path()), 1);
+    let file = empty.path().join("admin.key");
+    assert!(said.contains(&format!("{} does not exist", file.display())), "{said}");
+    assert!(said.contains("SKEP_API_KEY") && said.contains("--data-dir"), "{said}");
+
+    let unknown = format!("sk-skep-prod-{}", "0f".repeat(32));
+    let said = message(&bare(&["ps"], &[url, ("SKEP_API_KEY", &unknown)], empty.path()), 1);
+    assert!(said.contains("sk-skep-prod-0f0f0f0f... from SKEP_API_KEY"), "{said}");
+    fs::write(&file, &unknown).unwrap();
+    let said = message(&bare(&["ps"], &[url], empty.path()), 1);
+    assert!(said.contains(&format!("from {}", file.display())) && !said.contains(&unknown), "{said}");
+    let said = message(&bare(&["ps", "--api-key", "secret"], &[url], empty.path()), 1);
+    assert!(said.contains("--api-key is not a key") && !said.contains("secret"), "{said}");
+
+    let made = server.post("/api/keys", &json!({"name": "brief", "role": "agent"})).await.ok(201);
+    server.delete(&format!("/api/keys/{}", made["id"].as_str().unwrap())).await.ok(200);
+    let key = ("SKEP_API_KEY", made["key"].as_str().unwrap());
+    let said = message(&bare(&["ps"], &[url, key], empty.path()), 1);
+    assert!(
+        said.contains(made["prefix"].as_str().unwrap()) && said.contains("was revoked or has expired"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
+    let plain = Skep::start().await;
+    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let secure = Skep::start_on(data_dir, &["--tls", "self-signed"]).await;
+    let ps = |server: &Skep, url: &str| message(&skep(server, &["ps", "--url", url], ""), 1);
+
+    let said = ps(&plain, &plain.url.replace("http:", "https:"));
+    assert!(said.contains("does not use TLS") && said.contains("http://"), "{said}");
+    let said = ps(&secure, &secure.url);
+    assert!(said.contains("does not trust") && said.contains("--ca-file"), "{said}");
+    let said = ps(&secure, &secure.url.replace("https:", "http:"));
+    assert!(said.contains("accepts https only"), "{said}");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = ps(&plain, &format!("http://{free}"));
+    assert!(said.contains("no server is running at") && said.contains("skep serve"), "{said}");
+
+    let certificate = secure.data_dir.path().join("server/tls/certificate.pem");
+    let certificate = certificate.to_str().unwrap();
+    let trusted = skep(&secure, &["whoami", "--ca-file", certificate], "");
+    assert!(stdout(&trusted).contains("account  ") && trusted.status.success(), "{trusted:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_names_verbs_and_flags() {
+    let server = Skep::start().await;
+    assert!(skep(&server, &["git", "init", "work"], "").status.success());
+    let said = message(&skep(&server, &["git", "commit", "-C", "work", "-m", "x"], ""), 1);
+    assert!(said.contains("`skep git add`") && said.contains("`--allow-empty`"), "{said}");
+    let said = message(&skep(&server, &["cat", "missing"], ""), 1);
+    assert!(said.contains("`skep ls`"), "{said}");
+    for said in [said, message(&skep(&server, &["keys", "revoke", "key_01jv0000000000000000000000"], ""), 1)]
+    {
+        assert!(!said.contains("/api/") && !said.contains("GET "), "{said}");
+    }
+    // The API keeps its own terms.
+    let path = format!(
+        "{}/missing",
+        stdout(&skep(&server, &["whoami", "--json"], "")).parse::<Value>().unwrap()["roots"][0]
+            .as_str()
+            .unwrap()
+    );
+    let refused = server.get(&format!("/api/files/read?path={path}")).await;
+    assert!(refused.refused(404, "unknown_path").contains("GET /api/ls"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn with_json_an_error_is_one_line_of_json() {
+    let server = Skep::start().await;
+    let error = |output: &Output, code: i32| -> Value { message(output, code).parse().unwrap() };
+    let refused = error(&skep(&server, &["cat", "--json", "missing"], ""), 1);
+    assert_eq!((&refused["status"], &refused["code"]), (&json!(404), &json!("unknown_path")), "{refused}");
+    let id = refused["request_id"].as_str().unwrap();
+    assert!(!id.is_empty() && refused["message"].as_str().unwrap().contains("missing"), "{refused}");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = error(&skep(&server, &["ps", "--json", "--url", &format!("http://{free}")], ""), 1);
+    assert_eq!((&away["status"], &away["code"]), (&Value::Null, &json!("unreachable")), "{away}");
+    let usage = error(&skep(&server, &["ps", "--json", "--bogus"], ""), 2);
+    assert_eq!(usage["code"], "usage", "{usage}");
+    answer(&skep(&server, &["whoami", "--json"], ""));
+}
+
+#[tokio::test]
+async fn a_usage_line_has_nothing_that_variables_set_and_foreign_verbs_lead_to_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [("SKEP_URL", "http://127.0.0.1:1"), ("SKEP_API_KEY", "x")];
+    let wrong = bare(&["boot", "--bogus"], &variables, folder.path());
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(said.contains("Usage: skep boot [OPTIONS]") && !said.contains("--url"), "{said}");
+    for (word, verb) in
+        [("stop", "skep cleanup"), ("list", "skep ps"), ("shell", "skep exec"), ("version", "skep --version")]
+    {
+        let said = message(&bare(&[word], &[], folder.path()), 2);
+        assert!(said.contains(verb), "{word}: {said}");
+    }
+}
