@@ -37,8 +37,8 @@ pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use ticket::{
     Answered, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt,
-    ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketFilter, TicketHistoryPage,
-    TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
+    ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketCounts, TicketFigures, TicketFilter,
+    TicketHistoryPage, TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
 pub use vm::{
     BootedFor, ChangeVm, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd,

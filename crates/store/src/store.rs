@@ -23,9 +23,9 @@ use crate::{
     ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession,
     Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt,
     RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys,
-    RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, TestWebhook, TicketHistoryPage,
-    TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmPage, VmRecord, WaitingTicket, WaitlistPage,
-    WakeTicket, Webhook, WebhookPage,
+    RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, TestWebhook, TicketFigures,
+    TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmPage, VmRecord,
+    WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -135,6 +135,8 @@ pub trait Store: Send + Sync {
     async fn restart_leases(&self, at: Timestamp) -> Result<()>;
     /// The attempts of all accounts that go on.
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
+    /// What metrics show of the tickets of one account, or of all. It costs the same however many tickets there are.
+    async fn ticket_figures(&self, account: Option<AccountId>) -> Result<Vec<TicketFigures>>;
     /// The tickets of all accounts that wait for their time.
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>>;
     /// Tells what timers and those who wait for work must know, once it is durable. Whoever falls behind is told that it

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, KeyId, Label, TicketId, VmId,
-    tickets::{Attempt, Priority, Ticket, TicketEvent, TicketStatus},
+    tickets::{Attempt, AttemptOutcome, Priority, Ticket, TicketEvent, TicketStatus},
 };
 use skep_tickets::{Beat, Command, Edits, NewTicket};
 
@@ -252,6 +252,34 @@ pub struct TicketHistoryPage {
     pub attempts: Vec<Attempt>,
     /// The next page's `after`; `None` at the end.
     pub next: Option<u64>,
+}
+
+/// What metrics show of an account's tickets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TicketFigures {
+    /// The account's name.
+    pub account: String,
+    /// Its tickets.
+    pub counts: TicketCounts,
+    /// How many attempts ended in each way, since the store was made.
+    pub outcomes: Vec<(AttemptOutcome, u64)>,
+    /// Since when the ticket can be claimed that has been ready for the longest time; `None` where none is ready.
+    pub oldest_ready: Option<Timestamp>,
+}
+
+/// How many tickets are in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TicketCounts {
+    /// Pending, and not to be claimed yet.
+    pub waiting: u64,
+    /// Pending, and to be claimed.
+    pub ready: u64,
+    /// Held.
+    pub in_progress: u64,
+    /// Completed.
+    pub completed: u64,
+    /// Failed.
+    pub failed: u64,
 }
 
 /// What timers and those who wait for work must know. Told once it is durable.

@@ -13,6 +13,7 @@ mod process;
 mod readings;
 mod requests;
 mod text;
+mod tickets;
 
 use std::{
     sync::Arc,

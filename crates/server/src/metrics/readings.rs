@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use prometheus_client::{
     encoding::{
         EncodeLabelSet,
@@ -17,10 +18,10 @@ use skep_api::{
     keys::Limits,
     swarm::{BASE_TEMPLATE, PoolState, Vm, VmState},
 };
-use skep_store::Store;
+use skep_store::{Store, TicketFigures};
 use skep_swarm::Figures;
 
-use super::{Format, Metrics, PREFIX, process::Usage};
+use super::{Format, Metrics, PREFIX, process::Usage, tickets};
 use crate::{error::Refusal, vms::Vms};
 
 /// How long the store may take to prove that it works.
@@ -67,6 +68,10 @@ impl Readings {
         registry.register_with_unit("uptime", "Since the server began", Unit::Seconds, seconds);
         let store = self.store.ping(PING_LIMIT).await.is_ok();
         flag(registry, "store_up", "Whether the store takes commands", store);
+        match self.store.ticket_figures(None).await {
+            Ok(figures) => tickets::register(registry, figures, Timestamp::now()),
+            Err(error) => tracing::warn!(%error, "metrics: the figures of tickets cannot be read"),
+        }
         let working = self.vms.swarm_now().ok().filter(|swarm| swarm.health().is_ok());
         flag(registry, "swarm_up", "Whether VMs can be booted", working.is_some());
         let figures = match self.vms.swarm_now() {
@@ -97,15 +102,21 @@ impl Readings {
         finish(text, &root, format)
     }
 
-    /// What an account may know: its own VMs and limits, and nothing of anybody else's doings.
+    /// What an account may know: its own VMs, tickets and limits.
     ///
     /// # Errors
     /// A fault of ours.
-    pub(crate) fn of_account(vms: &[Vm], limits: &Limits, format: Format) -> Result<String, Refusal> {
+    pub(crate) fn of_account(
+        vms: &[Vm],
+        figures: Vec<TicketFigures>,
+        limits: &Limits,
+        format: Format,
+    ) -> Result<String, Refusal> {
         let mut root = Registry::default();
         let registry = root.sub_registry_with_prefix(PREFIX);
         let counts = STATES.map(|(state, _)| (state, vms.iter().filter(|vm| vm.state == state).count()));
         register_vms(registry, &counts);
+        tickets::register(registry, figures, Timestamp::now());
         let memory = ConstGauge::new(vms.iter().map(|vm| vm.memory_mb).sum::<u64>() << 20);
         registry.register_with_unit("vms_memory", "Memory of the guests", Unit::Bytes, memory);
         if let Some(most) = limits.max_vms {

@@ -23,9 +23,10 @@ pub(crate) fn routes(readings: Readings) -> Routes {
 /// Metrics
 ///
 /// As Prometheus reads them: OpenMetrics 1.0 where `Accept` names it, else the text format 0.0.4. Keys of the account
-/// `default` see those of the whole server, without any account's name in them. Keys of every other account, and keys that
-/// are bound to a VM, see the VMs and the quotas of their own account and nothing else: requests, boots and the pool tell of
-/// others' doings. A listener of its own on loopback (`--metrics-listen`) has those of the whole server without a key.
+/// `default` see those of the whole server, with the tickets of each account by the account's name. Keys of every other
+/// account, and keys that are bound to a VM, see the VMs, the tickets and the quotas of their own account and nothing else:
+/// requests, boots and the pool show what others do. A listener of its own on loopback (`--metrics-listen`) has those of the
+/// whole server without a key.
 #[utoipa::path(
     get, path = "/metrics", tag = "metrics", operation_id = "metrics", security(("bearer" = ["metrics:read"])),
     responses((status = 200, description = "The metrics, a line each", content(
@@ -50,7 +51,8 @@ async fn metrics(
             Ok(swarm) => swarm.status(&caller.account.id).await?.vms,
             Err(_) => Vec::new(),
         };
-        Readings::of_account(&vms, &caller.account.limits, format)?
+        let figures = readings.store.ticket_figures(Some(caller.account.id)).await?;
+        Readings::of_account(&vms, figures, &caller.account.limits, format)?
     };
     Ok(([(CONTENT_TYPE, format.content_type())], text).into_response())
 }

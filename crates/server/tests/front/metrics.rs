@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::{Method, Response, StatusCode, header};
+use serde_json::json;
 use skep_accounts::scopes_of;
 use skep_api::{Role, Scope};
 
@@ -77,6 +78,45 @@ async fn counters_move_with_what_happens() {
     assert_eq!(after.value("skep_http_requests_in_flight", &[]), 1.0, "the look itself");
 }
 
+#[tokio::test]
+async fn tickets_are_counted_by_account_and_state() {
+    let skep = Skep::start().await;
+    skep.other_account("other").await;
+    let first = skep.simple("first").await;
+    skep.ticket(json!({"title": "waits", "dependencies": [first]})).await;
+    let held = skep.simple("held").await;
+    skep.changed(&held, json!({"assignee": "agent-7"})).await;
+    let given_back = skep.simple("given back").await;
+    skep.changed(&given_back, json!({"assignee": "agent-7"})).await;
+    skep.changed(&given_back, json!({"status": "pending"})).await;
+    let failed = skep.simple("failed").await;
+    skep.changed(&failed, json!({"status": "failed"})).await;
+    let samples = whole(&skep).await;
+    let tickets = |account, state| samples.value("skep_tickets", &[("account", account), ("state", state)]);
+    for (state, count) in
+        [("waiting", 1.0), ("ready", 2.0), ("in_progress", 1.0), ("completed", 0.0), ("failed", 1.0)]
+    {
+        assert_eq!((tickets("default", state), tickets("other", state)), (count, 0.0), "{state}");
+    }
+    let ended = |samples: &Samples, outcome| {
+        samples.value("skep_ticket_attempts_total", &[("account", "default"), ("outcome", outcome)])
+    };
+    assert_eq!((ended(&samples, "released"), ended(&samples, "lease_expired")), (1.0, 0.0));
+    assert_eq!(samples.value("skep_ticket_oldest_ready_seconds", &[("account", "other")]), 0.0);
+    // A completion makes the other one ready, and a lease that lapses is counted.
+    skep.changed(&first, json!({"status": "completed"})).await;
+    let lapses = skep.ticket(json!({"title": "lapses", "labels": ["lapses"]})).await;
+    skep.changed(&lapses, json!({"assignee": "agent-8", "lease_ms": 5_000})).await;
+    let waits = json!({"labels": ["lapses"], "wait_ms": 60_000}).to_string();
+    assert_eq!(skep.post("/api/tickets/claim", &waits).await.status(), 200);
+    let samples = whole(&skep).await;
+    assert_eq!(ended(&samples, "lease_expired"), 1.0);
+    let ready = [("account", "default"), ("state", "ready")];
+    assert_eq!(samples.value("skep_tickets", &ready), 2.0);
+    // The first of them was ready before the lease of five seconds began.
+    assert!(samples.value("skep_ticket_oldest_ready_seconds", &[("account", "default")]) >= 4.0);
+}
+
 /// Whoever may send anything could else fill the server's memory, and Prometheus' with it.
 #[tokio::test]
 async fn callers_make_no_series() {
@@ -112,8 +152,18 @@ async fn an_account_learns_of_nobody_else() {
     let key = skep.key_of(&other, &[Scope::MetricsRead]).await;
     let request = skep.bare(Method::GET, "/metrics").bearer_auth(key).header(header::ACCEPT, OPEN_METRICS);
     let samples = text_of(request.send().await.unwrap()).await;
-    let expected: BTreeSet<&str> = ["skep_vms", "skep_vms_memory_bytes"].into_iter().collect();
+    let expected = BTreeSet::from([
+        "skep_vms",
+        "skep_vms_memory_bytes",
+        "skep_tickets",
+        "skep_ticket_attempts_total",
+        "skep_ticket_oldest_ready_seconds",
+    ]);
     assert_eq!(samples.names().into_iter().collect::<BTreeSet<_>>(), expected);
+    assert!(
+        samples.has("skep_tickets", "account=\"other\"")
+            && !samples.has("skep_tickets", "account=\"default\"")
+    );
     // The control: a key of `default` with that scope alone sees all.
     let (key, _) = skep.key(&[Scope::MetricsRead]).await;
     let request = skep.bare(Method::GET, "/metrics").bearer_auth(key).header(header::ACCEPT, OPEN_METRICS);

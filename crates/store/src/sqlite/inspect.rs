@@ -18,6 +18,8 @@ const MOST_PROBLEMS: u32 = 5;
 const TICKETS: i64 = 5;
 /// The version since which tickets have labels.
 const TICKET_LABELS: i64 = 12;
+/// The version since which tickets are counted by state.
+const TICKET_COUNTS: i64 = 13;
 
 /// What a look at a database found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +56,9 @@ pub(super) fn look(path: &Path, patience: Duration) -> std::result::Result<Inspe
         }
         if version >= TICKET_LABELS {
             problems.extend(tickets::label_index(&connection)?);
+        }
+        if version >= TICKET_COUNTS {
+            problems.extend(tickets::state_counts(&connection)?);
         }
     }
     Ok(Inspection { version, known: KNOWN, problems })

@@ -20,6 +20,7 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0011_vms_that_ended.sql")),
     M::up(include_str!("migrations/0012_names_of_vms.sql")),
     M::up(include_str!("migrations/0013_ticket_labels.sql")),
+    M::up(include_str!("migrations/0014_ticket_counts.sql")),
 ];
 
 /// The newest version that this program knows.

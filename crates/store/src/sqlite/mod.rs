@@ -66,8 +66,9 @@ use crate::{
     NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
     ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver,
     RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots,
-    SetGitCredential, Store, TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory,
-    Trimmed, VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    SetGitCredential, Store, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews, TicketNow,
+    TicketPage, TrimHistory, Trimmed, VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook,
+    WebhookPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -404,6 +405,10 @@ impl Store for SqliteStore {
 
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>> {
         self.readers.run(tickets::open_attempts).await
+    }
+
+    async fn ticket_figures(&self, account: Option<AccountId>) -> Result<Vec<TicketFigures>> {
+        self.readers.run(move |c| tickets::figures(c, account)).await
     }
 
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>> {

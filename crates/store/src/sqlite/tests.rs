@@ -308,24 +308,48 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
     let id = tickets::made(&*store, account, vec![skep_tickets::Needed::Ticket(need)]).await;
     let raw = Connection::open(database(&folder)).unwrap();
     for (counted, found) in [(0, true), (1, false), (2, true)] {
-        raw.execute("UPDATE tickets SET unmet = ?2 WHERE id = ?1", (id.to_string(), counted)).unwrap();
+        let sql = "UPDATE tickets SET unmet = ?2, ready_at = CASE WHEN ?2 = 0 THEN 1 END WHERE id = ?1";
+        raw.execute(sql, (id.to_string(), counted)).unwrap();
         let problems = problems();
         assert_eq!(problems.len(), usize::from(found), "{problems:?}");
         let words = format!("`{id}` counts {counted} open dependencies and has 1");
         assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
     }
+}
 
-    raw.execute("UPDATE tickets SET unmet = 1, labels = '[\"a\"]' WHERE id = ?1", [id.to_string()]).unwrap();
+#[tokio::test]
+async fn a_wrong_index_of_labels_and_a_wrong_count_are_found() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let need = crate::suite::tickets::made(&*store, account, vec![]).await;
+    let needs = vec![skep_tickets::Needed::Ticket(need)];
+    let id = crate::suite::tickets::made(&*store, account, needs).await;
+    let problems = || inspect(&database(&folder)).unwrap().problems;
+    let raw = Connection::open(database(&folder)).unwrap();
+    raw.execute("UPDATE tickets SET labels = '[\"a\"]' WHERE id = ?1", [id.to_string()]).unwrap();
     assert_eq!(problems(), Vec::<String>::new());
     for (sql, found) in [
         ("UPDATE ticket_labels SET stage = 1 WHERE ticket = ?1 AND label = 'a'", true),
         ("UPDATE ticket_labels SET stage = 0 WHERE ticket = ?1 AND label = 'a'", false),
         ("DELETE FROM ticket_labels WHERE ticket = ?1", true),
+        ("UPDATE tickets SET labels = NULL WHERE id = ?1", false),
     ] {
         raw.execute(sql, [id.to_string()]).unwrap();
         let problems = problems();
         assert_eq!(problems.len(), usize::from(found), "{sql}: {problems:?}");
         let words = format!("`{id}` is not in the index of label `a`");
+        assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
+    }
+
+    for (sql, found) in [
+        ("UPDATE ticket_counts SET tickets = tickets + 1 WHERE stage = 0 AND account = ?1", true),
+        ("UPDATE ticket_counts SET tickets = tickets - 1 WHERE stage = 0 AND account = ?1", false),
+        ("UPDATE tickets SET ready_at = NULL WHERE account = ?1", true),
+    ] {
+        raw.execute(sql, [account.to_string()]).unwrap();
+        let problems = problems();
+        assert_eq!(problems.len(), usize::from(found), "{sql}: {problems:?}");
+        let words = format!("of account `{account}` are not those of its tickets");
         assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
     }
 }

@@ -28,8 +28,8 @@ use skep_store::{
     NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
     RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result,
     RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, Store,
-    TestWebhook, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd,
-    VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    TestWebhook, TicketFigures, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed,
+    VmBooted, VmEnd, VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -254,6 +254,9 @@ impl Store for Records {
         unreachable!()
     }
     async fn ticket_history(&self, _: ReadTicketHistory) -> Result<TicketHistoryPage> {
+        unreachable!()
+    }
+    async fn ticket_figures(&self, _: Option<AccountId>) -> Result<Vec<TicketFigures>> {
         unreachable!()
     }
     async fn why_ticket(&self, _: AccountId, _: TicketId, _: Timestamp) -> Result<Why> {

@@ -199,6 +199,13 @@ fn keep_attempt(
     Ok(())
 }
 
+/// Whether claims find the ticket, as the column `stage` has it.
+pub(super) fn is_claimable(ticket: &Ticket) -> bool {
+    matches!(ticket.state, State::Pending { .. })
+        && ticket.blockers.total == 0
+        && !matches!(ticket.wait, Wait::Until(_))
+}
+
 fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Fault> {
     let ticket = &after.ticket;
     let (holder, lapsed) = match &ticket.state {
@@ -214,7 +221,8 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
              lease_ms = :lease_ms, lease_expires_at = :lease_expires_at, beats = :beats, progress = :progress,
              lapsed_assignee = :lapsed_assignee, lapsed_vm = :lapsed_vm, not_before = :not_before, waiting = :waiting,
              unmet = :unmet, version = :version, updated_at = :updated_at, started_at = :started_at,
-             finished_at = :finished_at, labels = :labels
+             finished_at = :finished_at, labels = :labels,
+             ready_at = CASE WHEN :claimable THEN coalesce(ready_at, :updated_at) END
          WHERE id = :id AND status = :old_status AND attempt = :old_attempt AND version = :old_version",
         named_params! {
             ":title": after.title,
@@ -240,6 +248,7 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
             ":started_at": ticket.started_at.map(millis),
             ":finished_at": ticket.finish().map(|finish| millis(finish.at)),
             ":labels": labels_column(&after.labels)?,
+            ":claimable": is_claimable(ticket),
             ":id": ticket.id.to_string(),
             ":old_status": before.ticket.status().as_str(),
             ":old_attempt": before.ticket.attempt,
@@ -313,9 +322,10 @@ fn spread(
     let id = step.ticket.id.to_string();
     let (kind, becomes) = match step.kind {
         StepKind::Completed => {
-            let sql = "UPDATE tickets SET unmet = unmet - 1
+            let sql = "UPDATE tickets SET unmet = unmet - 1,
+                           ready_at = CASE WHEN unmet = 1 AND waiting = 0 AND status = 'pending' THEN ?2 END
                        WHERE id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
-            change(connection, sql, [&id])?;
+            change(connection, sql, params![id, millis(call.at)])?;
             // Each of them waited for this ticket until now.
             (EventKind::TicketReady, "t.stage = 1")
         }

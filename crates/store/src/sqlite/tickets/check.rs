@@ -34,3 +34,22 @@ pub(in super::super) fn counters(connection: &Connection) -> Result<Option<Strin
         Ok(format!("ticket `{id}` counts {counted} open dependencies and has {truth}"))
     })
 }
+
+/// An account whose counts of tickets are not their numbers, or whose time of becoming ready is not that of a ready ticket, in
+/// words.
+pub(in super::super) fn state_counts(connection: &Connection) -> Result<Option<String>, Fault> {
+    let sql = "SELECT account FROM (
+                   SELECT account, stage, count(*) AS tickets FROM tickets GROUP BY account, stage
+                   EXCEPT SELECT account, stage, tickets FROM ticket_counts)
+               UNION ALL
+               SELECT account FROM (
+                   SELECT account, stage, tickets FROM ticket_counts WHERE tickets <> 0
+                   EXCEPT SELECT account, stage, count(*) FROM tickets GROUP BY account, stage)
+               UNION ALL
+               SELECT account FROM tickets WHERE (stage = 1) <> (ready_at IS NOT NULL)
+               LIMIT 1";
+    one(connection, sql, [], |row| {
+        let account = row.plain::<String>("account")?;
+        Ok(format!("the counts of tickets of account `{account}` are not those of its tickets"))
+    })
+}

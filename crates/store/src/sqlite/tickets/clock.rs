@@ -144,8 +144,11 @@ fn earlier(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, Faul
 pub(in super::super) fn wake(connection: &Connection, command: &WakeTicket) -> Result<Told<bool>, Fault> {
     let nothing = Ok((false, Vec::new()));
     let Some(row) = find(connection, command.ticket)? else { return nothing };
-    let sql = "UPDATE tickets SET waiting = 0 WHERE id = ?1 AND waiting = 1 AND not_before = ?2";
-    if change(connection, sql, params![command.ticket.to_string(), millis(command.not_before)])? == 0 {
+    let sql =
+        "UPDATE tickets SET waiting = 0, ready_at = CASE WHEN unmet = 0 AND status = 'pending' THEN ?3 END
+               WHERE id = ?1 AND waiting = 1 AND not_before = ?2";
+    let (id, not_before) = (command.ticket.to_string(), millis(command.not_before));
+    if change(connection, sql, params![id, not_before, millis(command.at)])? == 0 {
         return nothing;
     }
     let call = by_itself(&row, command.at, None);

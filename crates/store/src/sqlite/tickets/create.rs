@@ -17,7 +17,7 @@ use super::{
         fault::Fault,
     },
     TicketIds, Told,
-    apply::{announce, append},
+    apply::{announce, append, is_claimable},
     dependencies, once,
     row::{Row, labels_column, milliseconds, rank, record},
 };
@@ -123,9 +123,9 @@ fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fau
     change(
         connection,
         "INSERT INTO tickets (id, account, title, priority, status, attempt, counted, max_attempts, max_runtime_ms,
-             not_before, waiting, unmet, version, created_at, updated_at, labels)
+             not_before, waiting, unmet, version, created_at, updated_at, labels, ready_at)
          VALUES (:id, :account, :title, :priority, 'pending', 0, 0, :max_attempts, :max_runtime_ms,
-             :not_before, :waiting, :unmet, 1, :at, :at, :labels)",
+             :not_before, :waiting, :unmet, 1, :at, :at, :labels, :ready_at)",
         named_params! {
             ":id": id,
             ":account": row.account.to_string(),
@@ -138,6 +138,7 @@ fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fau
             ":unmet": row.ticket.blockers.total,
             ":at": millis(row.created_at),
             ":labels": labels_column(&row.labels)?,
+            ":ready_at": is_claimable(&row.ticket).then(|| millis(row.created_at)),
         },
     )?;
     let metadata = new.metadata.as_ref().map(columns::json).transpose()?;

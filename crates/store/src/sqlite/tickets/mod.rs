@@ -11,6 +11,7 @@ mod common;
 mod create;
 mod delete;
 mod dependencies;
+mod figures;
 mod history;
 mod list;
 mod once;
@@ -23,13 +24,14 @@ use skep_api::TicketId;
 pub(super) use self::{
     boot::hand_to_vm,
     change::{beat, change},
-    check::{counters, label_index},
+    check::{counters, label_index, state_counts},
     claim::claim,
     clock::{
         end_attempt, of_ended_command, of_ended_vm, open_attempts, release_all, restart_leases, waiting, wake,
     },
     create::create,
     delete::delete,
+    figures::figures,
     history::{forget, history},
     list::list,
     once::{given, keep},

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use skep_api::{
     AccountId, TicketId,
-    tickets::{Ticket, TicketStatus},
+    tickets::{AttemptOutcome, Ticket, TicketStatus},
 };
 
 use super::{Play, acts::label};
 use crate::{
-    Event, EventKind, EventsOf, ListTickets, ReadEvents, ReadTicketHistory, Store, TicketFilter, TicketSort,
+    Event, EventKind, EventsOf, ListTickets, ReadEvents, ReadTicketHistory, Store, TicketCounts,
+    TicketFilter, TicketSort,
 };
 
 /// What a replay does not give: it is derived, or written by beats.
@@ -152,6 +153,7 @@ impl Play {
         let ready: Vec<TicketId> = ready.iter().map(|ticket| ticket.id).collect();
         assert_eq!(ready, self.board.claimable(&[], &[]));
         self.check_labels().await;
+        self.check_figures().await;
         for (id, kinds) in &self.board.told {
             let query = ReadTicketHistory { account, id: *id, limit: 1_000, after: None };
             let history = store.ticket_history(query).await.unwrap();
@@ -197,5 +199,36 @@ impl Play {
             let found: Vec<TicketId> = found.iter().map(|one| one.id).collect();
             assert_eq!(found, self.board.claimable(&[], &labels));
         }
+    }
+
+    /// The counts that metrics show are those of the model.
+    async fn check_figures(&self) {
+        let figures = self.store.ticket_figures(Some(self.account)).await.unwrap();
+        let [figures] = figures.as_slice() else { panic!("{figures:?}") };
+        let mut expected = TicketCounts::default();
+        for (id, card) in &self.board.cards {
+            *match card.record.status {
+                TicketStatus::Pending if self.board.is_announced(*id) => &mut expected.ready,
+                TicketStatus::Pending => &mut expected.waiting,
+                TicketStatus::InProgress => &mut expected.in_progress,
+                TicketStatus::Completed => &mut expected.completed,
+                TicketStatus::Failed => &mut expected.failed,
+            } += 1;
+        }
+        assert_eq!(figures.counts, expected);
+        assert_eq!(figures.oldest_ready.is_some(), expected.ready > 0);
+        assert!(figures.oldest_ready.is_none_or(|at| at <= self.board.now), "{figures:?}");
+        let ends =
+            |outcome| figures.outcomes.iter().find(|(one, _)| *one == outcome).map_or(0, |(_, count)| *count);
+        // A lapsed attempt that was finished late has another outcome now, and counts under both.
+        for outcome in [AttemptOutcome::Released, AttemptOutcome::Completed, AttemptOutcome::Failed] {
+            let attempts = self.board.attempts.values().flatten();
+            let known = attempts.filter(|attempt| attempt.outcome == Some(outcome)).count();
+            assert_eq!(ends(outcome), u64::try_from(known).unwrap(), "{outcome}");
+        }
+        let told = self.board.told.values().flatten();
+        let lapsed = told.filter(|kind| **kind == EventKind::TicketLeaseExpired).count();
+        let counted = ends(AttemptOutcome::LeaseExpired) + ends(AttemptOutcome::MaxRuntime);
+        assert_eq!(counted, u64::try_from(lapsed).unwrap());
     }
 }
