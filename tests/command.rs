@@ -233,7 +233,7 @@ async fn exit_codes_tell_a_refusal_from_a_wrong_command_line_and_help_documents_
     assert_eq!(skep(&server, &["end"], "").status.code(), Some(2));
     assert_eq!(skep(&server, &["boot", "--template", "nothing"], "").status.code(), Some(1));
     for verb in
-        ["boot", "ps", "exec", "end", "cleanup", "status", "doctor", "bench boot"]
+        ["boot", "ps", "exec", "run", "logs", "attach", "end", "cleanup", "status", "doctor", "bench boot"]
     {
         let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
         let help = stdout(&skep(&server, &words, ""));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
-use crate::harness::Skep;
+use crate::harness::{Skep, eventually};
 
 fn stderr(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -20,8 +20,8 @@ async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
     for reference in ["web", id, beginning, &host_name, vm["ip"].as_str().unwrap(), &vm["pid"].to_string()] {
         let run = skep(&server, &["exec", reference, "hostname"], "");
         assert_eq!(stdout(&run).trim(), host_name, "{reference}: {run:?}");
-        let ls = skep(&server, &["ls", "--vm", reference, "/etc/hostname"], "");
-        assert!(ls.status.code().is_some_and(|code| code < 2), "{ls:?}");
+        let ls = skep(&server, &["ls", "--vm", reference, "/etc"], "");
+        assert!(stdout(&ls).contains("hostname"), "{ls:?}");
         server.get(&format!("/api/swarm/vm/{reference}")).await.ok(200);
         server.get(&format!("/api/files/list?path=/etc&vm={reference}")).await.ok(200);
         let body = json!({"command": "hostname", "vm": reference});
@@ -60,6 +60,36 @@ async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_a_vm_learns_no_other_vm_by_name_or_beginning() {
+    let server = Skep::start().await;
+    let booted = ["own", "web"].map(|name| answer(&skep(&server, &["boot", "--name", name, "--json"], "")));
+    let key = server.post("/api/keys", &json!({"name": "of own", "role": "vm", "vm": "own"})).await.ok(201);
+    assert_eq!(key["vm"], booted[0]["vms"][0]["id"], "a key is bound by the name too");
+    let ask = async |vm: &str| {
+        let request =
+            server.bare(reqwest::Method::POST, "/api/exec").bearer_auth(key["key"].as_str().unwrap());
+        crate::harness::send(request.json(&json!({"command": "true", "vm": vm}))).await
+    };
+    ask("own").await.ok(200);
+    let other = booted[1]["vms"][0]["id"].as_str().unwrap();
+    for reference in [
+        "web",
+        "vm_0",
+        other,
+        &other[..28],
+        &other.replace('_', "-"),
+        booted[1]["vms"][0]["ip"].as_str().unwrap(),
+    ] {
+        let message = ask(reference).await.refused(404, "unknown_vm").to_owned();
+        assert!(message.contains(reference) && (reference == other || !message.contains(other)), "{message}");
+    }
+    // What the key would have learned: the account's own key does.
+    let ambiguous = server.get("/api/swarm/vm/vm_0").await;
+    assert!(ambiguous.refused(400, "invalid_value").contains(other));
+    server.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_on_the_server_unasked() {
     let server = Skep::start().await;
     let root = server.data_dir.path().join("workspaces/default");
@@ -91,4 +121,55 @@ async fn no_command_runs_on_the_server_unasked() {
     assert!(run.status.success() && root.join("ran").exists(), "{run:?}");
     let run = skep(&server, &["exec", "--server", "--cwd", "sub", "--", "sh", "-c", "pwd; exit 3"], "");
     assert_eq!((run.status.code(), stdout(&run).trim().ends_with("default/sub")), (Some(3), true), "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_can_be_booted_for_one_command() {
+    let server = Skep::start().await;
+    let run = skep(&server, &["run", "--rm", "--", "sh", "-c", "cat; echo err >&2; exit 7"], "through\n");
+    assert_eq!((run.status.code(), stdout(&run).as_str()), (Some(7), "through\n"), "{run:?}");
+    assert_eq!(stderr(&run), "err\n");
+    assert_eq!(server.count().await, 0);
+
+    let kept = skep(&server, &["run", "--name", "job", "--cwd", "..", "pwd"], "");
+    assert_eq!((kept.status.code(), stdout(&kept).as_str()), (Some(0), "/\n"), "{kept:?}");
+    assert!(stderr(&kept).contains("`skep end job`"), "{kept:?}");
+    assert_eq!(skep(&server, &["run", "--name", "job", "true"], "").status.code(), Some(125));
+    assert_eq!(skep(&server, &["run", "--rm", "-it", "sh"], "").status.code(), Some(2));
+    assert_eq!(skep(&server, &["run", "--rm"], "").status.code(), Some(2));
+    assert_eq!(server.count().await, 1);
+    assert!(skep(&server, &["rm", "job"], "").status.success(), "`rm` is understood as `end`");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_of_a_boot_is_looked_at_and_followed() {
+    let server = Skep::start().await;
+    let script = "echo begun; until test -e /root/go; do sleep 0.1; done; echo done; exit 5";
+    let words = ["boot", "--name", "job", "--command", script, "--ttl", "1h", "--json"];
+    let exec_id = answer(&skep(&server, &words, ""))["vms"][0]["exec_id"].as_str().unwrap().to_owned();
+    eventually("the output", async || stdout(&skep(&server, &["logs", "job"], "")).ends_with("begun\n"))
+        .await;
+    let logs = skep(&server, &["logs", "job"], "");
+    assert!(stderr(&logs).contains(&exec_id), "{logs:?}");
+    let console = answer(&skep(&server, &["logs", "job", "--json"], ""));
+    assert!(console["console"].is_string(), "{console}");
+    assert!(!stdout(&skep(&server, &["logs", "--console", "job"], "")).contains("begun"));
+    let listed = stdout(&skep(&server, &["ps"], ""));
+    assert!(listed.contains(" job ") && listed.contains("MiB") && listed.contains(" 59 m"), "{listed}");
+
+    let missing = skep(&server, &["attach", "exec_01jv0000000000000000000000"], "");
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+    assert_eq!(skep(&server, &["attach", "--vm", "job", "job"], "").status.code(), Some(2));
+    assert!(skep(&server, &["write", "--vm", "job", "go"], "").status.success());
+    for words in [&["attach", "job"][..], &["attach", &exec_id], &["logs", "-f", "job"]] {
+        let followed = skep(&server, words, "");
+        assert_eq!(
+            (followed.status.code(), stdout(&followed).as_str()),
+            (Some(5), "begun\ndone\n"),
+            "{followed:?}"
+        );
+    }
+    let logs = skep(&server, &["logs", "job"], "");
+    assert!(stdout(&logs).ends_with("begun\ndone\n"), "{logs:?}");
+    server.post("/api/swarm/cleanup", &json!({})).await.ok(200);
 }

@@ -7,8 +7,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::{
     connection::EXIT_CODES,
     verbs::{
-        account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events, exec, find,
-        git, grep, helper, keys, ls, ps, restore, serve, status, ticket, webhook, whoami, write,
+        account, attach, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events,
+        exec, find, git, grep, helper, keys, logs, ls, ps, restore, run, serve, status, ticket, webhook,
+        whoami, write,
     },
 };
 
@@ -30,6 +31,12 @@ pub(crate) enum Verb {
     Ps(ps::Ps),
     /// Run a command in a VM; its output, input and exit code pass through.
     Exec(exec::Exec),
+    /// Boot a VM and run a command in it.
+    Run(run::Run),
+    /// Follow a running command of a VM.
+    Attach(attach::Attach),
+    /// Print a VM's console, and the output of the command that it was booted with.
+    Logs(logs::Logs),
     /// List a folder of the server's workspace, or of a VM.
     Ls(ls::Ls),
     /// Print files.

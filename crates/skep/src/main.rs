@@ -33,8 +33,9 @@ use std::{env, ffi::OsString, process::ExitCode};
 use cli::{Cli, Internal, Verb};
 use settings::TryError;
 use verbs::{
-    account, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events, exec, find,
-    git, grep, helper, keys, ls, ps, restore, serve, server_process, status, ticket, webhook, whoami, write,
+    account, attach, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events, exec,
+    find, git, grep, helper, keys, logs, ls, ps, restore, run as run_verb, serve, server_process, status,
+    ticket, webhook, whoami, write,
 };
 
 fn main() -> ExitCode {
@@ -61,6 +62,10 @@ fn parse(arguments: &[OsString]) -> anyhow::Result<Cli> {
             Some(named) => parse(&named),
             None => Ok(cli),
         },
+        Verb::Run(verb) => {
+            verb.check(arguments)?;
+            Ok(cli)
+        }
         _ => Ok(cli),
     }
 }
@@ -79,6 +84,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Boot(verb) => connection::block_on(boot::run(verb)),
         Verb::Ps(verb) => connection::block_on(ps::run(verb)),
         Verb::Exec(verb) => connection::block_on(exec::run(verb)),
+        Verb::Run(verb) => connection::block_on(run_verb::run(verb)),
+        Verb::Attach(verb) => connection::block_on(attach::run(verb)),
+        Verb::Logs(verb) => connection::block_on(logs::run(verb)),
         Verb::Ls(verb) => connection::block_on(ls::run(verb)),
         Verb::Cat(verb) => connection::block_on(cat::run(verb)),
         Verb::Write(verb) => connection::block_on(write::run(verb)),

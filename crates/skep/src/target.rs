@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use skep_api::VmRef;
+use skep_api::{ErrorCode, VmRef};
 
 /// Which place.
 #[derive(Debug, Clone, Args)]
@@ -79,12 +79,18 @@ pub(crate) fn with_vm_named(
 const USAGE: &str =
     "skep exec VM COMMAND... runs a command in a VM, skep exec --server COMMAND... on the server";
 
-/// What is wrong where the server does not know the VM.
-pub(crate) fn unknown_vm(vm: &str, command: &[String]) -> WrongLine {
-    let command = shown(command);
-    WrongLine(format!(
-        "no VM `{vm}` in this account: `skep ps` lists the VMs; to run a command on the server: skep exec --server {command}"
-    ))
+/// What is wrong with the command line where the server finds no VM, or several, by what it was given. `None`: it refused
+/// something else.
+pub(crate) fn no_such_vm(refusal: &skep_client::Error, vm: &str, command: &[String]) -> Option<WrongLine> {
+    let is_beginning = matches!(VmRef::parse(vm), Some(VmRef::Beginning(_)));
+    match refusal.code() {
+        ErrorCode::UnknownVm => Some(WrongLine(format!(
+            "no VM `{vm}` in this account: `skep ps` lists the VMs; to run a command on the server: skep exec --server {}",
+            shown(command)
+        ))),
+        ErrorCode::InvalidValue if is_beginning => Some(WrongLine(refusal.to_string())),
+        _ => None,
+    }
 }
 
 fn check_command(

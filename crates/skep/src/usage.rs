@@ -14,14 +14,13 @@ use crate::{cli::Cli, failure::Report, output};
 const USAGE: u8 = 2;
 
 /// Verbs of other tools, and what does the same here.
-const ELSEWHERE: [(&str, &str); 10] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("stop", "`skep end VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
     ("kill", "`skep end VM` ends a VM, `skep cleanup` ends all"),
     ("delete", "`skep end VM` ends a VM"),
     ("list", "`skep ps` lists the VMs, `skep ls` the files of a folder"),
     ("shell", "`skep exec VM COMMAND` runs a command in a VM"),
     ("ssh", "`skep exec VM COMMAND` runs a command in a VM"),
-    ("run", "`skep boot` boots a VM, `skep exec VM COMMAND` runs a command in it"),
     ("start", "`skep serve` starts a server, `skep boot` boots VMs"),
     ("create", "`skep boot` boots VMs"),
     ("version", "`skep --version` prints the version"),

@@ -9,10 +9,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use futures_util::{Stream, StreamExt};
-use skep_api::{
-    ErrorCode,
-    exec::{ExecExit, ExecRequest, VmField},
-};
+use skep_api::exec::{ExecExit, ExecRequest, VmField};
 use skep_client::{Client, ExecEvent};
 use tokio::io::AsyncWriteExt;
 
@@ -78,11 +75,12 @@ pub(super) struct Program {
 
 pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
     let (vm, command) = (verb.target.vm.clone(), verb.program.command.clone());
-    run_to_its_end(verb).await.or_else(|error| match (&vm, error.downcast_ref::<skep_client::Error>()) {
-        (Some(vm), Some(refusal)) if refusal.code() == ErrorCode::UnknownVm => {
-            Err(target::unknown_vm(vm, &command).into())
+    run_to_its_end(verb).await.or_else(|error| {
+        let refusal = error.downcast_ref().zip(vm.as_deref());
+        match refusal.and_then(|(refusal, vm)| target::no_such_vm(refusal, vm, &command)) {
+            Some(wrong) => Err(wrong.into()),
+            None => Ok(failed(&error)),
         }
-        _ => Ok(failed(&error)),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The verbs, a file for each.
 
 pub(crate) mod account;
+pub(crate) mod attach;
 pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bake;
@@ -19,9 +20,11 @@ pub(crate) mod git;
 pub(crate) mod grep;
 pub(crate) mod helper;
 pub(crate) mod keys;
+pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod ps;
 pub(crate) mod restore;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod server_process;
 pub(crate) mod status;

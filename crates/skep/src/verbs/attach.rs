@@ -1,0 +1,66 @@
+//! `skep attach`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_api::VmRef;
+use skep_client::Client;
+
+use super::logs::{attach, follow};
+use crate::{
+    connection::Connection,
+    target::{WrongLine, vm_reference},
+};
+
+/// What the id of a command begins with.
+const EXEC_PREFIX: &str = "exec_";
+const AFTER_HELP: &str = "  skep attach web                   the command that the VM `web` was booted with
+  skep attach exec_01jv...          the same by the command's id, which the VM's record has (`skep ps --json`)
+  skep attach --vm web exec_01jv... a command that was started with `stream: true`, by the header `Skep-Exec-Id`
+
+Leaving by a signal ends the command, unless a VM was booted with it.
+
+Exit codes: the command's own; 128+n where signal n ended it or this verb; 124 where its timeout did; 1 refused, failed, or
+no server; 2 where the command line is wrong.";
+
+/// Follow a running command: what it printed, as far as it is kept, and what it prints until it ends.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Attach {
+    /// A VM that was booted with a command, or the id of a command.
+    #[arg(value_name = "VM_OR_EXEC")]
+    target: String,
+    /// The VM of the command.
+    #[arg(long, value_name = "VM", value_parser = vm_reference)]
+    vm: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Attach) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let target = verb.target.as_str();
+    if target.starts_with(EXEC_PREFIX) {
+        let vm = match verb.vm {
+            Some(vm) => vm,
+            None => vm_booted_with(&client, target).await?,
+        };
+        return attach(&client, &vm, target).await;
+    }
+    if verb.vm.is_some() || VmRef::parse(target).is_none() {
+        let message = format!(
+            "`{target}` is not the id of a command (`exec_` and 26 characters); give one, or a VM alone"
+        );
+        return Err(WrongLine(message).into());
+    }
+    follow(&client, target).await
+}
+
+/// The VM that was booted with this command.
+async fn vm_booted_with(client: &Client, exec_id: &str) -> anyhow::Result<String> {
+    let swarm = client.swarm().await?.value;
+    let found = swarm.vms.into_iter().find(|vm| vm.exec_id.as_deref() == Some(exec_id));
+    found.map(|vm| vm.id.to_string()).ok_or_else(|| {
+        anyhow::anyhow!("no VM of this account was booted with the command `{exec_id}`; give its VM by --vm")
+    })
+}

@@ -1,0 +1,113 @@
+//! `skep run`.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::Args;
+use skep_api::{
+    ErrorCode, VmName,
+    swarm::{BootRequest, Vm},
+};
+use skep_client::Client;
+
+use super::{
+    boot::{boot_unless_signalled, metadata, milliseconds},
+    exec::{self, Program},
+};
+use crate::{
+    connection::Connection,
+    output,
+    target::{WrongLine, check_option, start_of},
+};
+
+const AFTER_HELP: &str = "  skep run --rm 'uname -a'             a VM for one command
+  skep run --name web -- ls -l /       after `--` every word is the command's
+
+Without --rm the VM lives on, and its name or id is printed on standard error at the end.
+
+Exit codes: those of `skep exec`: the command's own; 128+n where signal n ended it or this verb; 124 where its timeout did;
+125 where there is no VM, or the command did not run; 2 where the command line is wrong.";
+
+/// Boot a VM, and run a command in it. What it prints is passed on byte by byte, also to a terminal.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP, override_usage = "skep run [OPTIONS] COMMAND...")]
+pub(crate) struct Run {
+    /// End the VM when the command ended.
+    #[arg(long)]
+    rm: bool,
+    /// The name of the VM, unique among the account's living VMs.
+    #[arg(long, value_name = "NAME")]
+    name: Option<VmName>,
+    /// The template.
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
+    /// Seconds until the VM ends by itself; `s`, `m`, `h` and `d` may follow the number.
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<String>,
+    /// Written on the VM's record; may be given several times.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
+    #[command(flatten)]
+    program: Program,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Run {
+    /// Refuses a command line without a command, or with an option that this verb does not have.
+    ///
+    /// # Errors
+    /// [`WrongLine`].
+    pub(crate) fn check(&self, arguments: &[OsString]) -> Result<(), WrongLine> {
+        let Program { command, line, .. } = &self.program;
+        match (command.first(), start_of(command, arguments)) {
+            (Some(first), Some(at)) if arguments[..at].last().is_none_or(|word| word != "--") => {
+                check_option(first)
+            }
+            (None, _) if line.is_none() => Err(WrongLine(
+                "no command is given: skep run [--rm] COMMAND...; `skep boot` boots without one".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) async fn run(verb: Run) -> anyhow::Result<ExitCode> {
+    Ok(boot_and_run(verb).await.unwrap_or_else(|error| exec::failed(&error)))
+}
+
+async fn boot_and_run(verb: Run) -> anyhow::Result<ExitCode> {
+    let request = BootRequest {
+        name: verb.name,
+        template: verb.template,
+        ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
+        metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
+        ..BootRequest::default()
+    };
+    let client = verb.connection.client()?;
+    // The input is read before there is a VM: one that cannot be read costs none.
+    let mut command = verb.program.request(None)?;
+    let booted = match boot_unless_signalled(&client, &request).await? {
+        Ok(booted) => booted.value,
+        Err(code) => return Ok(code),
+    };
+    let Some(vm) = booted.vms.into_iter().next() else { anyhow::bail!("the server booted no VM") };
+    command.vm = Some(skep_api::exec::VmField::Text(vm.id.to_string()));
+    let outcome = exec::execute(&client, &command, verb.connection.json).await;
+    if verb.rm {
+        end(&client, &vm).await;
+    } else {
+        let name = vm.name.as_ref().map_or_else(|| vm.id.to_string(), VmName::to_string);
+        output::say(&format!("skep: the VM {name} lives on; `skep end {name}` ends it"));
+    }
+    outcome
+}
+
+/// Ends the VM. That it cannot be ended does not hide how its command ended.
+async fn end(client: &Client, vm: &Vm) {
+    match client.end_vm(&vm.id.to_string()).await {
+        Ok(_) => {}
+        // The command may have ended it.
+        Err(error) if error.code() == ErrorCode::UnknownVm => {}
+        Err(error) => output::say(&format!("skep: the VM {} lives on: {error}", vm.id)),
+    }
+}
