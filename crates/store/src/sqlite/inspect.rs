@@ -17,9 +17,9 @@ const MOST_PROBLEMS: u32 = 5;
 /// The version since which there are tickets.
 const TICKETS: i64 = 5;
 /// The version since which tickets have labels.
-const TICKET_LABELS: i64 = 12;
+const TICKET_LABELS: i64 = 13;
 /// The version since which tickets are counted by state.
-const TICKET_COUNTS: i64 = 13;
+const TICKET_COUNTS: i64 = 14;
 
 /// What a look at a database found.
 #[derive(Debug, Clone, PartialEq, Eq)]
