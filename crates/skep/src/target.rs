@@ -68,7 +68,7 @@ pub(crate) fn with_vm_named(
         return Err(WrongLine(format!("no VM stands before `--`; {USAGE}")));
     }
     check_option(vm)?;
-    let on_server = shown(command);
+    let on_server = shown(if vm.is_empty() { &command[1..] } else { command });
     vm_reference(vm).map_err(|why| {
         WrongLine(format!("{why}; to run a command on the server: skep exec --server {on_server}"))
     })?;

@@ -279,6 +279,7 @@ mod tests {
             ("exec -c ls", "no VM is given"),
             ("exec ls", "no command is given for the VM `ls`"),
             ("exec  ls", "the VM is empty"),
+            ("exec  ls", "exec --server ls"),
             ("exec Ls -l", "`Ls` cannot be a VM"),
             ("exec ls;id x", "--server ls;id x"),
             ("exec -- 42 x", "no VM stands before `--`"),
