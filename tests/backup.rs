@@ -226,3 +226,25 @@ async fn a_vm_of_the_backup_that_lives_no_longer_is_lost() {
     let metrics = skep.get("/metrics").await.ok(200);
     assert!(metrics.as_str().unwrap().contains("skep_vm_ends_total{reason=\"lost\"} 1"), "{metrics}");
 }
+
+#[cfg(feature = "root")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_booted_since_the_backup_ends_after_the_restore_and_both_sides_name_it() {
+    let files = folder();
+    let file = files.path().join("store.db");
+    let skep = Skep::start().await;
+    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+    let booted = skep.post("/api/swarm/boot", &json!({})).await.ok(201);
+    let id = booted["vms"][0]["id"].as_str().unwrap().to_owned();
+    let wreck = skep.stop_and_leave_vms();
+    let done = good(&run("restore", wreck.path(), &[text(&file)]));
+    assert!(done.contains("VMs that were booted since the backup") && done.contains("ends those"), "{done}");
+    let skep = wreck.start().await;
+    assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
+    let log = skep.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains(&format!("VM {id} is ended")))
+        .unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains("skep restore"), "{line}");
+}

@@ -26,7 +26,7 @@ async fn both_places_have_repositories_with_the_same_verbs() {
         assert!(status.contains("untracked  notes.md"), "{status}");
         assert!(done(git(&["add"])).contains("notes.md"));
         let made = done(git(&["commit", "-m", "Begin", "--author", "A Person <person@example.org>"]));
-        assert!(made.contains("Begin") && made.contains("1 files changed"), "{made}");
+        assert!(made.contains("Begin") && made.contains("1 file changed"), "{made}");
         done(run(&["write", "work/notes.md"], "second\n"));
         let diff = done(git(&["diff"]));
         assert!(diff.contains("-first\n+second\n"), "{diff}");
@@ -70,6 +70,6 @@ async fn a_clone_is_pushed_from_and_pulled_into() {
     done(run(&["git", "add", "-C", "origin"], ""));
     done(run(&["git", "commit", "-C", "origin", "-m", "Add c"], ""));
     let pulled = done(run(&["git", "pull", "-C", "copy"], ""));
-    assert!(pulled.contains("1 commits, 1 files changed"), "{pulled}");
+    assert!(pulled.contains("1 commit, 1 file changed"), "{pulled}");
     assert_eq!(done(run(&["cat", "copy/c"], "")), "c\n");
 }

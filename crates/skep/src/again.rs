@@ -131,7 +131,7 @@ async fn check(before: &Settings) -> Result<(), String> {
     }
     if let Some(root) = now.root.iter().find(|root| !root.is_dir()) {
         return Err(format!(
-            "the root {} is no folder that is there; make it, or name another",
+            "the root {} is not an existing folder; create it, or name another",
             root.display()
         ));
     }

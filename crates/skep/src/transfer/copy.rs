@@ -51,7 +51,7 @@ pub(crate) async fn copy(
     let into = target.is_folder().await?;
     anyhow::ensure!(
         sources.len() == 1 || into == Some(true),
-        "{} is no folder; several sources need one",
+        "{} is not a folder; several sources need one",
         target.path.display()
     );
     let mut copied = Copied::default();
@@ -69,7 +69,7 @@ pub(crate) async fn copy(
 async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) -> anyhow::Result<()> {
     anyhow::ensure!(
         from.place.is_some() || to.place.is_some(),
-        "both {} and {} lie on this machine; name the other one as server:PATH or VM:PATH",
+        "both {} and {} are on this machine; name one of them as server:PATH or VM:PATH",
         from.path.display(),
         to.path.display()
     );

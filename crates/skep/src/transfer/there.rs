@@ -106,7 +106,7 @@ fn name_of(entry: &FolderEntry) -> anyhow::Result<PathBuf> {
     let name = PathBuf::from(OsStr::from_bytes(&path.as_path().as_os_str().as_bytes()[1..]));
     anyhow::ensure!(
         is_name(&name),
-        "a folder there holds `{}`, which is no name; nothing was copied",
+        "a folder contains the invalid name `{}`; nothing was copied",
         entry.name
     );
     Ok(name)

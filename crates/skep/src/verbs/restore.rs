@@ -53,7 +53,7 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
     let (store, folder) = (data_dir.store(), data_dir.server_dir());
     if !folder.is_dir() {
         bail!(
-            "{} is no data directory yet: start `skep serve` there once and stop it, or name another by --data-dir",
+            "{} is not a data directory: start `skep serve` there once and stop it, or name another by --data-dir",
             data_dir.path().display()
         );
     }

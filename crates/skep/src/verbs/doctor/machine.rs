@@ -76,9 +76,11 @@ fn clock(told: io::Result<Clock>) -> Finding {
         Err(error) => {
             Finding::warning(CHECK, format!("whether it is right cannot be told: {error}"), way_out)
         }
-        Ok(Clock { synchronized: false, .. }) => {
-            Finding::warning(CHECK, "nobody keeps it right: keys may expire too early or too late", way_out)
-        }
+        Ok(Clock { synchronized: false, .. }) => Finding::warning(
+            CHECK,
+            "the clock is not synchronized: keys may expire too early or too late",
+            way_out,
+        ),
         Ok(Clock { most_off, .. }) if most_off > WORST_ERROR => {
             Finding::warning(CHECK, format!("it may be off by {} s", most_off.as_secs()), way_out)
         }

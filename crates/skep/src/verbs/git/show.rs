@@ -6,7 +6,7 @@ use skep_api::git::{
     Branches, ChangeKind, ChangedPath, Commit, Committed, Log, Pulled, Pushed, RepositoryStatus, Worktrees,
 };
 
-use crate::output::{line, visible};
+use crate::output::{self, line, visible};
 
 /// Enough of a hash for people.
 pub(super) fn short(id: &str) -> &str {
@@ -102,8 +102,10 @@ pub(super) fn committed(commit: &Committed) -> io::Result<()> {
     let branch = commit.branch.as_deref().unwrap_or("no branch");
     line(&visible(&format!("[{branch} {}] {}", short(&commit.commit), commit.subject)))?;
     line(&format!(
-        "{} files changed, {} lines added, {} deleted",
-        commit.files_changed, commit.additions, commit.deletions
+        "{} changed, {} added, {} deleted",
+        output::counted(commit.files_changed, "file"),
+        output::counted(commit.additions, "line"),
+        commit.deletions
     ))
 }
 
@@ -115,9 +117,9 @@ pub(super) fn pushed(pushed: &Pushed) -> io::Result<()> {
 pub(super) fn pulled(pulled: &Pulled) -> io::Result<()> {
     let from = pulled.from.as_deref().map_or("nothing", short);
     line(&format!(
-        "{from} -> {}: {} commits, {} files changed",
+        "{from} -> {}: {}, {} changed",
         short(&pulled.to),
-        pulled.commits,
-        pulled.files_changed
+        output::counted(pulled.commits, "commit"),
+        output::counted(pulled.files_changed, "file")
     ))
 }
