@@ -24,28 +24,29 @@ type BootOutcome = skep_client::Result<Answered<BootAnswer>>;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Boot {
-    /// How many.
+    /// Number of VMs.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
     count: u32,
-    /// The name of the VM, which can stand wherever its process id can; unique among the account's living VMs.
+    /// Name of the VM, accepted wherever its process id is; unique among the account's living VMs.
     #[arg(long, value_name = "NAME")]
     name: Option<VmName>,
-    /// The template.
+    /// Template.
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// Seconds until they end by themselves; `s`, `m`, `h` and `d` may follow the number.
+    /// Lifetime, such as 90s, 30m, 8h or 2d [default: unlimited].
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
-    /// Written on their records; may be given several times.
+    /// Metadata for the record of each VM; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
-    /// A variable that every command in them sees; may be given several times.
+    /// Environment variable for all commands in the VMs; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// A ticket that the VM shall work on: it is claimed first, and held while the VM lives.
+    /// Ticket for the VM to work on. It is claimed first, and held while the VM lives.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
-    /// Started in each of them by `/bin/sh -c`, and left to itself; with `--ticket`, the ticket is held while it runs.
+    /// Command to start in each VM, by `/bin/sh -c`; the boot does not wait for its end. With --ticket, the ticket is held
+    /// while it runs.
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
     #[command(flatten)]
@@ -72,7 +73,11 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         output::json(&booted.text)?;
     } else {
         show_booted(&booted.vms)?;
-        output::say(&format!("{} booted in {:.0} ms", booted.vms.len(), booted.elapsed_ms));
+        output::say(&format!(
+            "{} booted in {:.0} ms",
+            output::counted(booted.vms.len() as u64, "VM"),
+            booted.elapsed_ms
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -102,7 +107,8 @@ pub(super) async fn boot_unless_signalled(
 /// `NAME=VALUE`, each.
 pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let pair = |pair: &String| {
-        let (name, value) = pair.split_once('=').with_context(|| format!("`{pair}` is no NAME=VALUE"))?;
+        let (name, value) =
+            pair.split_once('=').with_context(|| format!("`{pair}` is not of the form NAME=VALUE"))?;
         Ok((name.to_owned(), value.to_owned()))
     };
     pairs.iter().map(pair).collect()
@@ -132,10 +138,12 @@ pub(super) fn milliseconds(text: &str) -> anyhow::Result<u64> {
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        other => bail!("`{other}` in `{text}` is no unit of time; give ms, s, m, h or d"),
+        _ => bail!("`{text}` is not a duration; use a number and a unit, such as 90s or 2h"),
     };
-    let number: u64 = digits.parse().with_context(|| format!("`{text}` is no time; give one such as 90s"))?;
-    number.checked_mul(unit).with_context(|| format!("`{text}` is too long"))
+    let number: u64 = digits
+        .parse()
+        .with_context(|| format!("`{text}` is not a duration; use a number and a unit, such as 90s or 2h"))?;
+    number.checked_mul(unit).with_context(|| format!("`{text}` is too long a duration"))
 }
 
 #[cfg(test)]

@@ -53,22 +53,22 @@ pub(crate) struct Exec {
 /// A command, and what it runs with.
 #[derive(Debug, Args)]
 pub(super) struct Program {
-    /// The command and its arguments.
+    /// Command and arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(super) command: Vec<String>,
-    /// A line for the shell.
+    /// Command line for the shell.
     #[arg(short = 'c', long = "line", value_name = "LINE")]
     pub(super) line: Option<String>,
     /// The working directory; a relative one begins at the default [default: in a VM /root, else the workspace].
     #[arg(short = 'w', long, value_name = "DIR")]
     cwd: Option<String>,
-    /// A variable that the command sees; may be given several times.
+    /// Environment variable for the command; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// Seconds until the command is ended; `ms`, `s`, `m` and `h` may follow the number [default: 60].
+    /// Time limit for the command, such as 500ms, 90s or 2h [default: 60s].
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
-    /// Pass no input on.
+    /// Do not pass on standard input.
     #[arg(short = 'n', long)]
     no_stdin: bool,
 }

@@ -36,13 +36,13 @@ const ENDED: u32 = 100;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Ps {
-    /// List those that ended lately too, the last 100, with the time and the reason of their end.
+    /// Also list the last 100 VMs that ended, with the time and the reason.
     #[arg(short, long)]
     all: bool,
-    /// Show whole ids, addresses, templates and times of boots too.
+    /// Also show whole ids, addresses, templates and times of boots.
     #[arg(long, conflicts_with = "all")]
     wide: bool,
-    /// Look again and again, this many seconds apart [default: 2]; `ms`, `s` and `m` may follow the number.
+    /// Refresh the list at this interval, such as 500ms or 5s [default: 2s].
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<String>,
     #[command(flatten)]
