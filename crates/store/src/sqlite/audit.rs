@@ -4,6 +4,7 @@ use rusqlite::{Connection, named_params};
 use skep_api::{
     AuditId, ErrorCode,
     audit::{AuditEntry, AuditKey, Outcome},
+    budget::Budget,
 };
 
 use super::{
@@ -50,8 +51,9 @@ pub(super) fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPa
         found.extend(of(connection, query, None)?);
         found.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
     }
-    let more = found.len() > limit;
+    let mut more = found.len() > limit;
     found.truncate(limit);
+    more |= Budget::default().shorten(&mut found);
     let next = found.last().filter(|_| more).map(|(id, _)| *id);
     Ok(AuditPage { entries: found.into_iter().map(|(_, entry)| entry).collect(), next })
 }

@@ -1,7 +1,7 @@
 //! The waitlist in SQLite.
 
 use rusqlite::{Connection, named_params, params};
-use skep_api::{WaitlistId, waitlist::WaitlistEntry};
+use skep_api::{WaitlistId, budget::Budget, waitlist::WaitlistEntry};
 
 use super::{
     columns::{Columns, all, change, millis, one},
@@ -44,8 +44,9 @@ pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<Waitl
         params![before, i64::from(query.limit.max(1)) + 1],
         decode,
     )?;
-    let more = entries.len() > limit;
+    let mut more = entries.len() > limit;
     entries.truncate(limit);
+    more |= Budget::default().shorten(&mut entries);
     let next = entries.last().filter(|_| more).map(|last| last.id);
     Ok(WaitlistPage { entries, next })
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use skep_api::{
     AccountId, AuditId, ErrorCode, KeyId,
     audit::{AuditEntry, AuditKey, Outcome},
+    budget::{LONGEST_ANSWER, json_bytes},
 };
 
 use super::{all_events, boot, booted, default_account, moment};
@@ -214,4 +215,24 @@ pub async fn a_flood_of_strangers_pushes_out_nothing_but_itself(store: Arc<dyn S
     let all: BTreeSet<String> = steps(&*store, query(account, true)).await.into_iter().collect();
     assert!(all.len() < 50, "{}", all.len());
     assert!(all.contains("2999"), "the newest of the flood is there");
+}
+
+pub async fn pages_of_long_audit_entries_end_by_their_bytes(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let mut written = entries(account, 20, 0);
+    for new in &mut written {
+        new.entry.resource = Some("x".repeat(1 << 20));
+    }
+    let (count, mut seen, mut before) = (written.len(), 0, None);
+    store.record_audit(written).await.unwrap();
+    for _ in 0..count {
+        let page = store.list_audit(ListAudit { before, ..query(account, true) }).await.unwrap();
+        assert!(json_bytes(&page.entries) <= LONGEST_ANSWER);
+        seen += page.entries.len();
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, count);
 }

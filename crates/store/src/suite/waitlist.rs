@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use skep_api::{ErrorCode, WaitlistId, waitlist::WaitlistEntry};
+use skep_api::{
+    ErrorCode, WaitlistId,
+    budget::{LONGEST_ANSWER, json_bytes},
+    waitlist::WaitlistEntry,
+};
 
 use super::moment;
 use crate::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, Store};
@@ -96,4 +100,25 @@ pub async fn who_is_removed_is_forgotten_whole(store: Arc<dyn Store>) {
         let error = store.remove_from_waitlist(unknown).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::UnknownWaitlistEntry);
     }
+}
+
+pub async fn pages_of_long_waitlist_entries_end_by_their_bytes(store: Arc<dyn Store>) {
+    let (entries, mut seen, mut before) = (20, 0, None);
+    for step in 0..entries {
+        let use_case = Some("x".repeat(1 << 20));
+        store
+            .join_waitlist(JoinWaitlist { use_case, ..join(&format!("{step}@example.com"), step) })
+            .await
+            .unwrap();
+    }
+    for _ in 0..entries {
+        let page = store.list_waitlist(ListWaitlist { limit: 1_000, before }).await.unwrap();
+        assert!(json_bytes(&page.entries) <= LONGEST_ANSWER);
+        seen += page.entries.len();
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(i64::try_from(seen).unwrap(), entries);
 }

@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use serde_json::Map;
 use skep_api::{
     AccountId, DeliveryId, ErrorCode, WebhookId,
+    budget::{LONGEST_ANSWER, json_bytes},
     webhooks::{Delivery, DeliveryAttempt, DeliveryState, DisabledReason},
 };
 
@@ -335,4 +336,28 @@ pub async fn deliveries_go_with_their_events_and_their_webhooks(store: Arc<dyn S
     assert!(deliveries(&*store, own, webhook).await.is_empty());
     let late = attempt(due, 200, AfterAttempt::Delivered, 13);
     assert_eq!(store.record_attempt(late).await.unwrap_err().code(), ErrorCode::UnknownDelivery);
+}
+
+pub async fn pages_of_long_deliveries_end_by_their_bytes(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let webhook = made(&*store, account, &["vm.*"]).await;
+    vms(&*store, account, 1..21).await;
+    enqueue(&*store, 100, 100).await;
+    for delivery in deliveries(&*store, account, webhook).await {
+        let mut tried = attempt(delivery.id, 200, AfterAttempt::Delivered, 20);
+        tried.attempt.answer = Some("x".repeat(1 << 20));
+        store.record_attempt(tried).await.unwrap();
+    }
+    let (mut seen, mut before) = (0, None);
+    for _ in 0..20 {
+        let query = ListDeliveries { account, webhook, limit: 1_000, before };
+        let page = store.list_deliveries(query).await.unwrap();
+        assert!(json_bytes(&page.deliveries) <= LONGEST_ANSWER);
+        seen += page.deliveries.len();
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, 20);
 }

@@ -1,6 +1,7 @@
 //! Files on a place of its own, and attacks on a canary beside it.
 
 mod moves;
+mod pages;
 
 use std::{
     collections::BTreeMap,

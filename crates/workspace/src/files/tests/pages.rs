@@ -1,0 +1,32 @@
+//! Pages of a folder end by what they hold, and nothing is lost between two.
+
+use std::os::unix::{ffi::OsStringExt, fs::symlink};
+
+use skep_api::budget::{LONGEST_ANSWER, json_bytes};
+
+use super::*;
+
+#[tokio::test]
+async fn a_page_of_long_names_and_targets_ends_by_its_bytes() {
+    let ground = Ground::new();
+    let folder = ground.at("links");
+    fs::create_dir(&folder).unwrap();
+    let count = 900;
+    for number in 0..count {
+        let mut name = format!("{number}-").into_bytes();
+        name.resize(255, 0xff);
+        symlink("\u{1}".repeat(4_000), folder.join(std::ffi::OsString::from_vec(name))).unwrap();
+    }
+    let (mut seen, mut pages, mut after) = (0, 0, None);
+    for _ in 0..count {
+        let page = ground.run(ListFolder { path: ground.path("links"), limit: 1_000, after }).await.unwrap();
+        assert!(json_bytes(&page.entries) <= LONGEST_ANSWER);
+        seen += page.entries.len();
+        pages += 1;
+        after = page.next_cursor;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((seen, pages), (count, 2));
+}
