@@ -235,6 +235,8 @@ error_codes! {
     Internal = "internal" => Internal,
     /// The machine cannot hold more.
     NoCapacity = "no_capacity" => Unavailable,
+    /// Other large requests and answers take all the memory that is there for them.
+    Overloaded = "overloaded" => Unavailable,
     /// This machine or this start cannot run VMs; the message says why.
     SwarmUnavailable = "swarm_unavailable" => Unavailable,
     /// This server cannot start programs now.

@@ -18,6 +18,7 @@ use crate::{
     error::Refusal,
     key_uses::KeyUses,
     limits::Limiter,
+    memory::{RequestMemory, SharedMemory},
     origin::Origin,
     session::{self, Current},
     trail::Trail,
@@ -34,6 +35,8 @@ pub(crate) struct Identity {
     pub peer: Option<IpAddr>,
     /// The session that it came by, where it was one.
     pub session: Option<Current>,
+    /// What this request reserves of the memory for large bodies and answers.
+    pub memory: RequestMemory,
 }
 
 /// What it takes to know a caller.
@@ -41,12 +44,13 @@ pub(crate) struct Gate {
     store: Arc<dyn Store>,
     uses: KeyUses,
     limiter: Arc<Limiter>,
+    memory: SharedMemory,
 }
 
 impl Gate {
     /// A gate that looks keys up in a store, notes their uses, and counts them.
     pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
-        Self { store, uses, limiter }
+        Self { store, uses, limiter, memory: SharedMemory::default() }
     }
 
     /// Who sends these headers from that address, by its key or by its session.
@@ -89,7 +93,8 @@ impl Gate {
         let peer = Origin::of(extensions).address();
         address::check(&found.account.allowed_ips, peer)?;
         self.uses.note(key.id, now);
-        Ok(Identity { key, account: found.account, peer, session })
+        let memory = self.memory.for_request(found.account.id);
+        Ok(Identity { key, account: found.account, peer, session, memory })
     }
 
     async fn by_key(&self, secret: &KeySecret) -> Result<PresentedKey, Refusal> {
@@ -111,8 +116,9 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Result<Response, Refusal> {
     let identity = gate.admit(request.uri(), request.headers(), request.extensions()).await?;
+    let memory = identity.memory.clone();
     request.extensions_mut().insert(Arc::new(identity));
-    Ok(next.run(request).await)
+    Ok(next.run(request).await.map(|body| memory.kept_by(body)))
 }
 
 /// The token of the one `Authorization` header, not yet looked at.

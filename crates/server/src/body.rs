@@ -79,7 +79,8 @@ async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
         return Ok(EMPTY);
     }
     let times = parts.extensions.get().copied().unwrap_or_default();
-    let bytes = collect(body, limit_of(&parts), times).await?;
+    let memory = parts.extensions.get::<Arc<Identity>>().map(|caller| &caller.memory);
+    let bytes = collect(body, limit_of(&parts), times, memory).await?;
     if bytes.is_empty() {
         return Ok(EMPTY);
     }

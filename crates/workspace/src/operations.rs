@@ -22,6 +22,11 @@ pub trait Run: Operation {
         std::future::ready(None)
     }
 
+    /// The memory that it and its answer may take at this place, in bytes.
+    fn memory_bytes(&self, _: &Place) -> impl Future<Output = u64> + Send {
+        std::future::ready(self.answer_limit().bytes as u64)
+    }
+
     /// Does it at this place.
     fn run(self, place: &Place) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 }

@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use skep_api::{ErrorCode, Failure};
 
 use super::limits::BodyLimit;
+use crate::memory::{RequestMemory, SMALL_BYTES};
 
 /// What a body must bring for each second, in bytes.
 const LEAST_BYTES_PER_SECOND: f64 = 1024.0;
@@ -62,11 +63,18 @@ impl Pace {
 ///
 /// # Errors
 /// `body_too_large` as soon as its length is declared to be over the limit, or is; `malformed_body` where it breaks off, or
-/// takes too long.
-pub(super) async fn collect(mut body: Body, limit: BodyLimit, times: BodyTimes) -> Result<Bytes, Failure> {
+/// takes too long; `overloaded` where the memory for it is taken.
+pub(super) async fn collect(
+    mut body: Body,
+    limit: BodyLimit,
+    times: BodyTimes,
+    memory: Option<&RequestMemory>,
+) -> Result<Bytes, Failure> {
     if body.size_hint().lower() > limit.bytes() as u64 {
         return Err(too_large(limit));
     }
+    let declared = body.size_hint().exact();
+    let most = declared.unwrap_or(limit.bytes() as u64);
     let mut bytes = BytesMut::new();
     let (begun, mut pace) = (Instant::now(), Pace::new(times.stall));
     loop {
@@ -92,6 +100,12 @@ pub(super) async fn collect(mut body: Body, limit: BodyLimit, times: BodyTimes) 
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit.bytes() {
             return Err(too_large(limit));
+        }
+        if let Some(memory) = memory
+            && (bytes.len() as u64..(bytes.len() + data.len()) as u64).contains(&SMALL_BYTES)
+        {
+            // The text, and what is parsed out of it.
+            memory.reserve(2 * most).await?;
         }
         bytes.extend_from_slice(&data);
         if !pace.count(waited, data.len()) {

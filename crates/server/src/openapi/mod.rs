@@ -52,6 +52,7 @@ const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::RateLimited, Needs::Nothing),
     (ErrorCode::Internal, Needs::Nothing),
     (ErrorCode::StoreUnavailable, Needs::Key),
+    (ErrorCode::Overloaded, Needs::Key),
 ];
 
 /// The operation that needs the key itself.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use skep_accounts::{account, account_change, may_set_roots};
@@ -20,6 +20,7 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    json::Json,
     openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
     vms::Vms,
     workspaces::Workspaces,

@@ -1,6 +1,6 @@
 //! The server itself: `POST /api/admin/restart`.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use http::StatusCode;
 use skep_api::admin::Restarting;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
@@ -10,6 +10,7 @@ use crate::{
     body::NoBody,
     error::Refusal,
     extract::{Caller, NoParameters, Query, ServerAdmin},
+    json::Json,
     openapi::refusals::RestartRefused,
     restart::Restart,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use skep_accounts::DEFAULT_ACCOUNT;
@@ -18,6 +18,7 @@ use super::{Answer, Routes};
 use crate::{
     audit::Actions,
     extract::{Admin, Caller, Query},
+    json::Json,
 };
 
 /// Entries on a page where the caller names no number.

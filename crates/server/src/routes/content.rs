@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 
 use axum::{
-    Json,
     body::Body as HttpBody,
     response::{IntoResponse, Response},
 };
@@ -16,7 +15,7 @@ use http::{
 };
 use skep_api::{budget::json_bytes, files::FileContent};
 
-use crate::error::Refusal;
+use crate::{error::Refusal, json::Json};
 
 /// What is written at once, and what is short enough to be written whole, in bytes of content.
 const PIECE_BYTES: usize = 64 << 10;

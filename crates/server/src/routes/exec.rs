@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -27,6 +26,7 @@ use crate::{
     body::Object,
     error::Refusal,
     extract::{Call, Caller, ExecAnywhere, ExecPath, NoParameters, Query, SwarmExec, VM_REFERENCE, VmPath},
+    json::Json,
     openapi::refusals::{ExecAgainRefused, ExecAnywhereRefused, ExecRefused},
     places::{Chosen, Places},
     vms::Vms,

@@ -1,7 +1,6 @@
 //! `/api/files`, `/api/ls`, `/api/mkdir`: files of the workspace, or of a VM.
 
 use axum::{
-    Json,
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -30,6 +29,7 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Call, Caller, FilesRead, FilesReadWrite, FilesWrite, NoParameters, Query},
+    json::Json,
     openapi::refusals::{FilesRefused, FilesWriteRefused, ReadRefused},
     places::{Chosen, Places},
 };

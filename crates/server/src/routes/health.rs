@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use skep_api::{
     ErrorCode,
     health::{Health, HealthChecks, HealthStatus},
@@ -18,6 +18,7 @@ use super::{Answer, Routes};
 use crate::{
     error::Refusal,
     extract::{NoParameters, Query},
+    json::Json,
     openapi::refusals::StoreAway,
     vms::Vms,
 };

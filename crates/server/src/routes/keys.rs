@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use skep_accounts::{KeyGrant, KeySecret, Target, check_expiry, grant, rotation};
@@ -20,6 +20,7 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Admin, Call, Caller, NoParameters, Query, Segment, vm_of},
+    json::Json,
     openapi::refusals::{AccountRefused, CreateKeyRefused, KeyRefused, RotateRefused},
     random,
     vms::Vms,

@@ -1,6 +1,5 @@
 //! The routes, a file for each subject. A handler checks nothing itself: its arguments do.
 
-use axum::Json;
 use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
 
@@ -31,7 +30,7 @@ pub(crate) mod watch;
 pub(crate) mod webhooks;
 pub(crate) mod whoami;
 
-use crate::error::Refusal;
+use crate::{error::Refusal, json::Json};
 
 /// Routes together with their descriptions: one without the other has no way into the router.
 pub(crate) type Routes = Vec<UtoipaMethodRouter>;

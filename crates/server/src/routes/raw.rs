@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     body::Body as HttpBody,
     extract::{FromRequestParts, Request, State},
     response::{IntoResponse, Response},
@@ -36,6 +35,7 @@ use crate::{
     body_stream::with_content,
     error::Refusal,
     extract::{Call, Caller, FilesWrite, Query},
+    json::Json,
     key_watch::{closed, key_lost},
     openapi::refusals::FilesWriteRefused,
     places::{Chosen, Places},

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -26,6 +25,7 @@ use crate::{
     body::NoBody,
     error::Refusal,
     extract::{AnyKey, Caller, NoParameters, Query},
+    json::Json,
     openapi::refusals::BodyRefused,
     random,
     session::{cookie, is_encrypted, no_cookie},

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -28,6 +27,7 @@ use crate::{
     body::{NoBody, Object},
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VM_REFERENCE, VmPath},
+    json::Json,
     openapi::refusals::{BootRefused, ChangeVmRefused, CleanupRefused, VmRefused},
     tickets::{NAMED_ONCE, UnderWay, named_once},
     vms::Vms,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use skep_api::{
@@ -14,7 +14,10 @@ use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes, page};
-use crate::extract::{Caller, Keyed, KeyedQuery, SwarmRead};
+use crate::{
+    extract::{Caller, Keyed, KeyedQuery, SwarmRead},
+    json::Json,
+};
 
 /// What stands before a metadata key in the query.
 const METADATA: &str = "metadata.";

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     body::Body as HttpBody,
     extract::State,
     response::{IntoResponse, Response},
@@ -33,6 +32,7 @@ use crate::{
     csv_text,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    json::Json,
     limits::Limiter,
     openapi::refusals::{FormRefused, StoreAway, WaitlistEntryRefused},
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use skep_api::{
     ErrorCode, Failure, Scope, WebhookId,
     webhooks::{
@@ -19,6 +19,7 @@ use crate::{
     error::Refusal,
     events::{named, scope_of},
     extract::{Admin, Call, Caller, NoParameters, Query, Segment},
+    json::Json,
     openapi::refusals::{CreateWebhookRefused, WebhookRefused},
     random,
     webhooks::{Outgoing, Secret, owner, target},

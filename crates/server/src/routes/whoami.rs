@@ -1,11 +1,13 @@
 //! `GET /api/whoami`.
 
-use axum::Json;
 use skep_api::keys::{WhoAmI, WhoAmIAccount, WhoAmIKey};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
-use crate::extract::{AnyKeyAtAll, Caller, NoParameters, Query};
+use crate::{
+    extract::{AnyKeyAtAll, Caller, NoParameters, Query},
+    json::Json,
+};
 
 /// The routes of this file.
 pub(crate) fn routes() -> Routes {

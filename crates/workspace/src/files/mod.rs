@@ -31,7 +31,7 @@ pub(crate) use read::require_file;
 pub(crate) use remove::entries;
 pub(crate) use temporary::is_temporary;
 
-use crate::{Error, Place, Roots, Run};
+use crate::{Error, Place, Roots, Run, roots::Last};
 
 macro_rules! run_on_disk {
     ($($operation:ident by $work:path),+ $(,)?) => {
@@ -66,6 +66,16 @@ run_with_locks! {
 }
 
 impl Run for ReadFile {
+    /// As much as the window that is read, as far as the file goes.
+    async fn memory_bytes(&self, place: &Place) -> u64 {
+        let path = self.path.clone();
+        let found = match place.at_hand(path.as_path()) {
+            Some(found) => Some(found),
+            None => on_disk(place, move |roots| roots.find(path.as_path(), Last::Follow)).await.ok(),
+        };
+        found.map_or(0, |found| read::answer_bytes(&found, self))
+    }
+
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
         // What is in memory is read here: handing it to another thread takes longer.
         if let Some(content) =

@@ -43,7 +43,14 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
     Ok(answer(form, path, &found, end, content))
 }
 
-/// The same for a small one whose bytes are in memory (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
+/// How long an answer about this file may become, in bytes.
+pub(super) fn answer_bytes(found: &Found, request: &ReadFile) -> u64 {
+    let wanted = request.limit.unwrap_or(u64::MAX).min(size(found.stat()).saturating_sub(request.offset));
+    let digits = Form::by_label(&request.encoding.0).map_or(0, |form| form.digits(wanted));
+    digits.min(LONGEST_CONTENT)
+}
+
+/// Reads a small window whose bytes are in memory (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
 pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> {
     let form = Form::by_label(&request.encoding.0).ok()?;
     require_file(found, request.path.as_path()).ok()?;

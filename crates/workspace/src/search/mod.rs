@@ -11,29 +11,45 @@ mod walk;
 mod tests;
 
 use std::{
+    future::{Future, ready},
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
-use skep_api::files::{GrepFiles, SearchFiles};
+use skep_api::{
+    budget::LONGEST_ANSWER,
+    files::{GrepFiles, SearchFiles},
+};
 use tokio::sync::{Semaphore, oneshot};
 
+use self::pattern::COMPILED_BYTES;
 use crate::{Error, Place, Roots, Run, leash::Leash};
 
 /// How long a search may take. What it found until then is the answer.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Searches at once; each has threads of its own.
-const MOST_AT_ONCE: usize = 16;
+const MOST_AT_ONCE: usize = 8;
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MOST_AT_ONCE)));
 
+/// Memory of a search: its answer, what it found until then, and its pattern as it is compiled for each direction.
+const MEMORY_BYTES: u64 = (LONGEST_ANSWER + 2 * COMPILED_BYTES) as u64;
+
 impl Run for SearchFiles {
+    fn memory_bytes(&self, _: &Place) -> impl Future<Output = u64> + Send {
+        ready(MEMORY_BYTES)
+    }
+
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
         while_awaited(place, move |roots, leash| names::search(roots, &self, leash)).await
     }
 }
 
 impl Run for GrepFiles {
+    fn memory_bytes(&self, _: &Place) -> impl Future<Output = u64> + Send {
+        ready(MEMORY_BYTES)
+    }
+
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
         while_awaited(place, move |roots, leash| grep::grep(roots, &self, leash)).await
     }

@@ -9,7 +9,7 @@ use skep_api::files::PatternSyntax;
 use crate::Error;
 
 /// What a compiled pattern may take of memory, in bytes.
-pub(super) const COMPILED_BYTES: usize = 16 << 20;
+pub(super) const COMPILED_BYTES: usize = 8 << 20;
 
 /// A pattern over the path below the root of a search.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! `/api/git/credentials`: tokens that git presents to hosts. They are taken and used, and never told.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure,
@@ -13,6 +13,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 use crate::{
     body::Body,
     extract::{Admin, Call, Caller, GitCredentials, NoParameters, Query},
+    json::Json,
     openapi::refusals::CredentialRefused,
     routes::{Answer, Created, Routes, created},
     vault::Vault,

@@ -1,6 +1,6 @@
 //! What needs another repository, and perhaps a network.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure,
@@ -15,6 +15,7 @@ use super::{GitDesk, any_path, exchange, key_as_person, path, word, written};
 use crate::{
     body::Body,
     extract::{Call, Caller, GitWrite, NoParameters, Query},
+    json::Json,
     openapi::refusals::GitNetworkRefused,
     places::Chosen,
     routes::{Answer, Created, Routes, created},

@@ -1,6 +1,6 @@
 //! What is read of a repository.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure,
@@ -16,6 +16,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 use super::{GitDesk, any_path, path, word};
 use crate::{
     extract::{Caller, GitRead, Query},
+    json::Json,
     openapi::refusals::GitRefused,
     places::Chosen,
     routes::{Answer, Routes},

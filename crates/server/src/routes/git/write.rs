@@ -1,6 +1,6 @@
 //! What is done to a repository, without a network.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde::Deserialize;
 use skep_api::{
     exec::VmField,
@@ -18,6 +18,7 @@ use super::{GitDesk, key_as_person, path, word, written};
 use crate::{
     body::Body,
     extract::{Call, Caller, GitWrite, NoParameters, Query},
+    json::Json,
     openapi::refusals::GitWriteRefused,
     routes::{Answer, Created, Routes, created},
 };

@@ -1,6 +1,6 @@
 //! A ticket that changes, and its end.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use http::HeaderMap;
 use serde::Deserialize;
 use skep_api::tickets::{ChangeTicket, DeletedTicket, Ticket};
@@ -12,6 +12,7 @@ use crate::{
     body::Body,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, TicketWrite, TicketsWrite},
+    json::Json,
     openapi::refusals::{ChangeTicketRefused, DeleteTicketRefused},
     routes::Answer,
 };

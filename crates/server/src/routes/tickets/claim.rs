@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -22,6 +21,7 @@ use crate::{
     body::{Body, Object},
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, Segment, TicketWrite, TicketsWrite},
+    json::Json,
     key_watch::key_lost,
     openapi::refusals::{BeatRefused, ClaimRefused},
     routes::Answer,

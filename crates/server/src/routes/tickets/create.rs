@@ -1,7 +1,6 @@
 //! New tickets.
 
 use axum::{
-    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -15,6 +14,7 @@ use crate::{
     body::Object,
     error::Refusal,
     extract::{Call, Caller, NoParameters, Query, TicketsWrite},
+    json::Json,
     openapi::refusals::{CreateTicketRefused, CreateTicketsRefused},
     tickets::{NAMED_ONCE, named_once},
 };

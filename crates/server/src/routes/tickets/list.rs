@@ -2,17 +2,18 @@
 
 use std::{fmt::Display, str::FromStr};
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use skep_api::{AccountId, ErrorCode, Failure, Label, TicketId, tickets::TicketList};
+use skep_api::{AccountId, ErrorCode, Failure, Label, TicketId, budget::LONGEST_ANSWER, tickets::TicketList};
 use skep_store::{ListTickets, TicketFilter, TicketPosition, TicketSort};
 use utoipa::{IntoParams, ToSchema};
 
 use super::TicketDesk;
 use crate::{
     extract::{Caller, Query, TicketsRead},
+    json::Json,
     routes::Answer,
 };
 
@@ -93,6 +94,7 @@ pub(super) async fn list(
 ) -> Answer<TicketList> {
     let query = wanted.read(caller.account.id)?;
     let stamp = stamp(&query);
+    caller.memory.reserve(LONGEST_ANSWER as u64).await?;
     let page = desk.store.list_tickets(query).await?;
     let next_cursor = page.next.map(|next| format!("{stamp}.{}", written(next)));
     Ok(Json(TicketList { tickets: page.tickets, next_cursor }))

@@ -1,10 +1,11 @@
 //! One ticket: its record, why it waits, what happened to it.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure,
+    budget::LONGEST_ANSWER,
     tickets::{Ticket, TicketHistory, Why},
 };
 use skep_store::ReadTicketHistory;
@@ -14,6 +15,7 @@ use super::{TicketDesk, Versioned, ticket_id};
 use crate::{
     error::Refusal,
     extract::{Caller, NoParameters, Query, Segment, TicketRead, TicketsRead},
+    json::Json,
     openapi::refusals::TicketRefused,
     routes::Answer,
 };
@@ -103,6 +105,7 @@ pub(super) async fn history(
     let limit = super::list::limit_of(page.limit)?;
     let after = page.cursor.as_deref().map(sequence).transpose()?;
     let query = ReadTicketHistory { account: caller.account.id, id: ticket_id(&id)?, limit, after };
+    caller.memory.reserve(LONGEST_ANSWER as u64).await?;
     let found = desk.store.ticket_history(query).await?;
     let next_cursor = found.next.and(found.events.last().map(|last| last.id.clone()));
     Ok(Json(TicketHistory { events: found.events, attempts: found.attempts, next_cursor }))

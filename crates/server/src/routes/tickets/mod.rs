@@ -8,10 +8,7 @@ mod look;
 
 use std::sync::Arc;
 
-use axum::{
-    Json,
-    response::{IntoResponse, Response},
-};
+use axum::response::{IntoResponse, Response};
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{ETAG, IF_MATCH},
@@ -27,6 +24,7 @@ use super::Routes;
 use crate::{
     auth::Identity,
     extract::Call,
+    json::Json,
     tickets::{UnderWay, Waiters},
 };
 

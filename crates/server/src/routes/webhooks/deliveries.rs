@@ -1,9 +1,10 @@
 //! `/api/webhooks/{id}/deliveries`: what was sent, and what came of it; and what is sent by hand.
 
-use axum::{Json, extract::State};
+use axum::extract::State;
 use serde_json::{Map, Value, json};
 use skep_api::{
     DeliveryId,
+    budget::LONGEST_ANSWER,
     webhooks::{Delivery, DeliveryList, TEST},
 };
 use skep_store::{ListDeliveries, Redeliver, TestWebhook};
@@ -14,6 +15,7 @@ use crate::{
     body::NoBody,
     error::Refusal,
     extract::{Admin, Call, Caller, DeliveryPath, NoParameters, Query, Segment},
+    json::Json,
     openapi::refusals::{RedeliverRefused, SendWebhookRefused, WebhookRefused},
     routes::{Answer, Routes, page::Page},
 };
@@ -50,6 +52,7 @@ async fn list(
 ) -> Answer<DeliveryList> {
     let (limit, before) = page.read()?;
     let query = ListDeliveries { account: caller.account.id, webhook: webhook_id(&id)?, limit, before };
+    caller.memory.reserve(LONGEST_ANSWER as u64).await?;
     let page = desk.store.list_deliveries(query).await?;
     Ok(Json(DeliveryList { deliveries: page.deliveries, next_cursor: page.next.map(|id| id.to_string()) }))
 }

@@ -1,0 +1,130 @@
+//! Answers as JSON. A long one is written on a thread that serves no connection, and sent in pieces.
+
+use std::io;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, header::CONTENT_TYPE};
+use serde::Serialize;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::error::Refusal;
+
+/// A longer answer, in bytes, is written elsewhere; and what is sent at once of that.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A value as the body of an answer.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: Serialize + Send + 'static> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let mut short = Short(Vec::with_capacity(128));
+        let body = match serde_json::to_writer(&mut short, &self.0) {
+            Ok(()) => Body::from(short.0),
+            Err(error) if error.is_io() => {
+                long(spawn_blocking(move || serde_json::to_vec(&self.0).map_err(io::Error::from)))
+            }
+            Err(error) => return Refusal::internal(format!("an answer is no JSON: {error}")).into_response(),
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+/// The beginning of a text, which takes no more than a piece.
+struct Short(Vec<u8>);
+
+impl io::Write for Short {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > PIECE_BYTES {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A long answer on its way.
+enum Long {
+    /// A task of its own writes it.
+    Written(JoinHandle<io::Result<Vec<u8>>>),
+    Sent {
+        json: Vec<u8>,
+        at: usize,
+    },
+}
+
+/// Each piece is a copy, so that none keeps all of it in memory once the body is dropped.
+fn long(written: JoinHandle<io::Result<Vec<u8>>>) -> Body {
+    let pieces = stream::try_unfold(Long::Written(written), |long| async {
+        let (json, at) = match long {
+            Long::Written(task) => (task.await.map_err(io::Error::other)??, 0),
+            Long::Sent { json, at } => (json, at),
+        };
+        let end = json.len().min(at + PIECE_BYTES);
+        let piece = Bytes::copy_from_slice(&json[at..end]);
+        Ok::<_, io::Error>((at < end).then_some((piece, Long::Sent { json, at: end })))
+    });
+    Body::from_stream(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{self, ThreadId};
+
+    use http_body_util::BodyExt;
+    use serde::Serializer;
+
+    use super::*;
+
+    async fn body(answer: impl IntoResponse) -> Vec<u8> {
+        let response = answer.into_response();
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        response.into_body().collect().await.unwrap().to_bytes().into()
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_the_same_however_long_it_is() {
+        for length in [0, 1, PIECE_BYTES - 2, PIECE_BYTES - 1, 3 * PIECE_BYTES, 3 * PIECE_BYTES + 7] {
+            let value = "\u{1}x".repeat(length);
+            assert!(body(Json(value.clone())).await == serde_json::to_vec(&value).unwrap(), "{length}");
+        }
+    }
+
+    /// Sends the thread on which its last byte is written.
+    struct WrittenOn(usize, std::sync::mpsc::Sender<ThreadId>);
+
+    impl Serialize for WrittenOn {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let written = serializer.serialize_str(&"x".repeat(self.0))?;
+            let _ = self.1.send(thread::current().id());
+            Ok(written)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_is_written_on_another_thread() {
+        let (sender, threads) = std::sync::mpsc::channel();
+        body(Json(WrittenOn(10, sender.clone()))).await;
+        assert_eq!(threads.try_recv().unwrap(), thread::current().id());
+        body(Json(WrittenOn(PIECE_BYTES, sender))).await;
+        assert_ne!(threads.try_recv().unwrap(), thread::current().id());
+        assert!(threads.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_value_that_is_no_json_is_a_fault() {
+        let refused = Json(std::collections::HashMap::from([((1, 2), 3)])).into_response();
+        assert_eq!(refused.status(), http::StatusCode::INTERNAL_SERVER_ERROR);
+    }
+}

@@ -1,0 +1,217 @@
+//! Memory for large bodies and answers, which all requests share.
+//!
+//! A request reserves what it may need before it takes it, so those that wait hold nothing. It gives the memory back once its answer
+//! is sent, or cut off. An account gets less than all of it, so that others are answered meanwhile.
+
+use std::{
+    collections::HashMap,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use skep_api::{AccountId, ErrorCode, Failure};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+/// Bodies and answers up to this size reserve nothing, in bytes: there are as many at once as there are requests.
+pub(crate) const SMALL_BYTES: u64 = 1 << 20;
+/// What all may reserve together, in bytes.
+const WHOLE_BYTES: u64 = 224 << 20;
+/// What the requests of one account may reserve together, in bytes.
+const ACCOUNT_BYTES: u64 = 128 << 20;
+/// What the largest request reserves, a body of 48 MiB, in bytes.
+const LARGEST_BYTES: u64 = 96 << 20;
+/// What a permit stands for, in bytes.
+const PERMIT_BYTES: u64 = 64 << 10;
+/// How long a request waits for others.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+const _: () = assert!(ACCOUNT_BYTES >= LARGEST_BYTES && WHOLE_BYTES - ACCOUNT_BYTES >= LARGEST_BYTES);
+
+/// The memory. Cheap to clone; clones are one.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedMemory {
+    whole: Arc<Semaphore>,
+    accounts: Arc<Mutex<HashMap<AccountId, Weak<Semaphore>>>>,
+    wait_limit: Duration,
+}
+
+/// What a request reserved of it. Cheap to clone; the last clone gives it back.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestMemory {
+    shared: SharedMemory,
+    account: AccountId,
+    reserved: Arc<Mutex<Option<Reserved>>>,
+}
+
+#[derive(Debug)]
+struct Reserved {
+    _of_account: OwnedSemaphorePermit,
+    of_whole: OwnedSemaphorePermit,
+}
+
+impl Default for SharedMemory {
+    fn default() -> Self {
+        let whole = Arc::new(Semaphore::new(permits(WHOLE_BYTES) as usize));
+        Self { whole, accounts: Arc::default(), wait_limit: WAIT_LIMIT }
+    }
+}
+
+impl SharedMemory {
+    /// For a request of an account.
+    pub(crate) fn for_request(&self, account: AccountId) -> RequestMemory {
+        RequestMemory { shared: self.clone(), account, reserved: Arc::default() }
+    }
+
+    fn of_account(&self, account: AccountId) -> Arc<Semaphore> {
+        let mut accounts = lock(&self.accounts);
+        if let Some(found) = accounts.get(&account).and_then(Weak::upgrade) {
+            return found;
+        }
+        accounts.retain(|_, semaphore| semaphore.strong_count() > 0);
+        let made = Arc::new(Semaphore::new(permits(ACCOUNT_BYTES) as usize));
+        accounts.insert(account, Arc::downgrade(&made));
+        made
+    }
+}
+
+impl RequestMemory {
+    /// Reserves so many bytes, with what was reserved before counted in. Waits for other requests where they hold too much.
+    ///
+    /// # Errors
+    /// `overloaded` where that takes too long.
+    pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Failure> {
+        if bytes <= SMALL_BYTES {
+            return Ok(());
+        }
+        // Two requests that hold a part each and wait for more would wait for each other.
+        let before = lock(&self.reserved).take().map_or(0, |reserved| reserved.of_whole.num_permits());
+        let permits = permits(bytes.min(LARGEST_BYTES)).max(u32::try_from(before).unwrap_or(u32::MAX));
+        let waiting = async {
+            let of_account = self.shared.of_account(self.account).acquire_many_owned(permits).await.ok()?;
+            let of_whole = Arc::clone(&self.shared.whole).acquire_many_owned(permits).await.ok()?;
+            Some(Reserved { _of_account: of_account, of_whole })
+        };
+        let reserved = timeout(self.shared.wait_limit, waiting).await.ok().flatten();
+        *lock(&self.reserved) = Some(reserved.ok_or_else(|| {
+            let message = "the large requests and answers under way take all the memory that they may; try again, or ask for less";
+            Failure::new(ErrorCode::Overloaded, message)
+        })?);
+        Ok(())
+    }
+
+    /// A body of an answer that keeps what is reserved until its end.
+    pub(crate) fn kept_by(self, body: Body) -> Body {
+        let is_reserved = lock(&self.reserved).is_some();
+        if is_reserved { Body::new(Keeping { body, _memory: self }) } else { body }
+    }
+}
+
+fn permits(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// A lock that is held for single assignments and look-ups, each whole after any panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A body that keeps memory reserved.
+struct Keeping {
+    body: Body,
+    _memory: RequestMemory,
+}
+
+impl HttpBody for Keeping {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn waits(memory: &RequestMemory, bytes: u64) -> bool {
+        memory.reserve(bytes).now_or_never().is_none()
+    }
+
+    #[tokio::test]
+    async fn an_account_that_takes_all_it_may_leaves_room_for_the_largest_request_of_another() {
+        let shared = SharedMemory::default();
+        let (one, other) = (AccountId::generate(), AccountId::generate());
+        let held: Vec<_> = (0..4).map(|_| shared.for_request(one)).collect();
+        for memory in &held {
+            memory.reserve(32 * MIB).await.unwrap();
+        }
+        assert!(waits(&shared.for_request(one), 2 * MIB));
+        assert!(!waits(&shared.for_request(one), SMALL_BYTES));
+        assert!(!waits(&shared.for_request(other), LARGEST_BYTES));
+        drop(held);
+        assert!(!waits(&shared.for_request(one), ACCOUNT_BYTES));
+        assert_eq!(lock(&shared.accounts).len(), 1, "accounts that reserve nothing are forgotten");
+    }
+
+    #[tokio::test]
+    async fn requests_that_reserve_more_do_not_wait_for_each_other() {
+        let shared = SharedMemory::default();
+        let account = AccountId::generate();
+        let requests: Vec<_> = (0..4).map(|_| shared.for_request(account)).collect();
+        for request in &requests {
+            request.reserve(32 * MIB).await.unwrap();
+        }
+        let more = requests.iter().map(|request| async move {
+            request.reserve(64 * MIB).await.unwrap();
+            lock(&request.reserved).take();
+        });
+        futures_util::future::join_all(more).await;
+        assert_eq!(shared.whole.available_permits(), permits(WHOLE_BYTES) as usize);
+    }
+
+    #[tokio::test]
+    async fn who_waits_too_long_is_refused() {
+        let shared = SharedMemory { wait_limit: Duration::from_millis(1), ..SharedMemory::default() };
+        let account = AccountId::generate();
+        let held = shared.for_request(account);
+        held.reserve(LARGEST_BYTES).await.unwrap();
+        let refused = shared.for_request(account).reserve(LARGEST_BYTES).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Overloaded);
+    }
+
+    #[tokio::test]
+    async fn an_answer_keeps_its_memory_to_its_end() {
+        let shared = SharedMemory::default();
+        let all = shared.whole.available_permits();
+        let memory = shared.for_request(AccountId::generate());
+        memory.reserve(2 * MIB).await.unwrap();
+        let body = memory.kept_by(Body::from("answer"));
+        assert!(shared.whole.available_permits() < all);
+        axum::body::to_bytes(body, 100).await.unwrap();
+        assert_eq!(shared.whole.available_permits(), all);
+    }
+}
