@@ -68,6 +68,8 @@ mod programs;
 mod schemathesis;
 #[cfg(feature = "root")]
 mod separation;
+#[cfg(feature = "root")]
+mod small_server;
 #[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]
