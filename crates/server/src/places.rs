@@ -21,12 +21,6 @@ use crate::{
     workspaces::Workspaces,
 };
 
-/// Whether the answer of an operation may be so long that memory is reserved for it. What a command prints is short as a rule, and
-/// would be reserved for as long as it runs.
-fn gathers<O: Operation>() -> bool {
-    O::HELPER != Some(HelperKind::Commands)
-}
-
 /// The places that callers have.
 #[derive(Clone)]
 pub(crate) struct Places {
@@ -96,15 +90,13 @@ impl Places {
         match chosen {
             Chosen::Vm(vm) => {
                 let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
-                if gathers::<O>() {
-                    caller.memory.reserve(operation.answer_limit().bytes as u64).await?;
-                }
                 Ok(swarm.call(&caller.account.id, vm, &operation).await?)
             }
             Chosen::Workspace => {
                 let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
-                if gathers::<O>() {
+                // A command may run for an hour, and prints little as a rule.
+                if O::HELPER != Some(HelperKind::Commands) {
                     caller.memory.reserve(operation.memory_bytes(&place).await).await?;
                 }
                 if let Some(kind) = O::HELPER {
