@@ -5,6 +5,7 @@
 mod boots;
 mod command;
 mod follow;
+mod plans;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

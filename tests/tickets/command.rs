@@ -22,35 +22,35 @@ pub(super) fn command(server: &Skep, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(server: &Skep, arguments: &[&str]) -> Output {
+pub(super) fn run(server: &Skep, arguments: &[&str]) -> Output {
     ended(&mut command(server, arguments))
 }
 
 #[track_caller]
-fn printed(output: &Output) -> String {
+pub(super) fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
 }
 
 #[track_caller]
-fn answer(output: &Output) -> Value {
+pub(super) fn answer(output: &Output) -> Value {
     serde_json::from_str(&printed(output)).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[track_caller]
-fn refused(output: &Output, words: &str) {
+pub(super) fn refused(output: &Output, words: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(said.contains(words) && said.lines().count() == 1, "{words}: {said}");
 }
 
 /// Makes a ticket, and gives its id.
-async fn ticket(server: &Skep, body: Value) -> String {
+pub(super) async fn ticket(server: &Skep, body: Value) -> String {
     let made = server.post("/api/tickets", &body).await.ok(201);
     made["id"].as_str().unwrap().to_owned()
 }
 
-async fn record(server: &Skep, id: &str) -> Value {
+pub(super) async fn record(server: &Skep, id: &str) -> Value {
     server.get(&format!("/api/tickets/{id}")).await.ok(200)
 }
 
@@ -64,7 +64,7 @@ async fn a_ticket_is_made_worked_on_and_finished_by_command() {
     assert!(shown.contains("Plan the port") && shown.contains(r#"{"team":"a"}"#), "{shown}");
     assert!(shown.ends_with("all of it") && shown.contains("ready"), "{shown}");
     let why = printed(&skep(&["why", &port]));
-    assert!(why.starts_with("blocked: ") && why.contains(&plan), "{why}");
+    assert!(why.starts_with("blocked by 1 unfinished ticket; ") && why.contains(&plan), "{why}");
     let graph = printed(&skep(&["graph"]));
     let lines: Vec<&str> = graph.lines().collect();
     assert!(lines[0].starts_with(&port) && lines[1].starts_with(&format!("  {plan} ready")), "{graph}");
@@ -84,13 +84,13 @@ async fn a_ticket_is_made_worked_on_and_finished_by_command() {
     printed(&skep(&["claim", &plan, "--assignee", "agent-9"]));
     printed(&skep(&["fail", &plan, "--attempt", "2", "--result", "no idea"]));
     assert_eq!(record(&server, &plan).await["result"], json!({"output": "no idea"}));
-    assert!(printed(&skep(&["why", &port])).contains("blocked_by_failure"));
+    assert!(printed(&skep(&["why", &port])).starts_with("blocked by 1 failed ticket; "));
     assert!(printed(&skep(&["retry", &plan])).contains("ready"));
     refused(&skep(&["retry", &plan]), "is pending");
     printed(&skep(&["done", &plan, "--result", r#"{"steps": 3}"#]));
     assert_eq!(record(&server, &plan).await["result"], json!({"steps": 3}));
     assert!(printed(&skep(&["list", "--ready"])).contains(&port));
-    assert!(printed(&skep(&["why", &port])).contains("can be claimed now"));
+    assert_eq!(printed(&skep(&["why", &port])), "ready: it can be claimed now");
     refused(&skep(&["show", "tkt_01jv0000000000000000000000"]), "no ticket");
 }
 
@@ -98,6 +98,8 @@ async fn a_ticket_is_made_worked_on_and_finished_by_command() {
 const AGENT: &str = r#"
     case "$SKEP_TICKET_TITLE" in
         object) cat ;;
+        file) echo aloud; cp "$SKEP_TICKET_FILE" "$SKEP_RESULT_FILE" ;;
+        broken) echo [] > "$SKEP_RESULT_FILE" ;;
         text) echo "$SKEP_TICKET_ID $SKEP_TICKET_ATTEMPT $SKEP_TICKET_ASSIGNEE"; echo aside >&2 ;;
         *) echo half; echo "no idea" >&2; exit 3 ;;
     esac"#;
@@ -110,28 +112,58 @@ async fn a_worker_runs_a_command_for_each_ticket_and_finishes_with_its_output() 
         ids.push(ticket(&server, json!({"title": title, "description": "ü"})).await);
     }
     // What waits for one of them is worked on too, once it is ready.
-    let last = ticket(&server, json!({"title": "text", "dependencies": [ids[0]]})).await;
-    let worked = run(&server, &["ticket", "work", "--drain", "--assignee", "agent-7", AGENT]);
-    assert!(worked.status.success(), "{worked:?}");
+    let last = ticket(&server, json!({"title": "file", "dependencies": [ids[0]]})).await;
+    let broken = ticket(&server, json!({"title": "broken"})).await;
+    let work = |words: &[&str]| {
+        run(&server, &[&["ticket", "work", "--drain", "--assignee", "agent-7"], words].concat())
+    };
+    let worked = work(&[AGENT]);
+    // At least one failed.
+    assert_eq!(worked.status.code(), Some(3), "{worked:?}");
     assert!(String::from_utf8_lossy(&worked.stderr).contains("aside"), "{worked:?}");
     let first = record(&server, &ids[0]).await;
     assert_eq!((&first["status"], &first["assignee"]), (&json!("completed"), &json!("agent-7")));
     // It is what stood on standard input: the record.
     assert_eq!((&first["result"]["id"], &first["result"]["description"]), (&json!(ids[0]), &json!("ü")));
     let second = record(&server, &ids[1]).await;
-    assert_eq!(second["result"], json!({"output": format!("{} 1 agent-7", ids[1])}));
+    let printed = format!("{} 1 agent-7\n", ids[1]);
+    assert_eq!(second["result"], json!({"exit_code": 0, "stdout_tail": printed, "stderr_tail": "aside\n"}));
     let third = record(&server, &ids[2]).await;
     assert_eq!(third["status"], "failed");
     let expected =
-        json!({"exit_code": 3, "signal": null, "output": "half", "stderr": "no idea", "truncated": false});
+        json!({"exit_code": 3, "signal": null, "stdout_tail": "half\n", "stderr_tail": "no idea\n"});
     assert_eq!(third["result"], expected);
-    assert_eq!(record(&server, &last).await["status"], "completed");
+    // The file has the record, and the prerequisite with its result.
+    let found = record(&server, &last).await["result"].clone();
+    assert_eq!((&found["ticket"]["id"], &found["ticket"]["attempt"]), (&json!(last), &json!(1)));
+    assert_eq!(found["prerequisites"], json!([first]));
+    let broken = record(&server, &broken).await;
+    assert_eq!((&broken["status"], &broken["result"]["error"]), (&json!("failed"), &json!("invalid_result")));
+    assert!(broken["result"]["message"].as_str().unwrap().contains("not an object"), "{broken}");
+    // The control: with nothing that fails, the exit code is 0.
+    ticket(&server, json!({"title": "object"})).await;
+    assert_eq!(work(&[AGENT]).status.code(), Some(0));
+}
 
-    let id = ticket(&server, json!({"title": "x"})).await;
-    let wrong = run(&server, &["ticket", "work", "-n", "1", "--", "/no/such/program", "x"]);
-    refused_at_last(&wrong, "/no/such/program");
-    let given_back = record(&server, &id).await;
-    assert_eq!((&given_back["status"], &given_back["attempt"]), (&json!("pending"), &json!(1)));
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_whose_command_cannot_be_started_is_given_back() {
+    let server = Skep::start().await;
+
+    let id = ticket(&server, json!({"title": "x", "max_attempts": 1})).await;
+    // A program that is not there, a line that names one, and a file that is no program.
+    for (attempt, words) in
+        [(1, ["/no/such/program", "x"]), (2, ["/bin/sh", "-c"]), (3, ["/etc/hostname", "x"])]
+    {
+        let mut command = vec!["ticket", "work", "-n", "1", "--"];
+        command.extend(words);
+        if words[1] == "-c" {
+            command.push("/no/such/program x");
+        }
+        let wrong = run(&server, &command);
+        refused_at_last(&wrong, "could not be started");
+        let given_back = record(&server, &id).await;
+        assert_eq!((&given_back["status"], &given_back["attempt"]), (&json!("pending"), &json!(attempt)));
+    }
 }
 
 #[track_caller]

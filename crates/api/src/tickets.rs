@@ -438,7 +438,7 @@ pub struct Reason {
     #[cfg_attr(feature = "openapi", schema(example = "blocked"))]
     pub code: String,
     /// The same in words.
-    #[cfg_attr(feature = "openapi", schema(example = "1 of its dependencies is not completed"))]
+    #[cfg_attr(feature = "openapi", schema(example = "blocked by 1 unfinished ticket"))]
     pub message: String,
     /// The tickets that it is about, at most ten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -447,8 +447,8 @@ pub struct Reason {
     #[serde(default, with = "crate::time::option", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub until: Option<Timestamp>,
-    /// Whose act would free it.
-    #[cfg_attr(feature = "openapi", schema(example = "whoever completes them"))]
+    /// What would free it.
+    #[cfg_attr(feature = "openapi", schema(example = "its completion"))]
     pub who: String,
 }
 

@@ -1,4 +1,4 @@
-//! Why a ticket does not take its next step, and whose act would free it.
+//! Why a ticket does not take its next step, and what would free it.
 
 use jiff::Timestamp;
 use skep_api::tickets::{Blocker, Reason, TicketStatus, Why};
@@ -10,10 +10,13 @@ pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
     let reasons = match &ticket.state {
         State::Pending { .. } => pending(ticket, now),
         State::InProgress(holder) => vec![held(ticket.attempt, holder)],
-        State::Completed(_) => vec![reason("completed", "it is done".to_owned(), "nobody".to_owned())],
+        State::Completed(_) => {
+            let who = "nothing: a completed ticket stays as it is".to_owned();
+            vec![reason("completed", "it is completed".to_owned(), who)]
+        }
         State::Failed(_) => {
-            let who = "whoever retries it by PATCH `{\"status\": \"pending\"}`".to_owned();
-            vec![reason("failed", "it was given up".to_owned(), who)]
+            let who = "a retry: PATCH `{\"status\": \"pending\"}`".to_owned();
+            vec![reason("failed", "it failed".to_owned(), who)]
         }
     };
     Why { id: ticket.id, status: ticket.status(), ready: ticket.is_ready(now), reasons }
@@ -23,11 +26,11 @@ pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
 fn held(attempt: u32, Holder { assignee, vm, lease }: &Holder) -> Reason {
     if let Some(vm) = vm {
         let message = format!("{assignee} holds it (attempt {attempt}) with {vm}");
-        let who = format!("{assignee}, or whoever ends {vm}: it is held no longer than that VM lives");
+        let who = format!("{assignee}, or the end of {vm}: its lease is renewed while that VM lives");
         return reason("held", message, who);
     }
     let message = format!("{assignee} holds it (attempt {attempt})");
-    let who = format!("{assignee}, or nobody: its lease runs out unless it beats");
+    let who = format!("{assignee}, or the end of its lease, which heartbeats renew");
     Reason { until: Some(lease.expires_at), ..reason("held", message, who) }
 }
 
@@ -36,25 +39,31 @@ fn pending(ticket: &Ticket, now: Timestamp) -> Vec<Reason> {
         ticket.blockers.named.iter().partition(|one| one.status == TicketStatus::Failed);
     let mut reasons = Vec::new();
     if !open.is_empty() {
-        let message = format!("{} of its dependencies are not completed", open.len());
-        reasons.push(about(open, reason("blocked", message, "whoever completes them".to_owned())));
+        let message = format!("blocked by {}", counted(open.len(), "unfinished ticket"));
+        let who = if open.len() == 1 { "its completion" } else { "their completion" };
+        reasons.push(about(open, reason("blocked", message, who.to_owned())));
     }
     if !failed.is_empty() {
-        let message = format!("{} of its dependencies failed", failed.len());
-        let who = "whoever retries them, or takes them out of its `dependencies`".to_owned();
+        let message = format!("blocked by {}", counted(failed.len(), "failed ticket"));
+        let who = "a retry, or other `dependencies` of this ticket".to_owned();
         reasons.push(about(failed, reason("blocked_by_failure", message, who)));
     }
     if let Wait::Until(until) = ticket.wait
         && until > now
     {
-        let message = match ticket.counted {
-            0 => "its time has not come".to_owned(),
-            counted => format!("its time has not come; {counted} attempts ended by themselves"),
+        let message = match usize::try_from(ticket.counted).unwrap_or(usize::MAX) {
+            0 => "its `not_before` has not passed".to_owned(),
+            ended => format!("it rests after {} without a result", counted(ended, "attempt")),
         };
-        let who = "nobody: it becomes ready by itself".to_owned();
+        let who = "the time alone: then it becomes ready".to_owned();
         reasons.push(Reason { until: Some(until), ..reason("waiting", message, who) });
     }
     reasons
+}
+
+/// A number of things, in the plural where there are several.
+fn counted(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 fn about(mut tickets: Vec<Blocker>, reason: Reason) -> Reason {
@@ -98,11 +107,38 @@ mod tests {
         let by_vm = held_by(Some(vm));
         assert_eq!((by_vm.code.as_str(), by_vm.until), ("held", None));
         assert!(by_vm.message.contains(&vm.to_string()) && by_vm.message.contains("attempt 3"), "{by_vm:?}");
-        assert!(by_vm.who.contains(&format!("whoever ends {vm}")), "{by_vm:?}");
-        assert!(!by_vm.who.contains("lease"), "{by_vm:?}");
+        assert!(by_vm.who.contains(&format!("the end of {vm}")), "{by_vm:?}");
         // The control: without a VM the lease is what ends it.
         let by_agent = held_by(None);
         assert_eq!(by_agent.until, Some("1970-01-01T00:01:00Z".parse().unwrap()));
         assert!(by_agent.who.contains("agent-7") && by_agent.who.contains("lease"), "{by_agent:?}");
+    }
+
+    #[test]
+    fn one_and_several_blockers_are_counted_in_plain_words() {
+        let blockers = |status, count| {
+            (0..count).map(move |_| Blocker { id: TicketId::generate(), status }).collect::<Vec<_>>()
+        };
+        for (open, failed, expected) in [
+            (1, 0, vec!["blocked by 1 unfinished ticket"]),
+            (2, 0, vec!["blocked by 2 unfinished tickets"]),
+            (2, 1, vec!["blocked by 2 unfinished tickets", "blocked by 1 failed ticket"]),
+            (0, 3, vec!["blocked by 3 failed tickets"]),
+        ] {
+            let mut named = blockers(TicketStatus::Pending, open);
+            named.extend(blockers(TicketStatus::Failed, failed));
+            let ticket = Ticket {
+                id: TicketId::generate(),
+                attempt: 0,
+                counted: 0,
+                max_attempts: 5,
+                wait: Wait::None,
+                blockers: Blockers { total: u32::try_from(named.len()).unwrap(), named },
+                started_at: None,
+                state: State::Pending { lapsed: None },
+            };
+            let reasons = why(&ticket, Timestamp::UNIX_EPOCH).reasons;
+            assert_eq!(reasons.iter().map(|one| one.message.as_str()).collect::<Vec<_>>(), expected);
+        }
     }
 }

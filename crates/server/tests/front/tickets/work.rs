@@ -203,6 +203,7 @@ async fn why_says_whose_act_is_missing() {
     let found = why().await;
     assert_eq!(codes(&found), ["blocked", "waiting"]);
     assert_eq!(found["reasons"][0]["tickets"], json!([{"id": first, "status": "pending"}]));
+    assert_eq!(found["reasons"][0]["message"], "blocked by 1 unfinished ticket");
     assert_eq!(found["reasons"][1]["until"], "2999-01-01T00:00:00.000Z");
     skep.changed(&first, json!({"status": "failed"})).await;
     assert_eq!(codes(&why().await), ["blocked_by_failure", "waiting"]);

@@ -255,7 +255,7 @@ pub(super) async fn retry(verb: Retry) -> anyhow::Result<ExitCode> {
 }
 
 /// Shows what became of a ticket.
-fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::json(&ticket.text)?;
     } else {
@@ -274,7 +274,7 @@ pub(super) fn result_of(text: &str) -> Object {
     }
 }
 
-fn or_stdin(text: String) -> anyhow::Result<String> {
+pub(super) fn or_stdin(text: String) -> anyhow::Result<String> {
     if text != "-" {
         return Ok(text);
     }

@@ -1,8 +1,13 @@
-//! `skep ticket`: work, by command. A file for each sort of verb.
+//! `skep ticket`: a file for each verb, or for a few that are alike.
 
+mod batch;
 mod change;
+mod edit;
 mod graph;
+mod history;
+mod list;
 mod show;
+mod wait;
 mod work;
 
 use std::process::ExitCode;
@@ -12,7 +17,7 @@ use clap::{Args, Subcommand};
 pub(super) use self::show::printable;
 use crate::connection::EXIT_CODES;
 
-/// Create tickets, claim them, and say what came of them.
+/// Create tickets, claim them, and report their results.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Ticket {
@@ -24,10 +29,20 @@ pub(crate) struct Ticket {
 enum Verb {
     /// Create a ticket.
     Create(change::Create),
-    /// List tickets.
-    List(show::List),
+    /// Create tickets that may depend on each other, from a file.
+    Batch(batch::Batch),
+    /// List tickets, open ones first.
+    List(list::List),
     /// Show a ticket.
     Show(show::Show),
+    /// Change the fields of a ticket.
+    Edit(edit::Edit),
+    /// Delete tickets.
+    Delete(edit::Delete),
+    /// Show what happened to a ticket.
+    History(history::History),
+    /// Wait until tickets are completed or failed.
+    Wait(wait::Wait),
     /// Claim a ticket, or whatever is ready.
     Claim(change::Claim),
     /// Renew the lease of a ticket that is held.
@@ -42,7 +57,7 @@ enum Verb {
     Retry(change::Retry),
     /// Show what a ticket waits for, and what these wait for.
     Graph(graph::Graph),
-    /// Say why a ticket waits, and whose act would free it.
+    /// Show what keeps a ticket from its next step, and what would free it.
     Why(show::Why),
     /// Run a command for each ticket that is ready, one after the other.
     Work(work::Work),
@@ -51,7 +66,12 @@ enum Verb {
 pub(crate) async fn run(verb: Ticket) -> anyhow::Result<ExitCode> {
     match verb.verb {
         Verb::Create(verb) => change::create(verb).await,
-        Verb::List(verb) => show::list(verb).await,
+        Verb::Batch(verb) => batch::run(verb).await,
+        Verb::List(verb) => list::list(verb).await,
+        Verb::Edit(verb) => edit::edit(verb).await,
+        Verb::Delete(verb) => edit::delete(verb).await,
+        Verb::History(verb) => history::run(verb).await,
+        Verb::Wait(verb) => wait::run(verb).await,
         Verb::Show(verb) => show::show(verb).await,
         Verb::Claim(verb) => change::claim(verb).await,
         Verb::Heartbeat(verb) => change::heartbeat(verb).await,

@@ -1,73 +1,11 @@
-//! `skep ticket list`, `show` and `why`.
+//! `skep ticket show` and `why`, and how tickets are shown.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use skep_api::{Label, TicketId, tickets::Ticket};
-use skep_client::TicketQuery;
 
 use crate::{connection::Connection, output};
-
-/// List tickets: what is claimed next comes first, with --sort priority.
-#[derive(Debug, Args)]
-pub(super) struct List {
-    /// Only these, with commas between: pending, in_progress, completed, failed.
-    #[arg(long, value_name = "STATUS")]
-    status: Option<String>,
-    /// Only these, with commas between: critical, high, medium, low.
-    #[arg(long, value_name = "PRIORITY")]
-    priority: Option<String>,
-    /// Only those that this one holds, or finished.
-    #[arg(long, value_name = "NAME")]
-    assignee: Option<String>,
-    /// Only those that have this label; of several, all.
-    #[arg(short, long = "label", value_name = "LABEL")]
-    labels: Vec<Label>,
-    /// Only those that can be claimed now.
-    #[arg(long, conflicts_with = "blocked")]
-    ready: bool,
-    /// Only those that cannot.
-    #[arg(long)]
-    blocked: bool,
-    /// Only those that depend on this one.
-    #[arg(long, value_name = "ID")]
-    depends_on: Option<TicketId>,
-    /// created, priority or -updated_at.
-    #[arg(long, value_name = "ORDER")]
-    sort: Option<String>,
-    /// At most so many, 1 to 1000.
-    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
-    limit: u32,
-    /// Go on where an earlier page ended.
-    #[arg(long)]
-    cursor: Option<String>,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
-    let query = TicketQuery {
-        status: verb.status,
-        priority: verb.priority,
-        assignee: verb.assignee,
-        label: (!verb.labels.is_empty()).then(|| listed(&verb.labels, ",")),
-        ready: (verb.ready || verb.blocked).then_some(verb.ready),
-        depends_on: verb.depends_on,
-        sort: verb.sort,
-        limit: Some(verb.limit),
-        cursor: verb.cursor,
-    };
-    let page = verb.connection.client()?.tickets(&query).await?;
-    if verb.connection.json {
-        output::json(&page.text)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    table(&page.tickets)?;
-    if let Some(cursor) = &page.next_cursor {
-        output::say(&format!("There is more: --cursor {cursor}"));
-    }
-    Ok(ExitCode::SUCCESS)
-}
 
 /// Labels in a line.
 pub(super) fn listed(labels: &[Label], between: &str) -> String {
@@ -158,7 +96,7 @@ fn record(ticket: &Ticket) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Say why a ticket waits, and whose act would free it.
+/// Show what keeps a ticket from its next step, and what would free it.
 #[derive(Debug, Args)]
 pub(super) struct Why {
     /// The ticket.
@@ -174,11 +112,11 @@ pub(super) async fn why(verb: Why) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if why.reasons.is_empty() {
-        output::line(&format!("{} waits for nothing: it can be claimed now", why.id))?;
+        output::line("ready: it can be claimed now")?;
     }
     for reason in &why.reasons {
         let until = reason.until.map_or_else(String::new, |until| format!(", until {until:.0}"));
-        output::line(&format!("{}: {}{until}; {}", reason.code, printable(&reason.message), reason.who))?;
+        output::line(&format!("{}{until}; freed by {}", printable(&reason.message), printable(&reason.who)))?;
         for blocker in reason.tickets.iter().flatten() {
             output::line(&format!("  {} {}", blocker.id, blocker.status))?;
         }

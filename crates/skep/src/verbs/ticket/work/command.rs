@@ -13,8 +13,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::output::Kept;
+use super::{files::Files, output::Kept};
 
+/// The exit codes of a shell whose command is not executable, or is not there.
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
 /// How long a command may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long what it printed last may take to arrive: a child of it may hold the pipe for ever.
@@ -41,7 +44,12 @@ impl Running {
     ///
     /// # Errors
     /// There is no such program.
-    pub(super) fn start(words: &[String], ticket: &Ticket, assignee: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        words: &[String],
+        ticket: &Ticket,
+        assignee: &str,
+        files: &Files,
+    ) -> anyhow::Result<Self> {
         let mut command = match words {
             [line] => {
                 let mut shell = Command::new("/bin/sh");
@@ -60,6 +68,8 @@ impl Running {
             .env("SKEP_TICKET_ATTEMPT", ticket.attempt.to_string())
             .env("SKEP_TICKET_ASSIGNEE", assignee)
             .env("SKEP_TICKET_TITLE", ticket.title.replace('\0', " "))
+            .env("SKEP_TICKET_FILE", files.ticket())
+            .env("SKEP_RESULT_FILE", files.result())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -123,31 +133,49 @@ async fn keep(from: Option<impl AsyncRead + Unpin>, kept: Kept, mut to: Option<t
     }
 }
 
+/// What a command's end means for its ticket.
+pub(super) enum Outcome {
+    Completed(Object),
+    Failed(Object),
+    /// The shell or the system could not start it, for this reason: the ticket is not to blame.
+    NotStarted(String),
+}
+
 impl Ended {
-    pub(super) fn is_success(&self) -> bool {
-        self.status.success()
+    /// What the end means. The result of a success is the object in the result file, else an output that is an object, else
+    /// the exit code and the end of the output.
+    pub(super) fn outcome(&self, files: &Files) -> Outcome {
+        let code = self.status.code();
+        if let Some(code @ (NOT_EXECUTABLE | NOT_FOUND)) = code {
+            let stderr = self.stderr.tail();
+            let last = stderr.lines().last().unwrap_or_default();
+            return Outcome::NotStarted(format!("exit code {code}: {last}"));
+        }
+        let mut tails = Object::from_iter([
+            ("exit_code".to_owned(), json!(code)),
+            ("stdout_tail".to_owned(), json!(self.stdout.tail())),
+            ("stderr_tail".to_owned(), json!(self.stderr.tail())),
+        ]);
+        if !self.status.success() {
+            tails.insert("signal".to_owned(), json!(self.status.signal()));
+            return Outcome::Failed(tails);
+        }
+        match files.read_result() {
+            Ok(Some(result)) => Outcome::Completed(result),
+            Ok(None) => Outcome::Completed(self.printed().unwrap_or(tails)),
+            Err(message) => {
+                tails.insert("error".to_owned(), json!("invalid_result"));
+                tails.insert("message".to_owned(), json!(message));
+                Outcome::Failed(tails)
+            }
+        }
     }
 
-    /// What stands on the ticket.
-    pub(super) fn result(&self) -> Object {
-        let (output, truncated) = self.stdout.text();
-        if self.is_success() {
-            if let Some(Value::Object(object)) =
-                self.stdout.whole().and_then(|all| serde_json::from_slice(&all).ok())
-            {
-                return object;
-            }
-            let mut result = Object::from_iter([("output".to_owned(), json!(output))]);
-            result.extend(truncated.then(|| ("truncated".to_owned(), json!(true))));
-            return result;
+    /// The object that is the whole output, if it is one.
+    fn printed(&self) -> Option<Object> {
+        match serde_json::from_slice(&self.stdout.whole()?) {
+            Ok(Value::Object(object)) => Some(object),
+            _ => None,
         }
-        let (stderr, more) = self.stderr.text();
-        Object::from_iter([
-            ("exit_code".to_owned(), json!(self.status.code())),
-            ("signal".to_owned(), json!(self.status.signal())),
-            ("output".to_owned(), json!(output)),
-            ("stderr".to_owned(), json!(stderr)),
-            ("truncated".to_owned(), json!(truncated || more)),
-        ])
     }
 }

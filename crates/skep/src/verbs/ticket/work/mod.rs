@@ -1,17 +1,20 @@
 //! `skep ticket work`: the loop that claims, beats, runs and finishes.
 //!
 //! ```text
-//! claim (waits for work) ──► command ──┬─ exit 0: completed, its output as result
-//!    ▲                        beats    ├─ another exit: failed with it
-//!    │                                 ├─ a beat is refused: the command is ended, the ticket is somebody else's
-//!    └─────────────────────────────────┴─ a signal: the command is ended, the ticket given back, and that was all
+//! claim (waits for work) ──► command ──┬─ exit 0: completed with its result
+//!    ▲                        beats    ├─ 126, 127, or no such program: the ticket is given back, and the worker ends
+//!    │                                 ├─ another exit: failed with the end of its output
+//!    │                                 ├─ a beat is refused: the command is ended, another agent has the ticket
+//!    └─────────────────────────────────┴─ a signal: the command is ended, the ticket given back, and the worker ends
 //! ```
 
 mod command;
+mod files;
 mod output;
 
 use std::{future::Future, process::ExitCode, time::Duration};
 
+use anyhow::{Context, bail};
 use clap::Args;
 use skep_api::{
     ErrorKind, Label, Patch, TicketId,
@@ -20,8 +23,11 @@ use skep_api::{
 use skep_client::{Answered, Client, Error, TicketQuery};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use self::command::{Ended, Running};
-use super::show::printable;
+use self::{
+    command::{Ended, Outcome, Running},
+    files::Files,
+};
+use super::{show::printable, wait::SOME_FAILED};
 use crate::{
     connection::Connection,
     output as out, random,
@@ -41,12 +47,22 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// How long giving back a ticket may take where somebody waits for the end.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-const AFTER_HELP: &str = "The command gets the ticket's record as JSON on standard input, and SKEP_TICKET_ID, \
-SKEP_TICKET_ATTEMPT, SKEP_TICKET_ASSIGNEE and SKEP_TICKET_TITLE. Where it exits with 0, its output becomes the ticket's \
-result: an object of JSON as it is, any other text as {\"output\": TEXT}. Where it exits otherwise, the ticket fails with \
-{\"exit_code\", \"signal\", \"output\", \"stderr\"}. SIGTERM and Ctrl-C end the command and give the ticket back.
+const AFTER_HELP: &str = "The command inherits this environment. It gets the ticket's record as JSON on standard input, and:
+  SKEP_TICKET_ID, SKEP_TICKET_ATTEMPT, SKEP_TICKET_ASSIGNEE, SKEP_TICKET_TITLE
+  SKEP_TICKET_FILE   a file with {\"ticket\": RECORD, \"prerequisites\": [RECORD...]}, with the results of the prerequisites
+  SKEP_RESULT_FILE   a file that it may write: the ticket's result, an object of JSON of at most 1 MiB
+Both files are in a private temporary folder, which is removed when the command ends.
 
-A single word is taken as a line for the shell: skep ticket work 'jq .title | ./agent'";
+Exit 0 completes the ticket. Its result is the object in SKEP_RESULT_FILE; else the output, if that is an object of JSON;
+else {\"exit_code\", \"stdout_tail\", \"stderr_tail\"} with the last 64 KiB of each. Another exit fails the ticket with these
+and \"signal\"; so does a result file that is not such an object. Where the command cannot be started (exit 126 or 127, or no
+such program), the ticket is given back and the worker ends with an error. SIGTERM and Ctrl-C end the command and give the
+ticket back.
+
+A single word is taken as a line for the shell: skep ticket work 'jq .title | ./agent'
+
+Exit codes: 0 every ticket was completed, or there was none; 1 refused, no server, or the command cannot be started; 2 the
+command line is wrong; 3 at least one ticket failed; 128 and the number of the signal that ended it.";
 
 /// Run a command for each ticket that is ready, one after the other, and finish the ticket with its output.
 #[derive(Debug, Args)]
@@ -81,7 +97,7 @@ pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
     let worker = Worker::of(&verb)?;
     let mut signals = Signals::listen()?;
     worker.say(&format!("{} waits for work", worker.assignee));
-    let mut left = verb.count;
+    let (mut left, mut some_failed) = (verb.count, false);
     while left != Some(0) {
         let claimed = tokio::select! {
             claimed = worker.claim() => claimed?,
@@ -96,12 +112,14 @@ pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
             }
             continue;
         };
-        if let Some(code) = worker.work_on(&ticket, &mut signals).await? {
-            return Ok(code);
+        match worker.work_on(&ticket, &mut signals).await? {
+            Worked::Stopped(code) => return Ok(code),
+            Worked::Failed => some_failed = true,
+            Worked::Completed | Worked::Lost => {}
         }
         left = left.map(|left| left - 1);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if some_failed { ExitCode::from(SOME_FAILED) } else { ExitCode::SUCCESS })
 }
 
 /// Who claims, and how.
@@ -118,7 +136,17 @@ struct Worker {
     json: bool,
 }
 
-/// How a run ends, beside by itself.
+/// What came of a ticket.
+enum Worked {
+    Completed,
+    Failed,
+    /// Another agent has it, or it is gone.
+    Lost,
+    /// A signal ended the worker, which exits so.
+    Stopped(ExitCode),
+}
+
+/// Why a command is ended before it ends by itself.
 enum Stop {
     /// The ticket is somebody else's, or nobody's.
     Lost(Error),
@@ -190,34 +218,72 @@ impl Worker {
         }
     }
 
-    /// Runs the command for a ticket and finishes it; the exit code where a signal ended all.
-    async fn work_on(&self, ticket: &Ticket, signals: &mut Signals) -> anyhow::Result<Option<ExitCode>> {
+    /// Runs the command for a ticket and finishes the ticket.
+    async fn work_on(&self, ticket: &Ticket, signals: &mut Signals) -> anyhow::Result<Worked> {
         self.say(&format!("{} attempt {}: {}", ticket.id, ticket.attempt, printable(&ticket.title)));
-        let mut running = match Running::start(&self.command, ticket, &self.assignee) {
-            Ok(running) => running,
+        let prepared = tokio::select! {
+            prepared = self.prepare(ticket) => Ok(prepared),
+            error = self.beat(ticket) => Err(Stop::Lost(error)),
+            code = signals.next() => Err(Stop::Signal(code)),
+        };
+        let started = match prepared {
+            Err(stop) => return Ok(self.stopped(ticket, stop).await),
+            Ok(Ok(files)) => {
+                Running::start(&self.command, ticket, &self.assignee, &files).map(|running| (files, running))
+            }
+            Ok(Err(error)) => Err(error),
+        };
+        let (files, mut running) = match started {
+            Ok(started) => started,
             Err(error) => {
-                // No ticket is to blame.
                 self.release(ticket).await;
                 return Err(error);
             }
         };
         let stop = tokio::select! {
-            ended = running.ended() => {
-                self.finish(ticket, &ended?).await?;
-                return Ok(None);
-            }
+            ended = running.ended() => return self.finish(ticket, &ended?, &files).await,
             error = self.beat(ticket) => Stop::Lost(error),
             code = signals.next() => Stop::Signal(code),
         };
         running.stop().await;
+        Ok(self.stopped(ticket, stop).await)
+    }
+
+    async fn stopped(&self, ticket: &Ticket, stop: Stop) -> Worked {
         match stop {
             Stop::Lost(error) => {
                 out::say(&format!("skep: {} is lost, its command was ended: {error}", ticket.id));
-                Ok(None)
+                Worked::Lost
             }
             Stop::Signal(code) => {
                 self.release(ticket).await;
-                Ok(Some(code))
+                Worked::Stopped(code)
+            }
+        }
+    }
+
+    /// Writes the files that the command finds.
+    async fn prepare(&self, ticket: &Ticket) -> anyhow::Result<Files> {
+        let files = Files::create()?;
+        let mut writer = files.begin_ticket(ticket).context("the ticket's file cannot be written")?;
+        for id in &ticket.dependencies {
+            if let Some(prerequisite) = self.prerequisite(*id).await? {
+                writer.add(&prerequisite).context("the ticket's file cannot be written")?;
+            }
+        }
+        writer.finish().context("the ticket's file cannot be written")?;
+        Ok(files)
+    }
+
+    /// A ticket that was completed before; `None` where it was deleted since.
+    async fn prerequisite(&self, id: TicketId) -> skep_client::Result<Option<Ticket>> {
+        let mut rest = AGAIN;
+        loop {
+            match self.client.ticket(id).await {
+                Ok(found) => return Ok(Some(found.value)),
+                Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -245,18 +311,26 @@ impl Worker {
         }
     }
 
-    async fn finish(&self, ticket: &Ticket, ended: &Ended) -> anyhow::Result<()> {
-        let status = if ended.is_success() { TicketStatus::Completed } else { TicketStatus::Failed };
-        let change = ChangeTicket { result: Patch::Value(ended.result()), ..self.change(ticket, status) };
+    async fn finish(&self, ticket: &Ticket, ended: &Ended, files: &Files) -> anyhow::Result<Worked> {
+        let (status, result, worked) = match ended.outcome(files) {
+            Outcome::Completed(result) => (TicketStatus::Completed, result, Worked::Completed),
+            Outcome::Failed(result) => (TicketStatus::Failed, result, Worked::Failed),
+            Outcome::NotStarted(why) => {
+                self.release(ticket).await;
+                bail!("`{}` could not be started ({why})", self.command.join(" "));
+            }
+        };
+        let change = ChangeTicket { result: Patch::Value(result), ..self.change(ticket, status) };
         match self.send(ticket.id, &change).await {
             Ok(finished) if self.json => out::json(&finished.text)?,
             Ok(_) => self.say(&format!("{} {status}", ticket.id)),
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
-                out::say(&format!("skep: what came of {} is not wanted any more: {error}", ticket.id));
+                out::say(&format!("skep: the result of {} is not taken any more: {error}", ticket.id));
+                return Ok(Worked::Lost);
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(())
+        Ok(worked)
     }
 
     async fn release(&self, ticket: &Ticket) {

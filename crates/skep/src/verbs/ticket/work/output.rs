@@ -1,16 +1,16 @@
-//! What a command printed: all of it, or its beginning and its end.
+//! What a command printed: all of it where it is short, and its end.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The longest output that is kept whole, which may be a result of its own.
+/// The longest output that is kept whole, in bytes: it may be a result of its own.
 const WHOLE: usize = 1 << 20;
-/// Of a longer one, or of a text, what is kept of its beginning and of its end.
-const PART: usize = 32 << 10;
+/// Bytes of the end that are kept of any output.
+const TAIL: usize = 64 << 10;
 
-/// What came so far.
+/// The output so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept(Arc<Mutex<Bytes>>);
 
@@ -24,14 +24,13 @@ struct Bytes {
 }
 
 impl Kept {
-    /// Adds what came.
     pub(super) fn push(&self, bytes: &[u8]) {
         let mut kept = self.lock();
         kept.length += bytes.len();
         let (begun, rest) = bytes.split_at(bytes.len().min(WHOLE - kept.head.len()));
         kept.head.extend_from_slice(begun);
         kept.tail.extend(rest);
-        let over = kept.tail.len().saturating_sub(PART);
+        let over = kept.tail.len().saturating_sub(TAIL);
         kept.tail.drain(..over);
     }
 
@@ -41,17 +40,16 @@ impl Kept {
         (kept.length == kept.head.len()).then(|| kept.head.clone())
     }
 
-    /// It as text, and whether something was left out.
-    pub(super) fn text(&self) -> (String, bool) {
+    /// The last 64 KiB, as text.
+    pub(super) fn tail(&self) -> String {
         let kept = self.lock();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if kept.length <= 2 * PART {
-            return (text(&kept.head).trim_end_matches('\n').to_owned(), false);
-        }
-        let missing = PART - kept.tail.len();
+        let missing = (TAIL - kept.tail.len()).min(kept.head.len());
         let mut end = kept.head[kept.head.len() - missing..].to_vec();
         end.extend(&kept.tail);
-        (format!("{}\n...\n{}", text(&kept.head[..PART]), text(&end).trim_end_matches('\n')), true)
+        let is_cut = end.len() < kept.length;
+        // A character that was cut in the middle is left out.
+        let rest = end.iter().take(3).take_while(|byte| is_cut && **byte & 0xc0 == 0x80).count();
+        String::from_utf8_lossy(&end[rest..]).into_owned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Bytes> {
@@ -64,22 +62,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_long_keeps_its_beginning_and_its_end() {
-        for (count, truncated, whole) in [
-            (10, false, true),
-            (2 * PART, false, true),
-            (2 * PART + 8, true, true),
-            (WHOLE + 8, true, false),
-            (3 * WHOLE, true, false),
-        ] {
+    fn a_long_output_keeps_its_end() {
+        for count in [10, TAIL, TAIL + 8, WHOLE, WHOLE + 8, WHOLE + TAIL + 8, 3 * WHOLE] {
             let kept = Kept::default();
             let all: Vec<u8> = (0..count).map(|at| b'a' + u8::try_from(at % 26).unwrap()).collect();
             all.chunks(1_000).for_each(|piece| kept.push(piece));
-            let (text, left_out) = kept.text();
-            assert_eq!((left_out, kept.whole().is_some()), (truncated, whole), "{count}");
-            let ends = &all[all.len() - 10..];
-            assert!(text.as_bytes().starts_with(&all[..10]) && text.as_bytes().ends_with(ends), "{count}");
-            assert!(text.len() <= 2 * PART + 5, "{count}: {}", text.len());
+            assert_eq!(kept.whole().is_some(), count <= WHOLE, "{count}");
+            assert_eq!(kept.tail().as_bytes(), &all[all.len().saturating_sub(TAIL)..], "{count}");
         }
+    }
+
+    #[test]
+    fn a_cut_character_is_left_out() {
+        let kept = Kept::default();
+        kept.push("ü".repeat(TAIL).as_bytes());
+        kept.push(b"x");
+        let tail = kept.tail();
+        assert!(tail.starts_with('ü') && tail.ends_with("üx") && tail.len() == TAIL - 1, "{}", tail.len());
     }
 }

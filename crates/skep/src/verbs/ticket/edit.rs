@@ -1,0 +1,151 @@
+//! `skep ticket edit` and `delete`.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde_json::Value;
+use skep_api::{
+    Label, Patch, TicketId,
+    tickets::{ChangeTicket, Object, Priority},
+};
+use skep_client::Deletion;
+
+use super::change::{changed, or_stdin};
+use crate::{
+    connection::Connection,
+    output,
+    verbs::boot::{milliseconds, variables},
+};
+
+/// Change the fields of a ticket. Labels and metadata may change at any time, other fields until it is completed.
+#[derive(Debug, Args)]
+pub(super) struct Edit {
+    /// The ticket.
+    id: TicketId,
+    #[command(flatten)]
+    fields: Fields,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct Fields {
+    /// What it is about, in a line.
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    /// What is to be done; - reads it from standard input, and an empty text removes it.
+    #[arg(short, long, value_name = "TEXT")]
+    description: Option<String>,
+    /// critical, high, medium or low.
+    #[arg(short, long)]
+    priority: Option<Priority>,
+    /// In place of all labels; may be given several times.
+    #[arg(short, long = "label", value_name = "LABEL")]
+    labels: Vec<Label>,
+    /// Remove all labels.
+    #[arg(long, conflicts_with = "labels")]
+    no_labels: bool,
+    /// In place of all dependencies: a ticket that must be completed before; may be given several times.
+    #[arg(long = "after", value_name = "ID")]
+    dependencies: Vec<TicketId>,
+    /// Remove all dependencies.
+    #[arg(long, conflicts_with = "dependencies")]
+    no_dependencies: bool,
+    /// In place of all metadata; may be given several times.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    metadata: Vec<String>,
+    /// Remove all metadata.
+    #[arg(long, conflicts_with = "metadata")]
+    no_metadata: bool,
+    /// Attempts that may end by themselves before it fails.
+    #[arg(long, value_name = "NUMBER")]
+    max_attempts: Option<u32>,
+    /// The longest that one attempt may take; `s`, `m`, `h` and `d` may follow the number.
+    #[arg(long, value_name = "TIME")]
+    max_runtime: Option<String>,
+    /// When it may be claimed at the earliest, such as 2027-01-01T00:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    not_before: Option<Timestamp>,
+    /// It may be claimed at once.
+    #[arg(long, conflicts_with = "not_before")]
+    no_not_before: bool,
+}
+
+impl Fields {
+    fn change(self) -> anyhow::Result<ChangeTicket> {
+        let metadata = variables(&self.metadata)?;
+        let metadata: Object =
+            metadata.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        let description = self.description.map(or_stdin).transpose()?;
+        Ok(ChangeTicket {
+            title: self.title,
+            description: patch(description.clone().filter(|text| !text.is_empty()), description.is_some()),
+            priority: self.priority,
+            labels: (self.no_labels || !self.labels.is_empty()).then_some(self.labels),
+            dependencies: (self.no_dependencies || !self.dependencies.is_empty())
+                .then_some(self.dependencies),
+            metadata: patch((!metadata.is_empty()).then_some(metadata), self.no_metadata),
+            max_attempts: self.max_attempts,
+            max_runtime_ms: self.max_runtime.as_deref().map(milliseconds).transpose()?,
+            not_before: patch(self.not_before, self.no_not_before),
+            ..ChangeTicket::default()
+        })
+    }
+}
+
+fn patch<T>(value: Option<T>, removed: bool) -> Patch<T> {
+    match value {
+        Some(value) => Patch::Value(value),
+        None if removed => Patch::Null,
+        None => Patch::Absent,
+    }
+}
+
+pub(super) async fn edit(verb: Edit) -> anyhow::Result<ExitCode> {
+    let change = verb.fields.change()?;
+    changed(&verb.connection.client()?.change_ticket(verb.id, &change).await?, verb.connection.json)
+}
+
+/// What becomes of unfinished tickets that depend on one that is deleted.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Dependents {
+    /// They no longer depend on it.
+    Detach,
+    /// They are deleted too, with their own dependents.
+    Delete,
+}
+
+/// Delete tickets. Their history is kept.
+#[derive(Debug, Args)]
+pub(super) struct Delete {
+    /// The tickets.
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<TicketId>,
+    /// Also while an agent holds it.
+    #[arg(short, long)]
+    force: bool,
+    /// What becomes of unfinished tickets that depend on it; unless given, a ticket that has some is not deleted.
+    #[arg(long, value_name = "HOW")]
+    dependents: Option<Dependents>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let dependents = verb.dependents.map(|dependents| match dependents {
+        Dependents::Detach => "detach",
+        Dependents::Delete => "delete",
+    });
+    for id in verb.ids {
+        let deleted = client.delete_ticket(id, Deletion { force: verb.force, dependents }).await?;
+        if verb.connection.json {
+            output::json(&deleted.text)?;
+        } else {
+            output::line(&format!("{id} deleted"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

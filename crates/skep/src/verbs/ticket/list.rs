@@ -1,0 +1,112 @@
+//! `skep ticket list`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_api::{Label, TicketId, tickets::Ticket};
+use skep_client::TicketQuery;
+
+use super::show::{listed, table};
+use crate::{connection::Connection, output};
+
+/// The statuses of tickets that are open, and of those that are finished.
+const OPEN: &str = "pending,in_progress";
+const FINISHED: &str = "completed,failed";
+const LATEST_FIRST: &str = "-updated_at";
+
+const AFTER_HELP: &str = "Without --status, open tickets come first, then finished ones, the latest first. With --json the \
+answer of the API is printed as it is, in the order of --sort.";
+
+/// List tickets, open ones first.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct List {
+    /// Only these, with commas between: pending, in_progress, completed, failed.
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Only these, with commas between: critical, high, medium, low.
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<String>,
+    /// Only tickets that this assignee holds, or finished.
+    #[arg(long, value_name = "NAME")]
+    assignee: Option<String>,
+    /// Only tickets that have this label; of several, all.
+    #[arg(short, long = "label", value_name = "LABEL")]
+    labels: Vec<Label>,
+    /// Only tickets that can be claimed now.
+    #[arg(long, conflicts_with_all = ["blocked", "status"])]
+    ready: bool,
+    /// Only pending tickets that cannot be claimed yet.
+    #[arg(long, conflicts_with = "status")]
+    blocked: bool,
+    /// Only tickets that depend on this one.
+    #[arg(long, value_name = "ID")]
+    depends_on: Option<TicketId>,
+    /// created (the oldest first), priority (as they are claimed) or -updated_at (the latest change first).
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<String>,
+    /// At most so many, 1 to 1000.
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
+    limit: u32,
+    /// Go on where an earlier page ended.
+    #[arg(long)]
+    cursor: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
+    let pending = (verb.ready || verb.blocked).then(|| "pending".to_owned());
+    let query = TicketQuery {
+        status: verb.status.or(pending),
+        priority: verb.priority,
+        assignee: verb.assignee,
+        label: (!verb.labels.is_empty()).then(|| listed(&verb.labels, ",")),
+        ready: (verb.ready || verb.blocked).then_some(verb.ready),
+        depends_on: verb.depends_on,
+        sort: verb.sort,
+        limit: Some(verb.limit),
+        cursor: verb.cursor,
+    };
+    let client = verb.connection.client()?;
+    if verb.connection.json {
+        output::json(&client.tickets(&query).await?.text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Where the caller names no order, finished tickets have one of their own.
+    let (sort, sorted) = match &query.sort {
+        Some(sort) => (sort.clone(), String::new()),
+        None => (LATEST_FIRST.to_owned(), format!(" --sort {LATEST_FIRST}")),
+    };
+    let finished = format!("--status {FINISHED}{sorted}");
+    if query.status.is_some() || query.cursor.is_some() {
+        let page = client.tickets(&query).await?.value;
+        // The last page of open tickets, which an earlier page led to, leads on to the finished ones.
+        let was_open = query.cursor.is_some() && query.status.as_deref() == Some(OPEN);
+        let next = page.next_cursor.map(|cursor| format!("--cursor {cursor}"));
+        return show(&page.tickets, next.or(was_open.then_some(finished)));
+    }
+    let open = TicketQuery { status: Some(OPEN.to_owned()), ..query.clone() };
+    let first = client.tickets(&open).await?.value;
+    if let Some(cursor) = first.next_cursor {
+        return show(&first.tickets, Some(format!("--status {OPEN} --cursor {cursor}")));
+    }
+    let mut tickets = first.tickets;
+    let left = verb.limit.saturating_sub(u32::try_from(tickets.len()).unwrap_or(u32::MAX));
+    if left == 0 {
+        return show(&tickets, Some(finished));
+    }
+    let query =
+        TicketQuery { status: Some(FINISHED.to_owned()), sort: Some(sort), limit: Some(left), ..query };
+    let second = client.tickets(&query).await?.value;
+    tickets.extend(second.tickets);
+    show(&tickets, second.next_cursor.map(|cursor| format!("{finished} --cursor {cursor}")))
+}
+
+fn show(tickets: &[Ticket], more: Option<String>) -> anyhow::Result<ExitCode> {
+    table(tickets)?;
+    if let Some(options) = more {
+        output::say(&format!("There is more: {options}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

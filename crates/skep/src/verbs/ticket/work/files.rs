@@ -1,0 +1,144 @@
+//! The private folder of an attempt: the ticket, for the command to read, and the result, which the command may write.
+
+use std::{
+    fs::{File, OpenOptions, Permissions},
+    io::{self, BufWriter, ErrorKind, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::PathBuf,
+};
+
+use anyhow::Context;
+use serde_json::Value;
+use skep_api::tickets::{Object, Ticket};
+use tempfile::TempDir;
+
+/// The largest result, in bytes.
+const LARGEST_RESULT: u64 = 1 << 20;
+
+/// The folder. It is removed with this value.
+pub(super) struct Files(TempDir);
+
+impl Files {
+    /// A new folder, which only this user can enter.
+    ///
+    /// # Errors
+    /// The folder for temporary files cannot be written.
+    pub(super) fn create() -> anyhow::Result<Self> {
+        let made = tempfile::Builder::new()
+            .prefix("skep-ticket-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir();
+        Ok(Self(made.context("the folder of the ticket's files cannot be made")?))
+    }
+
+    /// The file with the ticket.
+    pub(super) fn ticket(&self) -> PathBuf {
+        self.0.path().join("ticket.json")
+    }
+
+    /// The file that the command may write its result to.
+    pub(super) fn result(&self) -> PathBuf {
+        self.0.path().join("result.json")
+    }
+
+    /// Begins the file with the ticket: `{"ticket": RECORD, "prerequisites": [RECORD...]}`. Prerequisites are added one at a
+    /// time: together they may be large.
+    pub(super) fn begin_ticket(&self, ticket: &Ticket) -> io::Result<TicketWriter> {
+        let mut file = BufWriter::new(File::create_new(self.ticket())?);
+        file.write_all(br#"{"ticket":"#)?;
+        serde_json::to_writer(&mut file, ticket)?;
+        file.write_all(br#","prerequisites":["#)?;
+        Ok(TicketWriter { file, is_first: true })
+    }
+
+    /// The object that the command wrote; `None` where it wrote nothing.
+    ///
+    /// # Errors
+    /// Why what it wrote is not a result.
+    pub(super) fn read_result(&self) -> Result<Option<Object>, String> {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(self.result()) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(not_regular()),
+            Err(error) => return Err(format!("the result file cannot be read: {error}")),
+        };
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Err(not_regular());
+        }
+        let mut text = Vec::new();
+        let read = file.take(LARGEST_RESULT + 1).read_to_end(&mut text);
+        read.map_err(|error| format!("the result file cannot be read: {error}"))?;
+        if text.len() as u64 > LARGEST_RESULT {
+            return Err(format!("the result file has more than {LARGEST_RESULT} bytes"));
+        }
+        match serde_json::from_slice(&text) {
+            Ok(Value::Object(object)) => Ok(Some(object)),
+            Ok(_) => Err("the result file is not an object of JSON".to_owned()),
+            Err(error) => Err(format!("the result file is not JSON: {error}")),
+        }
+    }
+}
+
+fn not_regular() -> String {
+    "the result file is not a regular file".to_owned()
+}
+
+/// The file with the ticket while it is written.
+pub(super) struct TicketWriter {
+    file: BufWriter<File>,
+    is_first: bool,
+}
+
+impl TicketWriter {
+    pub(super) fn add(&mut self, prerequisite: &Ticket) -> io::Result<()> {
+        if !self.is_first {
+            self.file.write_all(b",")?;
+        }
+        self.is_first = false;
+        Ok(serde_json::to_writer(&mut self.file, prerequisite)?)
+    }
+
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.file.write_all(b"]}")?;
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_an_object_in_a_regular_file_is_a_result() {
+        let files = Files::create().unwrap();
+        let mode = std::fs::metadata(files.0.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert_eq!(files.read_result(), Ok(None));
+        for (text, words) in [
+            ("[1]".to_owned(), "not an object"),
+            ("{".to_owned(), "not JSON"),
+            (String::new(), "not JSON"),
+            (format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20)), "more than 1048576 bytes"),
+        ] {
+            std::fs::write(files.result(), text).unwrap();
+            let refused = files.read_result().unwrap_err();
+            assert!(refused.contains(words), "{refused}");
+        }
+        std::fs::write(files.result(), r#"{"a": 1}"#).unwrap();
+        assert_eq!(files.read_result().unwrap().unwrap()["a"], 1);
+        // A link to the same content is refused, and a FIFO is not waited for.
+        std::fs::rename(files.result(), files.0.path().join("other")).unwrap();
+        symlink(files.0.path().join("other"), files.result()).unwrap();
+        assert!(files.read_result().unwrap_err().contains("regular"));
+        std::fs::remove_file(files.result()).unwrap();
+        std::fs::create_dir(files.result()).unwrap();
+        assert!(files.read_result().unwrap_err().contains("regular"));
+        std::fs::remove_dir(files.result()).unwrap();
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, files.result(), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(files.read_result().unwrap_err().contains("regular"));
+    }
+}
