@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// A workspace for AI agents: files, and microVMs booted from a snapshot, with commands in them.
+/// A workspace server for AI agents: files, git and commands, on the server and in microVMs.
 #[derive(Debug, Parser)]
 #[command(name = "skep", version, propagate_version = true, max_term_width = 110, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -23,13 +23,13 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Serve the API until SIGTERM or Ctrl-C.
+    /// Run the server.
     Serve(serve::Serve),
     /// Boot VMs.
     Boot(boot::Boot),
     /// List the VMs.
     Ps(ps::Ps),
-    /// Run a command in a VM; its output, input and exit code pass through.
+    /// Run a command in a VM; input, output and exit code are those of the command.
     Exec(exec::Exec),
     /// Boot a VM and run a command in it.
     Run(run::Run),
@@ -37,7 +37,7 @@ pub(crate) enum Verb {
     Attach(attach::Attach),
     /// Print a VM's console, and the output of the command that it was booted with.
     Logs(logs::Logs),
-    /// List a folder of the server's workspace, or of a VM.
+    /// List a folder of the server's workspace or of a VM.
     Ls(ls::Ls),
     /// Print files.
     Cat(cat::Cat),
@@ -47,42 +47,42 @@ pub(crate) enum Verb {
     Cp(cp::Cp),
     /// Find files by name.
     Find(find::Find),
-    /// Find lines in files.
+    /// Search file contents.
     Grep(grep::Grep),
-    /// Work with repositories of the server's workspace, or of a VM.
+    /// Work with git repositories in the server's workspace or in a VM.
     Git(git::Git),
-    /// Create tickets, claim them, and say what came of them.
+    /// Create, claim and finish tickets.
     Ticket(ticket::Ticket),
-    /// Follow what happens: to tickets, VMs and keys.
+    /// Print events of tickets, VMs and keys as they occur.
     Events(events::Events),
-    /// Have events sent to an endpoint, and see what came of it.
+    /// Send events to an HTTP endpoint.
     Webhook(webhook::Webhook),
     /// End VMs.
     #[command(alias = "rm")]
     End(end::End),
-    /// End all VMs.
+    /// End all VMs of the account.
     Cleanup(cleanup::Cleanup),
-    /// Show what the machine can hold, and the engine in use.
+    /// Show the number of VMs, memory, pool and VM engine.
     Status(status::Status),
-    /// Measure a running server: how soon its VMs are ready, and what they cost.
+    /// Measure boot times and cost of VMs on a running server.
     Bench(bench::Bench),
     /// Show the key in use: its account, scopes and limits.
     Whoami(whoami::Whoami),
     /// Create, list, change and delete accounts.
     Account(account::Account),
-    /// Create, list, rotate and revoke keys; no server needs to run.
+    /// Create, list, rotate and revoke API keys.
     Keys(keys::Keys),
-    /// Show who did what from where: every write and every refusal.
+    /// Show the audit log: every write and every refusal.
     Audit(audit::Audit),
-    /// Say what this machine can do, what is missing, and how to get it.
+    /// Check whether this machine can run a server with VMs.
     Doctor(doctor::Doctor),
-    /// Copy the store to a file; a server may run.
+    /// Copy the store to a file; a server may keep running.
     Backup(backup::Backup),
-    /// Put a backup in the place of the store; no server may run.
+    /// Replace the store by a backup; no server may run.
     Restore(restore::Restore),
-    /// Look at the settings that a server would start with.
+    /// Check the settings of a server.
     Config(config::Config),
-    /// Bake the base template, unless it is baked.
+    /// Build the base template.
     Bake(bake::Bake),
 }
 
@@ -110,6 +110,102 @@ impl Internal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Calls for each verb that has none below it, with the words that lead to it.
+    fn each_verb(command: &clap::Command, words: &str, call: &mut impl FnMut(&str, &clap::Command)) {
+        if !command.has_subcommands() {
+            call(words, command);
+        }
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            each_verb(verb, &format!("{words} {}", verb.get_name()), call);
+        }
+    }
+
+    #[test]
+    fn settings_stand_where_they_count_and_the_connection_under_its_own_heading() {
+        let with_settings = ["skep serve", "skep bake", "skep doctor", "skep config check"];
+        each_verb(&Cli::command(), "skep", &mut |words, verb| {
+            let heading = |id: &str| {
+                let argument = verb.get_arguments().find(|argument| argument.get_id() == id)?;
+                Some(argument.get_help_heading())
+            };
+            assert_eq!(heading("max_headers").is_some(), with_settings.contains(&words), "{words}");
+            if heading("url").is_some() {
+                for id in ["url", "api_key", "ca_file", "data_dir"] {
+                    assert_eq!(heading(id), Some(Some("Connection")), "{words}: {id}");
+                }
+                assert_eq!(heading("json"), Some(None), "{words}");
+                let help = verb.clone().render_long_help().to_string();
+                let place = |heading| help.find(heading).unwrap_or_else(|| panic!("{words}: {help}"));
+                assert!(place("\nOptions:") < place("\nConnection:"), "{words}");
+            }
+        });
+    }
+
+    const README: &str = include_str!("../../../README.md");
+
+    /// The words of each command of skep in a line of a shell, as far as README uses its grammar.
+    fn commands(line: &str) -> Vec<Vec<String>> {
+        let (mut commands, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
+        for c in line.chars().chain([';']) {
+            match (c, quote) {
+                (c, Some(end)) if c == end => quote = None,
+                (c, Some(_)) => word.get_or_insert_default().push(c),
+                ('\'' | '"', None) => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                (' ', None) => words.extend(word.take()),
+                ('|' | ';' | '&' | '(' | ')' | '#', None) => {
+                    words.extend(word.take());
+                    commands.push(std::mem::take(&mut words));
+                    if c == '#' {
+                        break;
+                    }
+                }
+                (c, None) => word.get_or_insert_default().push(c),
+            }
+        }
+        commands.retain(|words| words.first().is_some_and(|word| word == "skep"));
+        commands
+    }
+
+    /// A value of the right form for each name that stands for one.
+    fn example(word: &str) -> String {
+        match word {
+            "ID" => "key_01jv0000000000000000000000".to_owned(),
+            "$PLAN" | "$PORT" => "tkt_01jv0000000000000000000000".to_owned(),
+            word => word.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_commands_of_the_readme_are_commands() {
+        let (mut checked, mut is_block) = (0, false);
+        for line in README.lines() {
+            if line.starts_with("```") {
+                is_block = !is_block;
+                continue;
+            }
+            let spans: Vec<&str> = if is_block {
+                line.strip_prefix("# ").or_else(|| line.strip_prefix("$ ")).into_iter().collect()
+            } else {
+                line.split('`').skip(1).step_by(2).collect()
+            };
+            for words in spans.into_iter().flat_map(commands) {
+                let words = words.iter().map(|word| example(word));
+                match Cli::command().try_get_matches_from(words) {
+                    Ok(_) => checked += 1,
+                    Err(error) if !error.use_stderr() => checked += 1,
+                    // Prose may name a group of verbs, or a verb without its arguments.
+                    Err(error)
+                        if !is_block && error.kind() == clap::error::ErrorKind::MissingRequiredArgument => {}
+                    Err(error) => panic!("{line}\n{error}"),
+                }
+            }
+        }
+        assert!(checked > 40, "{checked}");
+    }
 
     #[test]
     fn the_command_lines_contradict_nothing() {

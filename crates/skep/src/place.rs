@@ -13,7 +13,7 @@ use crate::target::vm_reference;
 /// Which place.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceOption {
-    /// The VM: process id, id, name, host name or address [default: the server's workspace].
+    /// VM, by process id, id, name, host name or address [default: the server's workspace].
     #[arg(long, value_name = "VM", value_parser = vm_reference)]
     vm: Option<String>,
 }

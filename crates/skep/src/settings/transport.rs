@@ -13,61 +13,61 @@ use super::lifetime;
 /// How callers reach the server.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct Transport {
-    /// The certificate with its chain, in PEM; read again when it changes.
+    /// File with the TLS certificate and its chain, in PEM. It is read again when it changes.
     #[arg(long, env = "SKEP_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// Its private key, in PEM, readable by root only where root starts the server.
+    /// File with the private key of the certificate, in PEM. If root starts the server, only root needs to be able to read it.
     #[arg(long, env = "SKEP_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// A certificate of the server's own making, for want of another.
+    /// Create a certificate, if you have none.
     #[arg(long, env = "SKEP_TLS", value_name = "HOW")]
     pub(crate) tls: Option<OwnTls>,
-    /// The network of the proxy in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; may be given
-    /// several times.
+    /// Network of a reverse proxy whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are trusted; may be given several
+    /// times.
     #[arg(long, env = "SKEP_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) trusted_proxy: Vec<IpNet>,
-    /// The most connections at the same time.
+    /// Maximum number of open connections.
     #[arg(long, env = "SKEP_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "16384",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_connections: u32,
-    /// The most connections of one address (IPv6: of one /64) at the same time.
+    /// Maximum number of open connections per client address (IPv6: per /64).
     #[arg(long, env = "SKEP_MAX_CONNECTIONS_PER_ADDRESS", value_name = "NUMBER", default_value = "1024",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_connections_per_address: u32,
-    /// The most requests of one HTTP/2 connection at the same time.
+    /// Maximum number of concurrent requests per HTTP/2 connection.
     #[arg(long, env = "SKEP_MAX_STREAMS", value_name = "NUMBER", default_value = "128",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_streams: u32,
-    /// The most bytes of a request's first line and headers.
+    /// Maximum size of the first line and headers of a request, in bytes.
     #[arg(long, env = "SKEP_MAX_HEADER_BYTES", value_name = "BYTES", default_value = "81920",
         value_parser = value_parser!(u32).range(8192..=1_048_576))]
     pub(crate) max_header_bytes: u32,
-    /// The most headers of an HTTP/1.1 request.
+    /// Maximum number of headers of an HTTP/1.1 request.
     #[arg(long, env = "SKEP_MAX_HEADERS", value_name = "NUMBER", default_value = "100",
         value_parser = value_parser!(u32).range(8..=1000))]
     pub(crate) max_headers: u32,
-    /// How long a TLS handshake or the head of a request may take, such as `30s`.
+    /// Time limit for a TLS handshake, and for the headers of a request.
     #[arg(long, env = "SKEP_HEADER_TIMEOUT", value_name = "TIME", default_value = "30s", value_parser = lifetime)]
     pub(crate) header_timeout: Duration,
-    /// How long a connection may stay open without a request.
+    /// Time limit for a connection without a request.
     #[arg(long, env = "SKEP_IDLE_TIMEOUT", value_name = "TIME", default_value = "75s", value_parser = lifetime)]
     pub(crate) idle_timeout: Duration,
-    /// How long the body of a request may take in all.
+    /// Time limit for the whole body of a request.
     #[arg(long, env = "SKEP_BODY_TIMEOUT", value_name = "TIME", default_value = "5m", value_parser = lifetime)]
     pub(crate) body_timeout: Duration,
-    /// How long a caller may leave an answer unread.
+    /// Time limit for a client that does not read its response.
     #[arg(long, env = "SKEP_WRITE_TIMEOUT", value_name = "TIME", default_value = "1m", value_parser = lifetime)]
     pub(crate) write_timeout: Duration,
-    /// The most requests of one key, such as `100/s`, `600/m` or `10000/h` [default: not limited].
+    /// Maximum request rate per key, such as 100/s, 600/m or 10000/h [default: no limit].
     #[arg(long, env = "SKEP_RATE_LIMIT", value_name = "RATE")]
     pub(crate) rate_limit: Option<Rate>,
-    /// The most requests of one address (IPv6: of one /64) [default: not limited].
+    /// Maximum request rate per client address (IPv6: per /64) [default: no limit].
     #[arg(long, env = "SKEP_ADDRESS_RATE_LIMIT", value_name = "RATE")]
     pub(crate) address_rate_limit: Option<Rate>,
-    /// The most failed authentications of one address (IPv6: of one /64).
+    /// Maximum rate of failed authentications per client address (IPv6: per /64).
     #[arg(long, env = "SKEP_FAILED_AUTH_LIMIT", value_name = "RATE", default_value = "100/m")]
     pub(crate) failed_auth_limit: Rate,
-    /// What one address may put on the waitlist.
+    /// Maximum rate of waitlist entries per client address.
     #[arg(long, env = "SKEP_WAITLIST_LIMIT", value_name = "RATE", default_value = "5/h")]
     pub(crate) waitlist_limit: Rate,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OwnTls {
-    /// Signed by its own key alone: clients are told to trust it, or its fingerprint.
+    /// A self-signed certificate, which clients trust with --ca-file or by its fingerprint.
     SelfSigned,
 }
 

@@ -15,29 +15,29 @@ use crate::{
     output,
 };
 
-/// Show who did what from where: every write and every refusal, newest first.
+/// Show the audit log, newest first: every write and every refusal, with key and address.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Audit {
-    /// Only what this key did, by its id.
+    /// Only entries of the key with this id.
     #[arg(long, value_name = "ID")]
     key: Option<KeyId>,
-    /// Only this operation, such as boot or create_key; unmatched is what was none.
+    /// Only this operation, such as boot or create_key; `unmatched` selects requests for unknown paths.
     #[arg(long, value_name = "OPERATION")]
     action: Option<String>,
-    /// Only what ended so: done, refused, a status such as 403, or a code such as scope_missing.
+    /// Only this outcome: done, refused, a status such as 403, or a code such as scope_missing.
     #[arg(long)]
     outcome: Option<String>,
-    /// Only what came at this time or later, such as 2027-01-01T00:00:00Z.
+    /// Only entries at or after this time, such as 2027-01-01T00:00:00Z.
     #[arg(long, value_name = "TIME")]
     since: Option<Timestamp>,
-    /// Only what came before this time.
+    /// Only entries before this time.
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
-    /// At most so many, 1 to 1000.
+    /// Maximum number of entries, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
-    /// Go on where an earlier page ended.
+    /// Continue after an earlier page, with its cursor.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]

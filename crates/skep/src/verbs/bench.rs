@@ -27,7 +27,7 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Boot VMs, run a first command in each, end them, and say how long that took and what it cost.
+    /// Boot VMs, run a first command in each, end them, and report times and cost.
     Boot(Boot),
 }
 
@@ -42,52 +42,52 @@ Exit codes: 0 done; 1 a boot or a command failed, or the server refused; 2 the c
 #[derive(Debug, Args)]
 #[command(after_help = ABOUT_FIGURES)]
 struct Boot {
-    /// VMs of each mode.
+    /// Number of VMs for each mode.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     number: u32,
-    /// VMs at the same time, where the mode has more than one [default: as many as the server keeps ready, else 4].
+    /// Number of VMs at the same time, in modes with more than one [default: the size of the pool, or 4 without one].
     #[arg(short = 'c', long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
-    /// How they are asked for.
+    /// How VMs are requested.
     #[arg(long, value_enum, default_value_t = Mode::All)]
     mode: Mode,
-    /// Which boots are measured [default: pool, where the server keeps VMs ready, else cold].
+    /// Which boots to measure [default: pool if the server has one, else cold].
     #[arg(long, value_enum)]
     source: Option<Source>,
-    /// The template.
+    /// Template to boot.
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// The time from one request to the next, staggered.
+    /// Time between two requests in staggered mode.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     every: String,
-    /// Commands one after the other in one VM, which show what a later command takes; 0: none.
+    /// Number of further commands to measure in one VM, one after the other; 0 for none.
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     commands: u32,
-    /// How long running and parked VMs are watched for what they cost at rest; 0: not at all.
+    /// How long to measure the cost of idle and of parked VMs; 0 to skip it.
     #[arg(long, value_name = "TIME", default_value = "5s")]
     idle: String,
-    /// Boot this template's kernel and root file system by plain QEMU too, without a snapshot, for comparison: its folder,
-    /// on this machine.
+    /// Folder of a template on this machine whose kernel and root file system are also booted with plain QEMU, for
+    /// comparison.
     #[arg(long, value_name = "DIR")]
     plain: Option<PathBuf>,
-    /// How often that is done.
+    /// Number of boots with plain QEMU.
     #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "plain")]
     plain_boots: u32,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// How VMs are asked for.
+/// How VMs are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
-    /// One after the other: each is ended before the next is asked for.
+    /// One after the other: each VM ends before the next is requested.
     Sequential,
-    /// One request for each, a fixed time apart, whether those before have answered or not.
+    /// One request per VM at a fixed interval, whether or not earlier ones have been answered.
     Staggered,
-    /// All by one request.
+    /// All in one request.
     Burst,
-    /// Each of the others in turn.
+    /// All modes, one after the other.
     All,
 }
 
@@ -112,11 +112,11 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
-    /// Out of the pool, which is full before each.
+    /// From the pool, which is filled before each boot.
     Pool,
-    /// Restored for the request; the server must keep none ready (`--pool-size 0`).
+    /// Restored for the request; the server must have no pool (`--pool-size 0`).
     Cold,
-    /// Whatever comes, without waiting for the pool.
+    /// Either, without waiting for the pool.
     Any,
 }
 

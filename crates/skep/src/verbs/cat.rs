@@ -12,11 +12,11 @@ use crate::{
     place::PlaceOption,
 };
 
-/// Print files, byte by byte as they are: on a terminal too, which a file can steer.
+/// Print files. The bytes are printed unchanged, also to a terminal, where they may act as control characters.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Cat {
-    /// The files; what does not begin with `/` lies below the workspace, in a VM below /root.
+    /// Files; a relative path is below the workspace, in a VM below /root.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
     #[command(flatten)]

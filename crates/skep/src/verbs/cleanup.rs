@@ -9,7 +9,7 @@ use crate::{
     output,
 };
 
-/// End all VMs.
+/// End all VMs of the account.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Cleanup {

@@ -12,10 +12,10 @@ use crate::{
 };
 
 const EXIT_CODES: &str =
-    "Exit codes: 0 a server would take these settings; 1 it would not; 2 the command line is wrong.";
-const WAY_OUT: &str = "`skep serve --help` says what it takes";
+    "Exit codes: 0 a server accepts these settings; 1 it does not; 2 the command line is wrong.";
+const WAY_OUT: &str = "`skep serve --help` lists the settings and their values";
 
-/// Look at the settings that a server would start with.
+/// Check the settings of a server.
 #[derive(Debug, Args)]
 pub(crate) struct Config {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ pub(crate) struct Config {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Read all settings as `skep serve` would, name each that cannot be, and say where each value came from.
+    /// Read all settings as `skep serve` does, and print the values, their origins and all errors.
     Check(Check),
 }
 

@@ -26,10 +26,10 @@ signal n ended it, and a file on its way is then what it was before; 2 the comma
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Cp {
-    /// What is copied, folders with all that is in them.
+    /// Source. Folders are copied with everything in them.
     #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
     sources: Vec<Spot>,
-    /// Its new path, or a folder that it is copied into.
+    /// Target: the new path, or an existing folder to copy into.
     target: Spot,
     #[command(flatten)]
     connection: Connection,

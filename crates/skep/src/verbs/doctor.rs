@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{output, settings::Settings};
 
 /// As those of the other verbs, in the words of this one.
-const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, with warnings or without, or all is cleaned; 1 something is missing, wrong, or failed; 2 the command line is wrong.";
+const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, possibly with warnings, or everything was removed; 1 something is missing or wrong, or the removal failed; 2 the command line is wrong.";
 
 mod engine;
 mod git;
@@ -20,17 +20,17 @@ mod programs;
 mod roots;
 mod store;
 
-/// Say what this machine can do, what is missing, and how to get it; no server needs to run.
+/// Check whether this machine can run a server with VMs, and print how to fix what is missing. No server needs to run.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Doctor {
     #[command(flatten)]
     settings: Settings,
-    /// Remove all that a crashed server left of this data directory outside of it, VMs too, and what a killed bake left.
-    /// Refused while a server or a bake runs.
+    /// Remove what a crashed server with this data directory left elsewhere on the machine, such as VMs and network
+    /// namespaces, and the remains of a killed bake. Refused while a server or a bake runs.
     #[arg(long)]
     clean: bool,
-    /// Print the findings, or what was cleaned, as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }

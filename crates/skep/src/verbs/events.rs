@@ -18,20 +18,20 @@ use crate::{
 const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(15);
 
-/// Follow what happens: to tickets, VMs and keys. A connection that is lost is made again, and nothing is missing then.
+/// Print events of tickets, VMs and keys as they occur. A lost connection is made again, and no event is lost meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Events {
-    /// Only these types, with commas between: ticket.completed, or a family: ticket.* [default: all that the key may read].
+    /// Event types, separated by commas: ticket.completed, or a family such as ticket.* [default: all that the key may read].
     #[arg(long, value_name = "TYPES")]
     types: Option<String>,
-    /// Only this ticket; its record comes first.
+    /// Only events of this ticket; its record is printed first.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
-    /// Go on behind this event, by its id [default: begin now].
+    /// Start after the event with this id [default: start now].
     #[arg(long, value_name = "ID")]
     after: Option<String>,
-    /// End after so many events.
+    /// Exit after this number of events.
     #[arg(short = 'n', long, value_name = "NUMBER")]
     count: Option<u64>,
     #[command(flatten)]

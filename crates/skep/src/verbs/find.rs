@@ -15,24 +15,24 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Find {
-    /// A glob such as '*.rs' or 'src/**', or a regular expression such as '_test\.py$'.
+    /// Glob such as '*.rs' or 'src/**', or regular expression such as '_test\.py$'.
     pattern: String,
-    /// The folder to look below; what does not begin with `/` lies below the workspace, in a VM below /root.
+    /// Folder to search; a relative path is below the workspace, in a VM below /root.
     #[arg(default_value = "")]
     path: String,
-    /// How the pattern is read [default: by what stands in it].
+    /// How to read the pattern [default: derived from the pattern].
     #[arg(long, value_enum)]
     syntax: Option<Syntax>,
-    /// Only these.
+    /// Only entries of this type.
     #[arg(short, long = "type", value_enum, value_name = "TYPE")]
     kind: Option<Kind>,
-    /// Leave out names that begin with a dot.
+    /// Skip names that begin with a dot.
     #[arg(long)]
     no_hidden: bool,
-    /// Leave out what .gitignore names.
+    /// Skip files that .gitignore excludes.
     #[arg(long)]
     gitignore: bool,
-    /// Matches at the most.
+    /// Maximum number of matches.
     #[arg(short = 'n', long, default_value_t = 1_000)]
     limit: u32,
     #[command(flatten)]

@@ -11,22 +11,22 @@ use crate::{
     place::PlaceOption,
 };
 
-/// Find lines in files.
+/// Search file contents.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Grep {
-    /// A regular expression.
+    /// Regular expression.
     pattern: String,
-    /// The folder to look below, or a file; what does not begin with `/` lies below the workspace, in a VM below /root.
+    /// Folder to search, or a file; a relative path is below the workspace, in a VM below /root.
     #[arg(default_value = "")]
     path: String,
-    /// Only files whose path below the folder matches this glob.
+    /// Search only files whose path below the folder matches this glob.
     #[arg(short, long)]
     glob: Option<String>,
-    /// Lines before and after each match.
+    /// Number of lines to print before and after each match.
     #[arg(short = 'C', long, default_value_t = 0)]
     context: u32,
-    /// Matches at the most.
+    /// Maximum number of matches.
     #[arg(short = 'n', long, default_value_t = 1_000)]
     limit: u32,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Ls {
-    /// The folder; what does not begin with `/` lies below the workspace, in a VM below /root.
+    /// Folder; a relative path is below the workspace, in a VM below /root.
     #[arg(default_value = "")]
     path: String,
     #[command(flatten)]

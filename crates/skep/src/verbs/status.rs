@@ -10,7 +10,7 @@ use crate::{
     output,
 };
 
-/// Show what the machine can hold, and the engine in use.
+/// Show the number of VMs, memory, pool and VM engine.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Status {

@@ -19,16 +19,16 @@ use crate::{
 /// Read at once from standard input, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// Write what is on standard input to a file; a reader sees the old or the new content, whole.
+/// Write standard input to a file. The file is replaced as a whole: a reader sees either the old or the new content.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Write {
-    /// The file; what does not begin with `/` lies below the workspace, in a VM below /root.
+    /// File; a relative path is below the workspace, in a VM below /root.
     path: String,
-    /// Permission bits in octal digits [default: 0644, or those of the file that is replaced].
+    /// Permission bits in octal [default: 0644, or those of the replaced file].
     #[arg(short, long, value_name = "MODE", value_parser = mode)]
     mode: Option<u32>,
-    /// Add the text at the end of what is there.
+    /// Append to the file.
     #[arg(short, long, conflicts_with = "mode")]
     append: bool,
     #[command(flatten)]

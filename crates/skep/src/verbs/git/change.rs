@@ -13,21 +13,21 @@ use skep_client::CommitRequest;
 use super::{Where, show};
 use crate::output;
 
-/// List branches; with a name make one, or delete it.
+/// List branches; with a name, create or delete that branch.
 #[derive(Debug, Args)]
 pub(super) struct Branch {
-    /// A branch to make.
+    /// Branch to create, or to delete with -d.
     name: Option<String>,
-    /// What it begins at.
+    /// Commit or branch to start from.
     #[arg(requires = "name")]
     from: Option<String>,
-    /// Those of remotes too.
+    /// List remote branches, too.
     #[arg(short, long, conflicts_with = "name")]
     all: bool,
     /// Delete the branch.
     #[arg(short, long, requires = "name", conflicts_with = "from")]
     delete: bool,
-    /// Delete it though its commits are nowhere else.
+    /// Delete it even if its commits are on no other branch.
     #[arg(long, requires = "delete")]
     force: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl Branch {
             opened.repository.make_branch(&name, self.from.as_deref()).await?
         };
         opened.tell(&changed, |branch| {
-            let verb = if branch.deleted { "deleted, it was" } else { "made" };
+            let verb = if branch.deleted { "deleted; it was" } else { "created" };
             output::line(&format!("{} {verb} at {}", branch.name, show::short(&branch.commit)))
         })
     }
@@ -55,7 +55,7 @@ impl Branch {
 /// Stage files.
 #[derive(Debug, Args)]
 pub(super) struct Add {
-    /// The files, below the repository's top [default: all].
+    /// Files, relative to the top of the repository [default: all changes].
     files: Vec<String>,
     #[command(flatten)]
     at: Where,
@@ -69,22 +69,22 @@ impl Add {
     }
 }
 
-/// Commit what is staged.
+/// Commit the staged changes.
 #[derive(Debug, Args)]
 pub(super) struct Commit {
-    /// What it says [default: what stands on standard input].
+    /// Commit message [default: read from standard input].
     #[arg(short, long)]
     message: Option<String>,
-    /// Who wrote it [default: the key].
+    /// Author [default: the name of the key].
     #[arg(long, value_name = "NAME <EMAIL>", value_parser = person)]
     author: Option<Person>,
-    /// With all changes of files that git knows.
+    /// Stage all changes of tracked files first.
     #[arg(short, long)]
     all: bool,
-    /// In the place of the current commit.
+    /// Replace the current commit.
     #[arg(long)]
     amend: bool,
-    /// Also where it changes nothing.
+    /// Commit even if nothing is staged.
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
@@ -96,8 +96,12 @@ impl Commit {
         let message = match self.message {
             Some(message) => message,
             None => {
-                anyhow::ensure!(!io::stdin().is_terminal(), "a commit says what it does; give -m MESSAGE");
-                io::read_to_string(io::stdin().lock().take(1 << 20)).context("the input is no UTF-8 text")?
+                anyhow::ensure!(
+                    !io::stdin().is_terminal(),
+                    "the commit message is missing; give -m MESSAGE, or write it to standard input"
+                );
+                io::read_to_string(io::stdin().lock().take(1 << 20))
+                    .context("the commit message on standard input is not UTF-8 text")?
             }
         };
         let opened = self.at.open(false).await?;
@@ -114,16 +118,16 @@ impl Commit {
 
 fn person(text: &str) -> Result<Person, String> {
     let parts = text.strip_suffix('>').and_then(|text| text.split_once(" <"));
-    let (name, email) = parts.ok_or_else(|| format!("`{text}` is no author; give `NAME <EMAIL>`"))?;
+    let (name, email) = parts.ok_or_else(|| format!("`{text}` is not an author; give `NAME <EMAIL>`"))?;
     Ok(Person { name: name.to_owned(), email: email.to_owned() })
 }
 
-/// Put a branch or a commit into the work tree.
+/// Check out a branch or a commit.
 #[derive(Debug, Args)]
 pub(super) struct Checkout {
-    /// The branch, or the commit.
+    /// Branch or commit.
     revision: String,
-    /// Make the branch first.
+    /// Create the branch first.
     #[arg(short = 'b', long)]
     create: bool,
     #[command(flatten)]
@@ -140,12 +144,12 @@ impl Checkout {
     }
 }
 
-/// Put the current branch at another commit, or unstage.
+/// Reset the current branch to a commit, or unstage changes.
 #[derive(Debug, Args)]
 pub(super) struct Reset {
-    /// The commit [default: the current one].
+    /// Commit [default: the current one].
     to: Option<String>,
-    /// What is taken back.
+    /// What to reset.
     #[arg(long, value_enum, default_value = "mixed")]
     mode: Mode,
     #[command(flatten)]
@@ -154,11 +158,11 @@ pub(super) struct Reset {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Mode {
-    /// The branch alone.
+    /// The branch only.
     Soft,
-    /// What is staged too.
+    /// The branch and the index.
     Mixed,
-    /// The work tree too.
+    /// The branch, the index and the work tree.
     Hard,
 }
 
@@ -176,13 +180,13 @@ impl Reset {
     }
 }
 
-/// Put changes away, or bring them back.
+/// Stash changes, or restore them.
 #[derive(Debug, Args)]
 pub(super) struct Stash {
-    /// What is done.
+    /// Action.
     #[arg(value_enum, default_value = "push")]
     action: Action,
-    /// What a new stash says.
+    /// Message of a new stash.
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]
@@ -217,15 +221,15 @@ impl Stash {
     }
 }
 
-/// List work trees, add one, or remove it.
+/// List, add or remove work trees.
 #[derive(Debug, Args)]
 pub(super) struct Worktree {
-    /// A folder to add as a work tree.
+    /// Folder of the work tree to add, or to remove with --remove.
     worktree: Option<String>,
-    /// What is put into it [default: a new branch of the folder's name].
+    /// Branch or commit to check out there [default: a new branch with the folder's name].
     #[arg(requires = "worktree")]
     revision: Option<String>,
-    /// Remove it.
+    /// Remove the work tree.
     #[arg(long, requires = "worktree", conflicts_with = "revision")]
     remove: bool,
     #[command(flatten)]

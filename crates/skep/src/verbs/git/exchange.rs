@@ -9,10 +9,10 @@ use skep_client::Upstream;
 use super::{Where, show};
 use crate::{connection::Connection, output, place::PlaceOption};
 
-/// Make a repository.
+/// Create a repository.
 #[derive(Debug, Args)]
 pub(super) struct Init {
-    /// Its folder, which is made where it is missing.
+    /// Folder of the repository; it is created if it does not exist.
     path: String,
     #[command(flatten)]
     place: PlaceOption,
@@ -28,17 +28,17 @@ impl Init {
     }
 }
 
-/// Make a repository out of another one.
+/// Clone a repository.
 #[derive(Debug, Args)]
 pub(super) struct Clone {
-    /// What is cloned: https, ssh, or a path below a root.
+    /// Source: an https or ssh URL, or a path in the workspace.
     source: String,
-    /// Its folder [default: the name of what is cloned].
+    /// Target folder [default: the name of the source].
     path: Option<String>,
-    /// The branch to check out.
+    /// Branch to check out.
     #[arg(short, long)]
     branch: Option<String>,
-    /// Only so many commits of its history.
+    /// Number of commits of the history to fetch [default: all].
     #[arg(long)]
     depth: Option<u32>,
     #[command(flatten)]
@@ -50,7 +50,11 @@ pub(super) struct Clone {
 impl Clone {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let path = self.path.or_else(|| name_of(&self.source).map(str::to_owned));
-        anyhow::ensure!(path.is_some(), "`{}` says no name for the folder; give one", self.source);
+        anyhow::ensure!(
+            path.is_some(),
+            "`{}` gives no name for the folder; name the folder after it",
+            self.source
+        );
         let at = Where { path, place: self.place, connection: self.connection };
         let opened = at.open(false).await?;
         let made = opened.repository.clone_from(&self.source, self.branch.as_deref(), self.depth);
@@ -66,17 +70,17 @@ fn name_of(url: &str) -> Option<&str> {
     Some(name.strip_suffix(".git").unwrap_or(name)).filter(|name| !name.is_empty())
 }
 
-/// Send a branch to a remote.
+/// Push a branch to a remote.
 #[derive(Debug, Args)]
 pub(super) struct Push {
-    /// The remote [default: the branch's own, or origin].
+    /// Remote [default: the upstream of the branch, or origin].
     remote: Option<String>,
-    /// The branch [default: the current one].
+    /// Branch [default: the current one].
     branch: Option<String>,
-    /// Remember the remote's branch as this one's.
+    /// Set the remote branch as the upstream of this one.
     #[arg(short = 'u', long)]
     set_upstream: bool,
-    /// Replace what is there, where it is what was last seen.
+    /// Overwrite the remote branch if it is still at the commit that was last fetched.
     #[arg(long)]
     force_with_lease: bool,
     #[command(flatten)]
@@ -92,14 +96,14 @@ impl Push {
     }
 }
 
-/// Fetch a branch from a remote, and join it with the current one.
+/// Fetch a branch from a remote and integrate it into the current one.
 #[derive(Debug, Args)]
 pub(super) struct Pull {
-    /// The remote [default: the branch's own, or origin].
+    /// Remote [default: the upstream of the branch, or origin].
     remote: Option<String>,
-    /// The branch [default: the upstream of the current one].
+    /// Branch [default: the upstream of the current one].
     branch: Option<String>,
-    /// How both are joined.
+    /// How to integrate it.
     #[arg(long, value_enum, default_value = "ff-only")]
     strategy: Strategy,
     #[command(flatten)]
@@ -108,11 +112,11 @@ pub(super) struct Pull {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Strategy {
-    /// Only where nothing was committed here.
+    /// Fast-forward only: refuse if there are local commits.
     FfOnly,
-    /// By a commit of both.
+    /// Create a merge commit.
     Merge,
-    /// By doing the commits of here again on those of there.
+    /// Rebase the local commits onto the remote ones.
     Rebase,
 }
 

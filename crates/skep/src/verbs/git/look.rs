@@ -8,7 +8,7 @@ use skep_client::{DiffQuery, LogQuery};
 use super::{Where, show};
 use crate::output;
 
-/// Show what is staged, modified and untracked.
+/// Show staged, modified and untracked files.
 #[derive(Debug, Args)]
 pub(super) struct Status {
     #[command(flatten)]
@@ -22,20 +22,20 @@ impl Status {
     }
 }
 
-/// Show what differs: the work tree from what is staged, unless commits are named.
+/// Show differences: of the work tree from the index, or of the named commits.
 #[derive(Debug, Args)]
 pub(super) struct DiffVerb {
-    /// A commit to compare with.
+    /// Commit to compare with.
     from: Option<String>,
-    /// Another commit, in the place of the work tree.
+    /// Second commit, to compare with instead of the work tree.
     to: Option<String>,
-    /// What is staged, compared with the current commit.
+    /// Compare the index with the current commit.
     #[arg(long, alias = "cached")]
     staged: bool,
-    /// Only this file or folder.
+    /// Show only this file or folder.
     #[arg(long, value_name = "PATH")]
     file: Option<String>,
-    /// Lines around each change.
+    /// Number of context lines.
     #[arg(short = 'U', long, value_name = "LINES", default_value_t = 3)]
     context: u32,
     #[command(flatten)]
@@ -54,7 +54,7 @@ impl DiffVerb {
         };
         let diff = opened.repository.diff(&query).await?;
         if diff.truncated && !opened.json {
-            output::say("skep: the diff is cut; narrow it by --file");
+            output::say("skep: the diff is too long and was cut; limit it with --file");
         }
         opened.tell(&diff, |diff| output::bytes(output::visible_lines(&diff.diff).as_bytes()))
     }
@@ -63,12 +63,12 @@ impl DiffVerb {
 /// Show commits, newest first.
 #[derive(Debug, Args)]
 pub(super) struct LogVerb {
-    /// Where to begin.
+    /// Commit or branch to start from.
     revision: Option<String>,
-    /// Only those that touch this file or folder.
+    /// Show only commits that change this file or folder.
     #[arg(long, value_name = "PATH")]
     file: Option<String>,
-    /// Commits at the most.
+    /// Maximum number of commits.
     #[arg(short = 'n', long, default_value_t = 50)]
     limit: u32,
     #[command(flatten)]

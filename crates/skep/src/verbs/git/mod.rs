@@ -17,7 +17,7 @@ use crate::{
     place::{Place, PlaceOption},
 };
 
-/// Work with repositories of the server's workspace, or of a VM.
+/// Work with git repositories in the server's workspace or in a VM.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Git {
@@ -27,41 +27,40 @@ pub(crate) struct Git {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show what is staged, modified and untracked.
+    /// Show staged, modified and untracked files.
     Status(look::Status),
-    /// Show what differs.
+    /// Show differences between work tree, index and commits.
     Diff(look::DiffVerb),
     /// Show commits, newest first.
     Log(look::LogVerb),
-    /// List branches; with a name make one, or delete it.
+    /// List, create or delete branches.
     Branch(change::Branch),
-    /// Stage files; all unless some are given.
+    /// Stage files: all changes, or the named ones.
     Add(change::Add),
-    /// Commit what is staged.
+    /// Commit the staged changes.
     Commit(change::Commit),
-    /// Put a branch or a commit into the work tree.
+    /// Check out a branch or a commit.
     Checkout(change::Checkout),
-    /// Put the current branch at another commit, or unstage.
+    /// Reset the current branch to a commit, or unstage changes.
     Reset(change::Reset),
-    /// Put changes away, or bring them back.
+    /// Stash changes, or restore them.
     Stash(change::Stash),
-    /// List work trees, add one, or remove it.
+    /// List, add or remove work trees.
     Worktree(change::Worktree),
-    /// Make a repository.
+    /// Create a repository.
     Init(exchange::Init),
-    /// Make a repository out of another one.
+    /// Clone a repository.
     Clone(exchange::Clone),
-    /// Send a branch to a remote.
+    /// Push a branch to a remote.
     Push(exchange::Push),
-    /// Fetch a branch from a remote, and join it with the current one.
+    /// Fetch a branch from a remote and integrate it into the current one.
     Pull(exchange::Pull),
 }
 
 /// Which repository, and at which server.
 #[derive(Debug, Args)]
 struct Where {
-    /// The repository; what does not begin with `/` lies below the workspace, in a VM below /root [default: the only one
-    /// there].
+    /// Repository; a relative path is below the workspace, in a VM below /root [default: the only repository there].
     #[arg(short = 'C', long = "repository", value_name = "PATH")]
     path: Option<String>,
     #[command(flatten)]

@@ -13,17 +13,17 @@ use skep_client::Answered;
 use super::show::{sent, table};
 use crate::{connection::Connection, output, verbs::boot::milliseconds};
 
-/// Create a webhook: what happens from now on is sent to it.
+/// Create a webhook. It receives events from now on.
 #[derive(Debug, Args)]
 pub(super) struct Create {
-    /// The endpoint, by https.
+    /// URL of the endpoint (https).
     #[arg(value_name = "URL")]
     endpoint: String,
-    /// A type of event, such as vm.ended, or all of a family: ticket.*; may be given several times [default: all that the
-    /// key may read].
+    /// Event type, such as vm.ended, or a family such as ticket.*; may be given several times [default: all that the key
+    /// may read].
     #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
-    /// What it is for, in a line.
+    /// Description, in one line.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
     #[command(flatten)]
@@ -47,24 +47,24 @@ fn secret(made: &Answered<CreatedWebhook>, json: bool) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Change, enable or disable a webhook; what is not named stays.
+/// Change, enable or disable a webhook. Options that are not given stay unchanged.
 #[derive(Debug, Args)]
 pub(super) struct Update {
-    /// The webhook.
+    /// Id of the webhook.
     id: WebhookId,
-    /// Another endpoint, by https.
+    /// New URL of the endpoint (https).
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
-    /// A type of event, in place of all that it had; may be given several times.
+    /// Event type; replaces all earlier types; may be given several times.
     #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
-    /// What it is for; an empty text takes it away.
+    /// Description; an empty text removes it.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
-    /// Send again what happens from now on, and what waited.
+    /// Enable it: send new events, and those that were waiting.
     #[arg(long, conflicts_with = "disable")]
     enable: bool,
-    /// Send nothing.
+    /// Disable it: send nothing.
     #[arg(long)]
     disable: bool,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(super) async fn update(verb: Update) -> anyhow::Result<ExitCode> {
         enabled: (verb.enable || verb.disable).then_some(verb.enable),
     };
     if change == ChangeWebhook::default() {
-        bail!("nothing was named that shall change; `skep webhook update --help` lists what may");
+        bail!("no change was given; `skep webhook update --help` lists the options");
     }
     let changed = verb.connection.client()?.change_webhook(verb.id, &change).await?;
     if verb.connection.json {
@@ -90,10 +90,10 @@ pub(super) async fn update(verb: Update) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Delete webhooks: nothing is sent any more, and what was sent is forgotten.
+/// Delete webhooks, with the record of their deliveries.
 #[derive(Debug, Args)]
 pub(super) struct Rm {
-    /// The webhooks.
+    /// Ids of the webhooks.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<WebhookId>,
     #[command(flatten)]
@@ -114,12 +114,12 @@ pub(super) async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Give a webhook another secret.
+/// Create a new secret for a webhook.
 #[derive(Debug, Args)]
 pub(super) struct Rotate {
-    /// The webhook.
+    /// Id of the webhook.
     id: WebhookId,
-    /// How long the old secret signs too, at most 7d; `s`, `m`, `h` and `d` may follow the number [default: 24h].
+    /// How long deliveries are also signed with the old secret, such as 12h; at most 7d [default: 24h].
     #[arg(long, value_name = "TIME")]
     overlap: Option<String>,
     #[command(flatten)]
@@ -132,12 +132,12 @@ pub(super) async fn rotate(verb: Rotate) -> anyhow::Result<ExitCode> {
     secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
 }
 
-/// Send an event again, whatever came of it.
+/// Send a delivery again, whatever its outcome was.
 #[derive(Debug, Args)]
 pub(super) struct Redeliver {
-    /// The webhook.
+    /// Id of the webhook.
     id: WebhookId,
-    /// The delivery, as `skep webhook deliveries` lists it.
+    /// Id of the delivery, from `skep webhook deliveries`.
     delivery: DeliveryId,
     #[command(flatten)]
     connection: Connection,
@@ -148,10 +148,10 @@ pub(super) async fn redeliver(verb: Redeliver) -> anyhow::Result<ExitCode> {
     delivered(&delivery, verb.connection.json)
 }
 
-/// Send an event that tells of nothing: webhook.test.
+/// Send a test event: webhook.test.
 #[derive(Debug, Args)]
 pub(super) struct Test {
-    /// The webhook.
+    /// Id of the webhook.
     id: WebhookId,
     #[command(flatten)]
     connection: Connection,

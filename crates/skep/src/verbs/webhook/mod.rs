@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use crate::connection::EXIT_CODES;
 
-/// Have events sent to an endpoint, and see what came of it.
+/// Send events to an HTTP endpoint, and list the deliveries.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Webhook {
@@ -19,23 +19,23 @@ pub(crate) struct Webhook {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create a webhook; its secret is printed this once.
+    /// Create a webhook; its secret is printed only once.
     Create(change::Create),
     /// List the webhooks, newest first.
     List(show::List),
     /// Show a webhook.
     Show(show::Show),
-    /// Change, enable or disable a webhook; what is not named stays.
+    /// Change, enable or disable a webhook.
     Update(change::Update),
     /// Delete webhooks.
     Rm(change::Rm),
-    /// Give a webhook another secret, which is printed this once; the old one signs too for a while.
+    /// Create a new secret for a webhook; it is printed only once, and the old one stays valid for a while.
     Rotate(change::Rotate),
-    /// List what was sent, newest first, and what came of it.
+    /// List deliveries and their outcomes, newest first.
     Deliveries(show::Deliveries),
-    /// Send an event again.
+    /// Send a delivery again.
     Redeliver(change::Redeliver),
-    /// Send an event that tells of nothing.
+    /// Send a test event.
     Test(change::Test),
 }
 

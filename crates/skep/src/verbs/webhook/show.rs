@@ -13,10 +13,10 @@ use crate::{connection::Connection, output, verbs::ticket::printable};
 /// List the webhooks, newest first.
 #[derive(Debug, Args)]
 pub(super) struct List {
-    /// At most so many, 1 to 1000.
+    /// Maximum number of entries, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100)]
     limit: u32,
-    /// Go on where an earlier page ended.
+    /// Continue after an earlier page, with its cursor.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ fn state(webhook: &Webhook) -> String {
 /// Show a webhook: its record, line by line.
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The webhook.
+    /// Id of the webhook.
     id: WebhookId,
     #[command(flatten)]
     connection: Connection,
@@ -96,15 +96,15 @@ pub(super) async fn show(verb: Show) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// List what was sent, newest first, and what came of it.
+/// List deliveries and their outcomes, newest first.
 #[derive(Debug, Args)]
 pub(super) struct Deliveries {
-    /// The webhook.
+    /// Id of the webhook.
     id: WebhookId,
-    /// At most so many, 1 to 1000.
+    /// Maximum number of entries, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
-    /// Go on where an earlier page ended.
+    /// Continue after an earlier page, with its cursor.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
