@@ -24,8 +24,8 @@ pub(super) enum Backend {
         other: Option<(AccountId, String)>,
     },
     Store {
-        store: SqliteStore,
-        account: Account,
+        store: Box<SqliteStore>,
+        account: Box<Account>,
         /// The key in DATA_DIR/admin.key, which `revoke --all` keeps.
         own: Option<KeySecret>,
     },
@@ -60,7 +60,7 @@ impl Backend {
             ErrorCode::UnknownAccount => anyhow!("no account `{account}`; `skep account list` lists them"),
             _ => error.into(),
         })?;
-        Ok(Self::Store { store, account, own })
+        Ok(Self::Store { store: Box::new(store), account: Box::new(account), own })
     }
 
     pub(super) async fn create(&self, mut request: CreateKey) -> anyhow::Result<CreatedKey> {
