@@ -37,6 +37,8 @@ mod confinement;
 #[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
+mod duplex;
+#[cfg(feature = "root")]
 mod escape;
 #[cfg(feature = "root")]
 mod exec;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, io, time::Duration};
 
 use rustix::fs::sync;
-use skep_api::exec::RunCommand;
+use skep_api::exec::{RunCommand, Stdin};
 use skep_workspace::{Place, Run};
 
 use crate::{console, error::Error, groups};
@@ -67,7 +67,7 @@ async fn run(place: &Place, command: &str) -> Result<(), String> {
         command: command.to_owned(),
         cwd: Some("/".to_owned()),
         env: BTreeMap::new(),
-        stdin: None,
+        stdin: Stdin::Empty,
         timeout_ms: 60_000,
     };
     let outcome = command.run(place).await.map_err(|error| error.to_string())?;

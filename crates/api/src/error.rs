@@ -75,6 +75,8 @@ error_codes! {
     MalformedBody = "malformed_body" => BadRequest,
     /// The request itself is malformed: its path, its query, a header.
     MalformedRequest = "malformed_request" => BadRequest,
+    /// The request does not ask for the WebSocket that this path opens; a proxy may have left out its `Upgrade`.
+    UpgradeRequired = "upgrade_required" => BadRequest,
     /// A field or query parameter that the operation does not have.
     UnknownField = "unknown_field" => BadRequest,
     /// A parameter that the operation needs.

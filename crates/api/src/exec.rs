@@ -46,6 +46,9 @@ pub struct ExecRequest {
     /// Answer as server-sent events: `stdout`, `stderr`, `exit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
+    /// How `data` of a streamed answer is written: `utf-8`, or `base64` for the exact bytes. Only with `stream: true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<OutputEncoding>,
 }
 
 /// A VM in a body: its process id as a number; or its id, the unique beginning of the id, its name, host name or address as
@@ -79,10 +82,56 @@ pub struct RunCommand {
     pub cwd: Option<String>,
     /// Variables beside the workspace's own; these win.
     pub env: BTreeMap<String, String>,
-    /// Standard input; nothing where `None`.
-    pub stdin: Option<String>,
+    /// Standard input.
+    pub stdin: Stdin,
     /// Milliseconds until everything that it started is ended.
     pub timeout_ms: u64,
+}
+
+/// What a command reads on its standard input.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Stdin {
+    /// The end of file.
+    #[default]
+    Empty,
+    /// This text, then the end of file.
+    Text(String),
+    /// What [`WriteStdin`](crate::exec_stream::WriteStdin) writes, until
+    /// [`EndStdin`](crate::exec_stream::EndStdin): see [`Self::STREAMED`].
+    Streamed {
+        /// Tells this form from the others in JSON.
+        streamed: (),
+    },
+}
+
+impl Stdin {
+    /// Input that follows piece by piece.
+    pub const STREAMED: Self = Self::Streamed { streamed: () };
+
+    /// Whether the command can read anything.
+    pub fn is_piped(&self) -> bool {
+        *self != Self::Empty
+    }
+}
+
+impl From<Option<String>> for Stdin {
+    fn from(text: Option<String>) -> Self {
+        text.map_or(Self::Empty, Self::Text)
+    }
+}
+
+/// How the bytes of an output stream stand in an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum OutputEncoding {
+    /// As text; what is not UTF-8 becomes U+FFFD.
+    #[default]
+    #[serde(rename = "utf-8")]
+    Utf8,
+    /// As base64 of the exact bytes.
+    Base64,
 }
 
 impl Operation for RunCommand {
@@ -149,7 +198,7 @@ pub const EXEC_ID_HEADER: &str = "skep-exec-id";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecData {
-    /// A piece of output. Pieces never cut a character.
+    /// A piece of output. As text it cuts no character; with `encoding: base64` it is base64 of the exact bytes.
     #[cfg_attr(feature = "openapi", schema(example = "skep-vm\n"))]
     pub data: String,
     /// The bytes of its stream up to its end: where to come back to.
@@ -172,9 +221,9 @@ pub struct StreamRefusal {
 /// What a running command says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
-    /// A piece of standard output. Pieces never cut a character.
+    /// A piece of standard output, which may end within a character.
     Stdout(Bytes),
-    /// A piece of standard error. Pieces never cut a character.
+    /// A piece of standard error, which may end within a character.
     Stderr(Bytes),
     /// It ended; the last event.
     Exit(ExecExit),

@@ -9,6 +9,7 @@ pub mod budget;
 pub mod error;
 pub mod events;
 pub mod exec;
+pub mod exec_stream;
 pub mod files;
 pub mod git;
 pub mod health;

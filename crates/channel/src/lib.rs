@@ -35,5 +35,5 @@ pub use ground::Ground;
 pub use hand_out::{HandOut, HandOutReport, Moment};
 pub use head::Content;
 #[cfg(feature = "host")]
-pub use host::{Error, ExecStream, Guest, new_exec_id};
+pub use host::{Error, ExecControl, ExecStream, Guest, new_exec_id};
 pub use identity::{Identity, IdentityReport, Mismatch};

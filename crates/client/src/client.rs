@@ -123,7 +123,11 @@ impl Client {
 
     /// Sends a request; a refusal is an error.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        self.checked(request.send().await.map_err(|error| self.unreachable(error))?).await
+    }
+
+    /// An answer, unless it is a refusal.
+    pub(crate) async fn checked(&self, response: Response) -> Result<Response> {
         if response.status().is_success() {
             return Ok(response);
         }
@@ -143,6 +147,11 @@ impl Client {
         let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
         let value = serde_json::from_slice(&text).map_err(|error| self.strange(error.to_string()))?;
         Ok(Answered { value, text })
+    }
+
+    /// The server's address.
+    pub(crate) fn base(&self) -> &str {
+        self.base.as_str()
     }
 
     pub(crate) fn strange(&self, why: String) -> Error {

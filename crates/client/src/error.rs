@@ -44,6 +44,17 @@ pub enum Error {
         /// What it said.
         body: ErrorBody,
     },
+    /// The connection did not become a WebSocket.
+    #[error(
+        "the connection to {url} was not switched to a WebSocket (status {status}); a proxy in front of the server must pass on \
+         the headers `Connection: Upgrade` and `Upgrade: websocket`"
+    )]
+    NotUpgraded {
+        /// Which server.
+        url: String,
+        /// The HTTP status of the answer.
+        status: u16,
+    },
     /// The answer is not what the API promises.
     #[error("{url} answered what skep does not answer ({why}); is it a skep server of this version?")]
     Strange {
@@ -118,6 +129,7 @@ impl Error {
             Self::Url { .. } | Self::Roots => ErrorCode::InvalidValue,
             Self::Key => ErrorCode::InvalidToken,
             Self::Refused { code: Some(code), .. } => *code,
+            Self::NotUpgraded { .. } => ErrorCode::UpgradeRequired,
             Self::Unreachable { .. } | Self::Refused { .. } | Self::Strange { .. } => ErrorCode::Internal,
         }
     }

@@ -17,6 +17,7 @@ use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
 use skep_workspace::EntryLocks;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -108,6 +109,8 @@ pub struct Parts {
     pub stopping: watch::Receiver<bool>,
     /// True when those who are still there are about to be cut off.
     pub closing: watch::Receiver<bool>,
+    /// The WebSockets, which are no connections of the HTTP library any more.
+    pub sessions: TaskTracker,
 }
 
 /// The whole service as one router, which needs the caller's address as `ConnectInfo<SocketAddr>`.
@@ -172,7 +175,7 @@ fn guarded(
     let (store, vms) = (&parts.store, readings.vms.clone());
     let workspaces = Workspaces::new(parts.roots.clone());
     let places = Places::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
-    let closing = parts.closing.clone();
+    let (closing, sessions) = (parts.closing.clone(), parts.sessions.clone());
     let git = GitDesk {
         places: places.clone(),
         vault: Vault::new(Arc::clone(store), &parts.data_dir),
@@ -204,7 +207,7 @@ fn guarded(
         files::routes(files),
         git::routes(git),
         admin::routes(Arc::clone(&parts.restart)),
-        exec::routes(ExecDesk { vms, places, store: Arc::clone(store), closing }),
+        exec::routes(ExecDesk { vms, places, store: Arc::clone(store), closing, sessions }),
     ])
 }
 

@@ -7,10 +7,13 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{Extensions, HeaderMap, Uri, header::AUTHORIZATION};
+use http::{
+    Extensions, HeaderMap, Uri,
+    header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE},
+};
 use jiff::Timestamp;
 use skep_accounts::{KeySecret, SessionToken, verdict};
-use skep_api::{ErrorCode, Failure, keys::Key};
+use skep_api::{ErrorCode, Failure, exec_stream::BEARER_PROTOCOL, keys::Key};
 use skep_store::{Account, PresentedKey, Store};
 
 use crate::{
@@ -121,8 +124,36 @@ pub(crate) async fn guard(
     Ok(next.run(request).await.map(|body| memory.kept_by(body)))
 }
 
-/// The token of the one `Authorization` header, not yet looked at.
+/// Whether a request brings a key, rather than a session.
+pub(crate) fn brings_key(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION) || protocol_tokens(headers).next().is_some()
+}
+
+/// The tokens among the subprotocols of a request for a WebSocket: a browser can set no `Authorization` there.
+fn protocol_tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let is_upgrade =
+        headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter(move |_| is_upgrade);
+    let offered = offered.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    offered.filter_map(|protocol| protocol.trim_matches([' ', '\t']).strip_prefix(BEARER_PROTOCOL))
+}
+
+/// The one token of the request, not yet looked at.
 fn presented(headers: &HeaderMap) -> Result<&str, Failure> {
+    let mut tokens = protocol_tokens(headers);
+    match (tokens.next(), tokens.next(), headers.contains_key(AUTHORIZATION)) {
+        (None, ..) => in_header(headers),
+        (Some(token), None, false) => Ok(token),
+        _ => {
+            let message =
+                "the request brings more than one key; send one, in `Authorization` or as a subprotocol";
+            Err(Failure::new(ErrorCode::MalformedRequest, message))
+        }
+    }
+}
+
+/// The token of the one `Authorization` header, not yet looked at.
+fn in_header(headers: &HeaderMap) -> Result<&str, Failure> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Err(missing()) };
     if values.next().is_some() {

@@ -128,6 +128,11 @@ impl<D> Deref for Caller<D> {
 }
 
 impl<D> Caller<D> {
+    /// The caller, for a task that outlives the request.
+    pub(crate) fn identity(&self) -> Arc<Identity> {
+        Arc::clone(&self.identity)
+    }
+
     /// Demands one more scope, where what a request asks for needs it.
     ///
     /// # Errors

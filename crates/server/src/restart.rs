@@ -8,7 +8,7 @@ use axum::{
     response::Response,
 };
 use http::{
-    HeaderValue, Version,
+    HeaderValue, StatusCode, Version,
     header::{CONNECTION, HeaderMap},
 };
 use skep_api::Failure;
@@ -38,7 +38,8 @@ pub(crate) async fn say_farewell(
 ) -> Response {
     let has_connections_of_its_own = request.version() <= Version::HTTP_11;
     let mut answer = next.run(request).await;
-    if has_connections_of_its_own && *leaving.borrow() {
+    let is_http = answer.status() != StatusCode::SWITCHING_PROTOCOLS;
+    if has_connections_of_its_own && is_http && *leaving.borrow() {
         close_after(answer.headers_mut());
     }
     answer

@@ -26,6 +26,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
 
 use crate::{
     BootDefaults, Farewell, Limits, Restart, RootRules, StartHelper, SwarmToCome, TrustedProxies,
@@ -166,6 +167,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
     let (leaving, left) = watch::channel(false);
+    let sessions = TaskTracker::new();
     let outgoing = Outgoing::of(&order.data_dir, &order.webhooks.allow);
     let (store, metrics) = (Arc::clone(&order.store), order.metrics.clone());
     let dispatcher = Dispatcher::new(store, &outgoing, order.webhooks, metrics, stopped.clone());
@@ -193,13 +195,14 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
         outgoing,
         stopping: stopped,
         closing: told,
+        sessions: sessions.clone(),
         git_allow: order.git_allow,
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
     let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
     let router = router.layer(from_fn_with_state(left, say_farewell));
     let ended = tokio::select! {
-        ended = serve(server, router, shutdown, Stages { leaving, stopping, closing }) => ended,
+        ended = serve(server, router, shutdown, Stages { leaving, stopping, closing, sessions }) => ended,
         never = chores.regularly() => match never {},
         never = warn_of_expiry(tls) => match never {},
     };
@@ -215,6 +218,8 @@ struct Stages {
     stopping: watch::Sender<bool>,
     /// Streams are cut off.
     closing: watch::Sender<bool>,
+    /// The WebSockets that are open.
+    sessions: TaskTracker,
 }
 
 async fn serve(
@@ -241,6 +246,12 @@ async fn serve(
     tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
     stages.stopping.send_replace(true);
     handle.graceful_shutdown(Some(GRACE));
+    stages.sessions.close();
+    let mut serving = Box::pin(async {
+        let ended = serving.await;
+        stages.sessions.wait().await;
+        ended
+    });
     if let Ok(ended) = timeout(STREAM_GRACE, &mut serving).await {
         return ended;
     }
@@ -255,7 +266,7 @@ async fn leave(handle: &Handle<SocketAddr>, stages: Stages) {
     stages.stopping.send_replace(true);
     handle.graceful_shutdown(None);
     let all_left = async {
-        while handle.connection_count() > 0 {
+        while handle.connection_count() > 0 || !stages.sessions.is_empty() {
             sleep(GLANCE).await;
         }
     };

@@ -5,12 +5,12 @@
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Uri,
-    header::{AUTHORIZATION, COOKIE, HOST, ORIGIN},
+    header::{COOKIE, HOST, ORIGIN},
 };
 use jiff::Timestamp;
 use skep_accounts::{Refusal, SessionHash, SessionToken};
 
-use crate::origin::Origin;
+use crate::{auth::brings_key, origin::Origin};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The cookie's name on a connection in plain text.
@@ -34,7 +34,7 @@ pub(crate) fn presented(
     extensions: &Extensions,
 ) -> Option<Result<SessionToken, Refusal>> {
     // Whoever sends a key means the key, also one that is refused.
-    if headers.contains_key(AUTHORIZATION) {
+    if brings_key(headers) {
         return None;
     }
     let encrypted = is_encrypted(extensions);

@@ -22,8 +22,13 @@ impl Signals {
         ]))
     }
 
-    /// Waits for one, and gives the exit code that a shell would give to who was ended by it.
+    /// Waits for one, and gives its exit code: see [`exit_code`].
     pub(crate) async fn next(&mut self) -> ExitCode {
+        exit_code(self.recv().await)
+    }
+
+    /// Waits for one.
+    pub(crate) async fn recv(&mut self) -> SignalKind {
         let Self(signals) = self;
         let waits = signals.iter_mut().map(|(kind, signal)| -> Pin<Box<dyn Future<Output = SignalKind>>> {
             Box::pin(async {
@@ -33,6 +38,11 @@ impl Signals {
             })
         });
         let (kind, ..) = select_all(waits).await;
-        ExitCode::from(SIGNALLED + u8::try_from(kind.as_raw_value()).unwrap_or(0))
+        kind
     }
+}
+
+/// The exit code that a shell gives a process that this signal ended.
+pub(crate) fn exit_code(kind: SignalKind) -> ExitCode {
+    ExitCode::from(SIGNALLED + u8::try_from(kind.as_raw_value()).unwrap_or(0))
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use skep_api::{
     ErrorCode,
-    exec::{ExecExit, RunCommand},
+    exec::{ExecExit, RunCommand, Stdin},
 };
 use skep_store::{RecordCommandEnd, Store};
 use tokio::time::sleep;
@@ -25,7 +25,7 @@ pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn Store>, command: &str) 
         command: command.to_owned(),
         cwd: None,
         env: BTreeMap::new(),
-        stdin: None,
+        stdin: Stdin::Empty,
         timeout_ms: u64::try_from(LIMIT.as_millis()).unwrap_or(u64::MAX),
     };
     vm.guest.start_detached(exec_id, &command).await?;

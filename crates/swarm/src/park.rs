@@ -12,7 +12,7 @@ use crate::{
 };
 use skep_api::{
     VmId,
-    exec::RunCommand,
+    exec::{RunCommand, Stdin},
     swarm::{BootReceipt, BootSource},
 };
 
@@ -78,7 +78,7 @@ async fn rehearse(vm: &Restored) -> Result<(), Error> {
         command: "true".to_owned(),
         cwd: None,
         env: BTreeMap::new(),
-        stdin: None,
+        stdin: Stdin::Empty,
         timeout_ms: REHEARSAL_MS,
     };
     for _ in 0..ROUNDS {

@@ -183,6 +183,12 @@ pub enum Error {
         /// What happened to it.
         reason: String,
     },
+    /// Input of a command that did not come whole.
+    #[error("the input was cut short: {reason}")]
+    InputBroken {
+        /// What happened to it.
+        reason: String,
+    },
     /// No room.
     #[error(
         "no room is left for `{path}`: the disk, or what this user may have of it, is full; remove what nobody needs"
@@ -308,7 +314,7 @@ impl Error {
             Self::TooManyLinks { .. } => ErrorCode::TooManyLinks,
             Self::InvalidPattern { .. } => ErrorCode::InvalidPattern,
             Self::TooDeep { .. } => ErrorCode::TooDeep,
-            Self::BodyBroken { .. } => ErrorCode::MalformedBody,
+            Self::BodyBroken { .. } | Self::InputBroken { .. } => ErrorCode::MalformedBody,
             Self::DiskFull { .. } => ErrorCode::DiskFull,
             Self::FileTooLong { .. } => ErrorCode::BodyTooLarge,
             Self::TooManyFolders { .. } => ErrorCode::WatchLimit,

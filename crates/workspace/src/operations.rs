@@ -5,6 +5,7 @@ use std::future::Future;
 use skep_api::{
     Operation,
     exec::RunCommand,
+    exec_stream::{EndStdin, SignalCommand},
     files::{GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile},
     git::{
         GitAdd, GitBranches, GitChangeBranch, GitChangeWorktree, GitCheckout, GitClone, GitCommit, GitDiff,
@@ -38,6 +39,8 @@ pub trait Run: Operation {
 pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8>, Error> {
     match name {
         RunCommand::NAME => run_json::<RunCommand>(request, place).await,
+        EndStdin::NAME => run_json::<EndStdin>(request, place).await,
+        SignalCommand::NAME => run_json::<SignalCommand>(request, place).await,
         ReadFile::NAME => run_json::<ReadFile>(request, place).await,
         WriteFile::NAME => run_json::<WriteFile>(request, place).await,
         ListFolder::NAME => run_json::<ListFolder>(request, place).await,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use skep_api::{
     Operation,
+    exec_stream::WriteStdin,
     git::{GitFetch, GitJoin, GitPack, GitSend},
     streams::{StreamFile, UploadFile, WatchFolder},
 };
@@ -41,6 +42,7 @@ pub async fn run_streamed_by_name(
     place: &Place,
 ) -> Result<(Vec<u8>, Content), Error> {
     match name {
+        WriteStdin::NAME => run_json::<WriteStdin>(request, content, place).await,
         StreamFile::NAME => run_json::<StreamFile>(request, content, place).await,
         UploadFile::NAME => run_json::<UploadFile>(request, content, place).await,
         GitPack::NAME => run_json::<GitPack>(request, content, place).await,

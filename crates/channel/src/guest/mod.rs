@@ -84,7 +84,8 @@ where
         });
         let mut settings = http2::Builder::new(TokioExecutor::new());
         settings
-            .max_concurrent_streams(256)
+            // A command with streamed input may have two requests open: its events, and input that it does not read.
+            .max_concurrent_streams(512)
             // However many callers go away at once, the host is no attacker, and its only connection must not end.
             .max_pending_accept_reset_streams(usize::MAX)
             .max_local_error_reset_streams(None)

@@ -25,6 +25,10 @@ impl CancelOnDrop {
         &self.id
     }
 
+    pub(super) fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
     pub(super) fn disarm(&mut self) {
         self.armed = false;
     }

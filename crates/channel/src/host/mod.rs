@@ -5,6 +5,7 @@
 
 mod answer;
 mod cancel;
+mod control;
 mod error;
 mod guest;
 mod line;
@@ -13,6 +14,7 @@ mod resync;
 mod stream;
 mod streamed;
 
+pub use control::ExecControl;
 pub use error::Error;
 pub use guest::{Guest, new_exec_id};
 pub use stream::ExecStream;

@@ -11,7 +11,7 @@ use hyper::body::{Body, Incoming};
 use skep_api::exec::{ExecEvent, KEPT_OUTPUT_BYTES};
 use tokio::time::{Sleep, sleep};
 
-use super::{Error, cancel::CancelOnDrop};
+use super::{Error, ExecControl, cancel::CancelOnDrop};
 use crate::wire::Decoder;
 
 /// What may still come once the time is over, in bytes: both streams as the guest keeps them, and what was under way.
@@ -49,6 +49,11 @@ impl ExecStream {
     /// The command's id in its VM, by which one can come back to it.
     pub fn id(&self) -> &str {
         self.cancel.id()
+    }
+
+    /// What its input and its signals are sent by.
+    pub fn control(&self) -> ExecControl {
+        ExecControl::new(self.cancel.guest(), self.id())
     }
 
     /// The offset of the next byte of standard output: where to come back to.

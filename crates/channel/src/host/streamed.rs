@@ -36,12 +36,21 @@ impl Guest {
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Error> {
-        // Others than uploads wait for nobody.
+        // Only uploads take a permit.
         let _room = match content {
-            // Nobody closes it.
+            // The semaphore is never closed.
             Some(_) => self.uploads().acquire().await.ok(),
             None => None,
         };
+        self.call_with(operation, content).await
+    }
+
+    /// As [`Self::call_streamed`], without a permit: for bytes that the other end reads to their end at once.
+    pub(super) async fn call_with<O: Operation>(
+        &self,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Error> {
         let sent = Arc::new(Sent::default());
         let watched = sent.watch(content.unwrap_or_else(|| Box::pin(stream::empty())));
         let request = Request::builder()

@@ -4,6 +4,7 @@
 
 mod ground;
 mod hostile;
+mod input;
 mod streamed;
 
 use std::{
@@ -15,7 +16,7 @@ use std::{
 use futures_util::{Stream, StreamExt};
 use skep_api::{
     ErrorCode,
-    exec::{ExecEvent, ExecExit, RunCommand},
+    exec::{ExecEvent, ExecExit, RunCommand, Stdin},
 };
 use skep_channel::{ExecStream, Guest, HandOut, Identity, Moment};
 use tokio::{
@@ -26,7 +27,13 @@ use tokio::{
 use ground::{DEADLINE, Ground};
 
 pub(crate) fn command(text: &str) -> RunCommand {
-    RunCommand { command: text.to_owned(), cwd: None, env: BTreeMap::new(), stdin: None, timeout_ms: 20_000 }
+    RunCommand {
+        command: text.to_owned(),
+        cwd: None,
+        env: BTreeMap::new(),
+        stdin: Stdin::Empty,
+        timeout_ms: 20_000,
+    }
 }
 
 fn identity() -> Identity {
@@ -91,7 +98,7 @@ async fn a_request_over_the_guests_memory_is_refused() {
     let ground = Ground::new();
     let guest = ground.connect().await;
     let mut large = command("true");
-    large.stdin = Some("x".repeat(2 << 20));
+    large.stdin = Stdin::Text("x".repeat(2 << 20));
     assert_eq!(guest.call(&large).await.expect_err("a refusal").code(), ErrorCode::BodyTooLarge);
     assert_eq!(guest.call(&command("echo on")).await.expect("it runs").stdout, "on\n");
 }

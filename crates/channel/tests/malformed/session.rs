@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use skep_api::{
     ErrorCode, Failure,
-    exec::{ExecEvent, ExecExit, RunCommand},
+    exec::{ExecEvent, ExecExit, RunCommand, Stdin},
 };
 use skep_channel::{
     Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
@@ -115,7 +115,7 @@ async fn talk(stream: UnixStream, streamed: bool) -> Result<(), Error> {
         command: "true".to_owned(),
         cwd: None,
         env: BTreeMap::new(),
-        stdin: None,
+        stdin: Stdin::Empty,
         timeout_ms: 20_000,
     };
     if !streamed {

@@ -109,8 +109,9 @@ impl Noted {
 
     /// Adds the entry, where one is due.
     async fn finish(&mut self, status: StatusCode, code: Option<ErrorCode>) {
-        // A read that we failed to answer refused nobody anything.
-        if !self.is_write && !status.is_client_error() {
+        // A WebSocket, which begins as a GET, runs a command. A read that failed by a fault of the server is no refusal.
+        let is_write = self.is_write || status == StatusCode::SWITCHING_PROTOCOLS;
+        if !is_write && !status.is_client_error() {
             self.state = Stage::Done;
             return;
         }

@@ -11,6 +11,7 @@ use skep_api::{
     ErrorBody, ErrorCode, Failure,
     events::{CurrentTicket, KeyEvent, StreamGap, VmEvent},
     exec::{ExecData, ExecExit, StreamRefusal},
+    exec_stream::{ExecControl, ExecNotice},
     tickets::TicketEvent,
 };
 use utoipa::{
@@ -76,6 +77,8 @@ enum Needs {
     ErrorBody,
     ExecData,
     ExecExit,
+    ExecControl,
+    ExecNotice,
     StreamRefusal,
     TicketEvent,
     VmEvent,

@@ -96,6 +96,8 @@ refusals! {
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,
         ShuttingDown, GuestTimeout,
     ],
+    /// Of a command over a WebSocket.
+    DuplexRefused = [UpgradeRequired, UnknownVm, SwarmUnavailable, ShuttingDown],
     /// Of coming back to a command.
     ExecAgainRefused = [UnknownVm, UnknownExec, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout],
     /// Of a key that shall be made.

@@ -9,16 +9,21 @@ use axum::{
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure, Scope,
-    exec::{DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, RunCommand, VM_HOME},
+    exec::{
+        DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, OutputEncoding, RunCommand, Stdin,
+        VM_HOME, VmField,
+    },
 };
 use skep_store::Store;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Routes,
     boot::check_env,
+    exec_duplex,
     exec_stream::{self, Home},
 };
 use crate::{
@@ -43,15 +48,19 @@ pub(crate) struct ExecDesk {
     pub store: Arc<dyn Store>,
     /// True when the server is about to cut off those who are still there.
     pub closing: watch::Receiver<bool>,
+    /// Counts the WebSockets, which the server waits for when it ends.
+    pub sessions: TaskTracker,
 }
 
 /// The routes of this file.
 pub(crate) fn routes(desk: ExecDesk) -> Routes {
-    vec![
+    let mut routes = exec_duplex::routes(desk.clone());
+    routes.extend([
         routes!(exec).with_state(desk.clone()),
         routes!(exec_in_vm).with_state(desk.clone()),
         routes!(exec_again).with_state(desk),
-    ]
+    ]);
+    routes
 }
 
 /// Run a command
@@ -61,7 +70,8 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
 /// but neither the server's data nor its processes. It answers when the shell has ended; a caller that goes
 /// away ends its command. With `stream: true` the answer is a stream of the events `stdout` and `stderr`
 /// (`{data, offset}`) and `exit`, the last; an `error` event (`{error, message, code}`) ends a stream whose command's end
-/// is unknown. Its header `Skep-Exec-Id` is the command's id, to come back to one in a VM where the server ended meanwhile.
+/// is unknown. `data` is text, in which what is not UTF-8 becomes U+FFFD, or with `encoding: "base64"` the exact bytes. Its header
+/// `Skep-Exec-Id` is the command's id, to come back to one in a VM where the server ended meanwhile.
 #[utoipa::path(
     post, path = "/api/exec", tag = "exec", operation_id = "exec",
     security(("bearer" = ["swarm:exec"]), ("bearer" = ["server:admin"])),
@@ -83,17 +93,11 @@ async fn exec(
     call: Call,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let (request, timeout_ms) = read(object)?;
-    let scope = if request.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin };
-    caller.needs(scope)?;
-    let vm = request.vm.clone();
-    // Without any root the command is refused for that.
-    let workspace = caller.account.roots.first().map_or("/", String::as_str);
-    let home = if vm.is_some() { VM_HOME } else { workspace };
-    let (command, streamed) = command(request, timeout_ms, home)?;
-    let chosen = Chosen::by_field(vm.as_ref())?;
+    let order = Order::read(object, workspace(&caller))?;
+    caller.needs(if order.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin })?;
+    let chosen = Chosen::by_field(order.vm.as_ref())?;
     Places::note(&chosen, &call.trail);
-    run(&desk, &caller, chosen, command, streamed).await
+    run(&desk, &caller, chosen, order).await
 }
 
 /// Run a command in a VM
@@ -118,13 +122,9 @@ async fn exec_in_vm(
     _: Query<NoParameters>,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let (request, timeout_ms) = read(object)?;
-    if request.vm.is_some() {
-        let message = "unknown field `vm`: the path names the VM already; leave it out";
-        return Err(Refusal::new(ErrorCode::UnknownField, message));
-    }
-    let (command, streamed) = command(request, timeout_ms, VM_HOME)?;
-    run(&desk, &caller, Chosen::Vm(path.vm()?), command, streamed).await
+    let order = Order::read(object, VM_HOME)?;
+    order.refuse_vm()?;
+    run(&desk, &caller, Chosen::Vm(path.vm()?), order).await
 }
 
 /// Where to come back to.
@@ -136,6 +136,9 @@ struct Offsets {
     stdout: Option<u64>,
     /// The `offset` of the last `stderr` event that was seen; 0, all that is kept, unless given.
     stderr: Option<u64>,
+    /// How `data` is written: `utf-8` unless given, or `base64` for the exact bytes.
+    #[param(inline)]
+    encoding: Option<OutputEncoding>,
 }
 
 /// Come back to a command
@@ -169,22 +172,17 @@ async fn exec_again(
     let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
     let (events, ending) = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
-    Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm(ending)))
+    let encoding = offsets.encoding.unwrap_or_default();
+    Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm(ending), encoding))
 }
 
-async fn run(
-    desk: &ExecDesk,
-    caller: &Identity,
-    chosen: Chosen,
-    command: RunCommand,
-    streamed: bool,
-) -> Result<Response, Refusal> {
-    if streamed {
-        let (events, ending) = desk.places.stream(caller, chosen, command).await?;
+async fn run(desk: &ExecDesk, caller: &Identity, chosen: Chosen, order: Order) -> Result<Response, Refusal> {
+    if let Some(encoding) = order.streamed {
+        let (events, ending) = desk.places.stream(caller, chosen, order.command).await?;
         let home = ending.map_or(Home::Server, Home::Vm);
-        return Ok(exec_stream::answer(events, desk, caller.key.clone(), home));
+        return Ok(exec_stream::answer(events, desk, caller.key.clone(), home, encoding));
     }
-    Ok(Json(desk.places.run(caller, chosen, command).await?).into_response())
+    Ok(Json(desk.places.run(caller, chosen, order.command).await?).into_response())
 }
 
 /// The body, and its timeout in milliseconds.
@@ -198,8 +196,82 @@ fn read(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
     Ok((object.read()?, timeout.unwrap_or(DEFAULT_TIMEOUT_MS)))
 }
 
-/// The command, checked, and whether its output is streamed. A relative `cwd` begins at `home`.
-fn command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<(RunCommand, bool), Failure> {
+/// Where commands on the server start. Without any root a command is refused for that.
+fn workspace(caller: &Identity) -> &str {
+    caller.account.roots.first().map_or("/", String::as_str)
+}
+
+/// Where commands start in a place.
+pub(super) fn home<'caller>(chosen: &Chosen, caller: &'caller Identity) -> &'caller str {
+    match chosen {
+        Chosen::Vm(_) => VM_HOME,
+        Chosen::Workspace => workspace(caller),
+    }
+}
+
+/// What a caller asks for, checked.
+struct Order {
+    vm: Option<VmField>,
+    command: RunCommand,
+    /// How the output is written where it is streamed as events.
+    streamed: Option<OutputEncoding>,
+}
+
+impl Order {
+    /// The order that stands in a body. A command that names no VM starts in `workspace`.
+    ///
+    /// # Errors
+    /// A field that is unknown, missing, or holds what it may not.
+    fn read(object: Object, workspace: &str) -> Result<Self, Failure> {
+        let (request, timeout_ms) = read(object)?;
+        Self::of(request, timeout_ms, workspace)
+    }
+
+    fn of(mut request: ExecRequest, timeout_ms: u64, workspace: &str) -> Result<Self, Failure> {
+        let (vm, encoding) = (request.vm.take(), request.encoding);
+        let streamed = request.stream.unwrap_or(false).then(|| encoding.unwrap_or_default());
+        if streamed.is_none() && encoding.is_some() {
+            let message = "`encoding` is for `stream: true`; a whole answer is text";
+            return Err(Failure::new(ErrorCode::InvalidValue, message));
+        }
+        let home = if vm.is_some() { VM_HOME } else { workspace };
+        Ok(Self { vm, command: command(request, timeout_ms, home)?, streamed })
+    }
+
+    /// Refuses a VM where the path names one.
+    ///
+    /// # Errors
+    /// `unknown_field`.
+    fn refuse_vm(&self) -> Result<(), Failure> {
+        if self.vm.is_none() {
+            return Ok(());
+        }
+        let message = "unknown field `vm`: the path names the VM already; leave it out";
+        Err(Failure::new(ErrorCode::UnknownField, message))
+    }
+}
+
+/// The command of a WebSocket's first message, whose input follows in messages of its own.
+///
+/// # Errors
+/// As for a body; a field that only the other forms have.
+pub(super) fn duplex_command(text: &str, home: &str) -> Result<RunCommand, Failure> {
+    let (request, timeout_ms) = read(Object::parse(text.as_bytes())?)?;
+    let foreign = [
+        ("vm", request.vm.is_some(), "the address names the VM"),
+        ("stdin", request.stdin.is_some(), "input follows in binary messages"),
+        ("stream", request.stream.is_some(), "output comes as binary messages"),
+        ("encoding", request.encoding.is_some(), "output comes as the exact bytes"),
+    ];
+    if let Some((field, _, why)) = foreign.iter().find(|(_, given, _)| *given) {
+        let message = format!("`{field}` is for POST; leave it out: on a WebSocket {why}");
+        return Err(Failure::new(ErrorCode::UnknownField, message));
+    }
+    Ok(RunCommand { stdin: Stdin::STREAMED, ..command(request, timeout_ms, home)? })
+}
+
+/// The command, checked. A relative `cwd` begins at `home`.
+fn command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<RunCommand, Failure> {
     let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
     if request.command.contains('\0') {
         return invalid("`command` holds a NUL byte, which no command can".to_owned());
@@ -211,8 +283,8 @@ fn command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<(Run
     }
     let env = request.env.take().unwrap_or_default();
     check_env(&env)?;
-    let ExecRequest { command, cwd, stdin, stream, .. } = request;
+    let ExecRequest { command, cwd, stdin, .. } = request;
     let cwd = cwd
         .map(|cwd| if cwd.starts_with('/') { cwd } else { format!("{}/{cwd}", home.trim_end_matches('/')) });
-    Ok((RunCommand { command, cwd, env, stdin, timeout_ms }, stream.unwrap_or(false)))
+    Ok(RunCommand { command, cwd, env, stdin: stdin.into(), timeout_ms })
 }

@@ -6,12 +6,13 @@ use axum::response::{
     IntoResponse, Response, Sse,
     sse::{Event, KeepAlive},
 };
+use data_encoding::BASE64;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 use skep_api::{
     ErrorCode, Failure,
-    exec::{EXEC_ID_HEADER, ExecData, StreamRefusal},
+    exec::{EXEC_ID_HEADER, ExecData, OutputEncoding, StreamRefusal},
     keys::Key,
 };
 use skep_swarm::{Ending, ExecEvent, ExecStream};
@@ -29,13 +30,19 @@ use crate::{
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The answer that streams these events for as long as the key holds and the server serves.
-pub(super) fn answer(events: ExecStream, desk: &ExecDesk, key: Key, home: Home) -> Response {
+pub(super) fn answer(
+    events: ExecStream,
+    desk: &ExecDesk,
+    key: Key,
+    home: Home,
+    encoding: OutputEncoding,
+) -> Response {
     let id = HeaderValue::from_str(events.id());
     let run = Run {
         events: Some(events),
         home,
-        stdout: Text::default(),
-        stderr: Text::default(),
+        stdout: Written::new(encoding),
+        stderr: Written::new(encoding),
         key_lost: Box::pin(key_lost(Arc::clone(&desk.store), key)),
         closing: Box::pin(closed(desk.closing.clone())),
     };
@@ -55,7 +62,7 @@ pub(super) enum Home {
 
 impl Home {
     /// Why the events of a command broke off.
-    async fn explain(&self, error: skep_channel::Error) -> Refusal {
+    pub(super) async fn explain(&self, error: skep_channel::Error) -> Refusal {
         match self {
             Self::Server => helper::told(error).into(),
             Self::Vm(ending) => ending.explain(error).await.into(),
@@ -63,29 +70,53 @@ impl Home {
     }
 }
 
-/// One of the two output streams.
-#[derive(Debug, Default)]
-struct Text {
-    pieces: Pieces,
+/// One of the two output streams, as its events have it.
+#[derive(Debug)]
+struct Written {
+    form: Form,
     /// The end of what came, in bytes of the stream.
     end: u64,
 }
 
-impl Text {
-    /// What is to be told of a piece that ends there.
+#[derive(Debug)]
+enum Form {
+    Text(Pieces),
+    Base64,
+}
+
+impl Written {
+    fn new(encoding: OutputEncoding) -> Self {
+        let form = match encoding {
+            OutputEncoding::Utf8 => Form::Text(Pieces::default()),
+            OutputEncoding::Base64 => Form::Base64,
+        };
+        Self { form, end: 0 }
+    }
+
+    /// The events of a piece that ends there.
     fn push(&mut self, name: &str, bytes: &[u8], end: u64) -> Vec<Event> {
         self.end = end;
-        let text = self.pieces.push(bytes);
-        self.tell(name, text)
+        let data = match &mut self.form {
+            Form::Text(pieces) => pieces.push(bytes),
+            Form::Base64 => BASE64.encode(bytes),
+        };
+        self.event(name, data)
     }
 
     fn finish(&mut self, name: &str) -> Vec<Event> {
-        let text = self.pieces.finish();
-        self.tell(name, text)
+        let data = match &mut self.form {
+            Form::Text(pieces) => pieces.finish(),
+            Form::Base64 => String::new(),
+        };
+        self.event(name, data)
     }
 
-    fn tell(&self, name: &str, data: String) -> Vec<Event> {
-        let offset = self.end.saturating_sub(self.pieces.pending() as u64);
+    fn event(&self, name: &str, data: String) -> Vec<Event> {
+        let pending = match &self.form {
+            Form::Text(pieces) => pieces.pending() as u64,
+            Form::Base64 => 0,
+        };
+        let offset = self.end.saturating_sub(pending);
         if data.is_empty() { Vec::new() } else { vec![event(name, &ExecData { data, offset })] }
     }
 }
@@ -94,8 +125,8 @@ struct Run {
     /// `None` once it ended.
     events: Option<ExecStream>,
     home: Home,
-    stdout: Text,
-    stderr: Text,
+    stdout: Written,
+    stderr: Written,
     /// Lives on from event to event: a look-up that each event cut short would never end while a command floods its output.
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Ready when the server is about to cut off those who are still there.

@@ -12,6 +12,7 @@ mod content;
 pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod exec;
+mod exec_duplex;
 pub(crate) mod exec_stream;
 pub(crate) mod files;
 pub(crate) mod git;

@@ -10,6 +10,7 @@ mod auth;
 mod boot;
 mod described;
 mod docs;
+mod duplex;
 mod errors;
 mod events;
 mod exec;

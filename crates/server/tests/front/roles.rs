@@ -67,7 +67,9 @@ const DECIDED: &[(Who, &[&str])] = &[
         AgentsAndVms,
         &[
             "exec",
+            "exec_duplex",
             "exec_in_vm",
+            "exec_duplex_in_vm",
             "exec_again",
             "read_file",
             "list_folder",

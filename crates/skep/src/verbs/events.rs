@@ -92,7 +92,9 @@ pub(super) fn is_passing(error: &Error) -> bool {
             let passing = [ErrorCode::ShuttingDown, ErrorCode::StoreUnavailable, ErrorCode::RateLimited];
             matches!(status, 429 | 502..=504) || code.is_some_and(|code| passing.contains(&code))
         }
-        Error::Url { .. } | Error::Key | Error::Roots | Error::Strange { .. } => false,
+        Error::Url { .. } | Error::Key | Error::Roots | Error::NotUpgraded { .. } | Error::Strange { .. } => {
+            false
+        }
     }
 }
 

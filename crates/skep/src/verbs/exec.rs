@@ -1,5 +1,7 @@
 //! `skep exec`.
 
+mod stream;
+
 use std::{
     ffi::OsString,
     io::{self, IsTerminal, Read},
@@ -20,6 +22,7 @@ use crate::{
     signals::{SIGNALLED, Signals},
     target::{self, TargetOption, WrongLine},
 };
+pub(super) use stream::Input;
 
 /// The exit code for a command that its timeout ended, as `timeout` has it.
 const TIMED_OUT: u8 = 124;
@@ -31,9 +34,13 @@ const AFTER_HELP: &str = "  skep exec web uname -n             in the VM `web`; 
   skep exec web -- ls -l             after `--` every word is the command's
   skep exec --server 'ls; id -un'    on the server, as the owner of its workspace
 
-Exit codes: the command's own; 128+n where signal n ended it, or ended this verb: SIGINT, SIGTERM and SIGHUP end the
-command in the VM too; 124 where its timeout did; 125 where it did not run, or its end is not known; 2 where the command
-line is wrong, or its VM does not exist.";
+Input and output are passed on as bytes while the command runs: tar c . | skep exec web tar x. A terminal's input is passed
+on line by line. In a loop that reads its own input, give -n.
+
+SIGINT and SIGTERM are passed on to the command. A second SIGINT, ten seconds after SIGTERM, and SIGHUP end it at once.
+
+Exit codes: the command's own; 128+n where signal n ended it or this verb; 124 where its timeout did; 125 where it did not
+run, or its end is not known; 2 where the command line is wrong, or its VM does not exist.";
 const USAGE: &str = "skep exec [OPTIONS] VM COMMAND...
        skep exec [OPTIONS] --vm VM COMMAND...
        skep exec [OPTIONS] --server COMMAND...";
@@ -103,37 +110,47 @@ impl Exec {
 }
 
 impl Program {
-    /// The request that runs it in this VM, or on the server.
-    pub(super) fn request(self, vm: Option<String>) -> anyhow::Result<ExecRequest> {
+    /// The request that runs it in this VM, or on the server, and its input. A whole answer, which `json` prints, takes the
+    /// input with the request.
+    pub(super) fn request(self, vm: Option<String>, json: bool) -> anyhow::Result<(ExecRequest, Input)> {
         anyhow::ensure!(
             self.line.is_none() || self.command.is_empty(),
             "both -c and a command are given: `{}`; give one of them",
             shell_line(&self.command)
         );
-        Ok(ExecRequest {
+        let request = ExecRequest {
             command: self.line.unwrap_or_else(|| shell_line(&self.command)),
             cwd: self.cwd,
             timeout: self.timeout.as_deref().map(milliseconds).transpose()?,
             env: if self.env.is_empty() { None } else { Some(variables(&self.env)?) },
-            stdin: if self.no_stdin { None } else { stdin()? },
+            stdin: if self.no_stdin || !json { None } else { stdin()? },
             vm: vm.map(VmField::Text),
             stream: None,
-        })
+            encoding: None,
+        };
+        Ok((request, if self.no_stdin { Input::Nothing } else { Input::Stdin }))
     }
 }
 
 async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
-    let request = verb.program.request(verb.target.vm)?;
-    execute(&client, &request, verb.connection.json).await
+    let (request, input) = verb.program.request(verb.target.vm, verb.connection.json)?;
+    execute(&client, &request, input, verb.connection.json).await
 }
 
 /// Runs a command until it ends, or until a signal ends this verb.
-pub(super) async fn execute(client: &Client, request: &ExecRequest, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn execute(
+    client: &Client,
+    request: &ExecRequest,
+    input: Input,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    if !json {
+        return stream::run(client, request, input).await;
+    }
     let mut signals = Signals::listen()?;
-    let command = async { if json { whole(client, request).await } else { streamed(client, request).await } };
     tokio::select! {
-        outcome = command => outcome,
+        outcome = whole(client, request) => outcome,
         // The call is given up, and with it the server ends the command.
         code = signals.next() => Ok(code),
     }
@@ -143,11 +160,6 @@ async fn whole(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCod
     let outcome = client.exec(request).await?;
     output::json(&outcome.text)?;
     Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out))
-}
-
-async fn streamed(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCode> {
-    let code = pass_on(client.exec_stream(request).await?).await?;
-    code.context("the server closed the stream before the command's end was known")
 }
 
 /// Passes on what a command prints. `None` where the events end before the command.
@@ -223,7 +235,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// What is on standard input, where that is no terminal.
+/// What is on standard input, where that is no terminal: the whole answer of `--json` takes text.
 fn stdin() -> anyhow::Result<Option<String>> {
     let mut input = io::stdin();
     if input.is_terminal() {
@@ -231,7 +243,7 @@ fn stdin() -> anyhow::Result<Option<String>> {
     }
     let mut text = String::new();
     let read = input.read_to_string(&mut text);
-    read.context("the input is not UTF-8 text, or cannot be read; encode it, or give -n")?;
+    read.context("the input is not UTF-8 text, or cannot be read; leave out --json, or give -n")?;
     Ok(if text.is_empty() { None } else { Some(text) })
 }
 

@@ -84,15 +84,15 @@ async fn boot_and_run(verb: Run) -> anyhow::Result<ExitCode> {
         ..BootRequest::default()
     };
     let client = verb.connection.client()?;
-    // The input is read before there is a VM: one that cannot be read costs none.
-    let mut command = verb.program.request(None)?;
+    // A command line that is wrong boots no VM.
+    let (mut command, input) = verb.program.request(None, verb.connection.json)?;
     let booted = match boot_unless_signalled(&client, &request).await? {
         Ok(booted) => booted.value,
         Err(code) => return Ok(code),
     };
     let Some(vm) = booted.vms.into_iter().next() else { anyhow::bail!("the server booted no VM") };
     command.vm = Some(skep_api::exec::VmField::Text(vm.id.to_string()));
-    let outcome = exec::execute(&client, &command, verb.connection.json).await;
+    let outcome = exec::execute(&client, &command, input, verb.connection.json).await;
     if verb.rm {
         end(&client, &vm).await;
     } else {

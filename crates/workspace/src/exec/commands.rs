@@ -13,20 +13,24 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use skep_api::exec::RunCommand;
+use tokio::sync::mpsc;
 
 use super::{
     ahead::ShellAhead,
     bounds::Bounds,
     cgroup::ControlGroup,
+    input::Input,
     running::Running,
     shell::Shell,
     spawn::{Spawned, check, spawn, working_directory},
-    supervise::supervise,
+    supervise::{Orders, supervise},
 };
 use crate::{Error, Place};
 
 /// How many ended commands are kept for who comes back.
 const KEPT_COUNT: usize = 64;
+/// How many signals may wait to be sent to one command.
+const WAITING_SIGNALS: usize = 8;
 /// How much output of ended commands is kept, in bytes.
 const KEPT_BYTES: usize = 8 << 20;
 /// How long an ended command is kept.
@@ -95,14 +99,17 @@ impl Commands {
         }
         let (bounds, spawned) = self.launch(id, command, &cwd, place)?;
         self.0.started.fetch_add(1, Ordering::Relaxed);
-        let running = Running::new(id, bounds);
+        let (input, source) = Input::of(&command.stdin);
+        let (signals, signalled) = mpsc::channel(WAITING_SIGNALS);
+        let running = Running::new(id, bounds, input, signals);
         shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
         drop(shelf);
         let (commands, supervised) = (self.clone(), Arc::clone(&running));
-        let (stdin, limit) = (command.stdin.clone(), Duration::from_millis(command.timeout_ms));
+        let limit = Duration::from_millis(command.timeout_ms);
+        let orders = Orders { source, signals: signalled, limit };
         tokio::spawn(async move {
             let shell = spawned.shell.id();
-            supervise(Arc::clone(&supervised), spawned, stdin, limit).await;
+            supervise(Arc::clone(&supervised), spawned, orders).await;
             commands.clean_up(shell, supervised).await;
         });
         Ok(running)

@@ -11,6 +11,7 @@ mod ahead;
 mod bounds;
 mod cgroup;
 mod commands;
+mod input;
 mod output;
 mod running;
 pub(crate) mod shell;
@@ -23,7 +24,10 @@ pub use commands::Commands;
 pub use output::Output;
 pub use running::Running;
 
-use skep_api::exec::{ExecOutcome, RunCommand};
+use skep_api::{
+    exec::{ExecOutcome, RunCommand},
+    exec_stream::{SignalCommand, SignalSent},
+};
 
 use crate::{Error, Place, Run};
 
@@ -34,5 +38,12 @@ impl Run for RunCommand {
             None => place.commands().unused_id(),
         };
         Ok(place.commands().start(&id, &self, place)?.outcome().await)
+    }
+}
+
+impl Run for SignalCommand {
+    async fn run(self, place: &Place) -> Result<SignalSent, Error> {
+        place.commands().find(&self.exec_id)?.signal(signals::signal_of(self.signal)).await;
+        Ok(SignalSent {})
     }
 }

@@ -6,10 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
+use rustix::process::Signal;
 use skep_api::exec::{ExecExit, ExecOutcome};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::{Output, bounds::Bounds, output::Reader, tape::Tape};
+use super::{Output, bounds::Bounds, input::Input, output::Reader, tape::Tape};
 
 /// One of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,9 @@ pub(super) enum Stream {
 pub struct Running {
     id: String,
     bounds: Bounds,
+    input: Input,
+    /// To the task that awaits the shell: only there its process id cannot be another process's.
+    signals: mpsc::Sender<Signal>,
     state: Mutex<State>,
     /// Rings when output or the end was added: readers listen.
     added: watch::Sender<()>,
@@ -69,10 +74,12 @@ impl State {
 }
 
 impl Running {
-    pub(super) fn new(id: &str, bounds: Bounds) -> Arc<Self> {
+    pub(super) fn new(id: &str, bounds: Bounds, input: Input, signals: mpsc::Sender<Signal>) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
             bounds,
+            input,
+            signals,
             state: Mutex::default(),
             added: watch::Sender::new(()),
             taken: watch::Sender::new(()),
@@ -115,6 +122,22 @@ impl Running {
         })
     }
 
+    /// Writes to its standard input, if that is streamed, and waits until its pipe has taken the bytes. `false` where it takes
+    /// no more.
+    pub async fn write_stdin(&self, bytes: Bytes) -> bool {
+        self.input.write(bytes).await
+    }
+
+    /// Ends its standard input behind what was written.
+    pub fn end_stdin(&self) {
+        self.input.end();
+    }
+
+    /// Sends a signal to the process group of its shell. Nothing happens once the shell ended.
+    pub(super) async fn signal(&self, signal: Signal) {
+        let _ = self.signals.send(signal).await;
+    }
+
     /// Ends everything that it started, if its shell still runs.
     pub fn cancel(&self) {
         if !self.state().shell_ended {
@@ -141,6 +164,11 @@ impl Running {
     pub(super) fn append(&self, stream: Stream, bytes: &[u8]) {
         self.state().tape_mut(stream).append(bytes);
         self.added.send_replace(());
+    }
+
+    /// How many bytes of this stream came so far.
+    pub(super) fn recorded(&self, stream: Stream) -> u64 {
+        self.state().tape(stream).total()
     }
 
     /// Whether more of this stream may be read from the command now.

@@ -2,7 +2,9 @@
 
 use std::{io, os::fd::OwnedFd, os::unix::process::ExitStatusExt, process::ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitpid,
+};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// A child of ours, until it is awaited.
@@ -34,6 +36,13 @@ impl Shell {
     /// Ends it. That it has ended is no error.
     pub(crate) fn kill(&self) {
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+    }
+
+    /// Sends a signal to its process group, which it leads. To be called before [`Self::status`]: until then the kernel gives
+    /// its number to no other process.
+    pub(crate) fn signal_group(&self, signal: Signal) {
+        // Fails only where all of the group have ended.
+        let _ = kill_process_group(self.pid, signal);
     }
 
     /// How it ended. Waits for that, so it is asked once it has.

@@ -1,6 +1,7 @@
 //! Signals by their names.
 
 use rustix::process::Signal;
+use skep_api::exec_stream::SignalName;
 
 /// The name of a signal, such as `SIGKILL`.
 pub(super) fn signal_name(number: i32) -> String {
@@ -31,6 +32,21 @@ pub(super) fn signal_name(number: i32) -> String {
     ];
     let known = NAMES.iter().find(|(signal, _)| signal.as_raw() == number);
     known.map_or_else(|| format!("SIG{number}"), |(_, name)| (*name).to_owned())
+}
+
+/// The signal of this name.
+pub(super) fn signal_of(name: SignalName) -> Signal {
+    match name {
+        SignalName::Hup => Signal::HUP,
+        SignalName::Int => Signal::INT,
+        SignalName::Quit => Signal::QUIT,
+        SignalName::Kill => Signal::KILL,
+        SignalName::Usr1 => Signal::USR1,
+        SignalName::Usr2 => Signal::USR2,
+        SignalName::Term => Signal::TERM,
+        SignalName::Cont => Signal::CONT,
+        SignalName::Stop => Signal::STOP,
+    }
 }
 
 #[cfg(test)]

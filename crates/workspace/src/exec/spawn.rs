@@ -101,7 +101,7 @@ pub(super) fn spawn(
     // A command that begins with `-` is no option.
     shell.args(["-c", "--", &command.command]);
     shell.current_dir(cwd).env_clear().envs(place.env()).envs(&command.env);
-    shell.stdin(if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+    shell.stdin(if command.stdin.is_piped() { Stdio::piped() } else { Stdio::null() });
     shell.stdout(Stdio::piped()).stderr(Stdio::piped());
     let join = move || {
         rustix::process::setsid()?;

@@ -1,20 +1,21 @@
 //! The tasks of one command: they fill its tapes, feed its stdin and await its end.
 
 use std::{
+    io,
     os::unix::process::ExitStatusExt,
     process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
 use skep_api::exec::ExecExit;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::unix::pipe,
-};
+use tokio::{net::unix::pipe, sync::mpsc};
 
 use super::{
+    input::Source,
     running::{Running, Stream},
+    shell::Shell,
     signals::signal_name,
     spawn::Spawned,
 };
@@ -23,25 +24,38 @@ use super::{
 /// is promised.
 const PIPES_GRACE: Duration = Duration::from_millis(80);
 
+/// How long the reading of what is in the pipes by then may take.
+const REST_GRACE: Duration = Duration::from_secs(2);
+
 /// How much of a pipe is read at once from a command that says much, in bytes.
 const LONGEST_READ: usize = 32 * 1024;
 
-/// Sees the command to its end, at the latest when `limit` is over.
-pub(super) async fn supervise(
-    running: Arc<Running>,
-    spawned: Spawned,
-    stdin: Option<String>,
-    limit: Duration,
-) {
+/// What a command gets while it runs.
+#[derive(Debug)]
+pub(super) struct Orders {
+    /// Its standard input, where it has any.
+    pub(super) source: Option<Source>,
+    /// To be sent to its process group.
+    pub(super) signals: mpsc::Receiver<Signal>,
+    /// How long it may run.
+    pub(super) limit: Duration,
+}
+
+/// Sees the command to its end, at the latest when its time is over.
+pub(super) async fn supervise(running: Arc<Running>, spawned: Spawned, orders: Orders) {
+    let Orders { source, signals, limit } = orders;
     let began = Instant::now();
     let Spawned { shell, stdin: stdin_pipe, stdout, stderr } = spawned;
-    let feeding = stdin_pipe.zip(stdin).map(|(pipe, text)| tokio::spawn(feed(pipe, text)));
-    let mut stdout = tokio::spawn(record(Arc::clone(&running), Stream::Stdout, stdout));
-    let mut stderr = tokio::spawn(record(Arc::clone(&running), Stream::Stderr, stderr));
+    let feeding = stdin_pipe.zip(source).map(|(pipe, source)| tokio::spawn(source.feed(pipe)));
+    let (stdout, stderr) = (Arc::new(stdout), Arc::new(stderr));
+    let mut recording_stdout =
+        tokio::spawn(record(Arc::clone(&running), Stream::Stdout, Arc::clone(&stdout)));
+    let mut recording_stderr =
+        tokio::spawn(record(Arc::clone(&running), Stream::Stderr, Arc::clone(&stderr)));
 
     let timed_out = tokio::select! {
         biased;
-        () = shell.ended() => false,
+        () = ended(&shell, signals) => false,
         () = tokio::time::sleep(limit) => true,
     };
     if timed_out {
@@ -57,9 +71,28 @@ pub(super) async fn supervise(
     if let Some(feeding) = feeding {
         feeding.abort();
     }
-    let both = async { tokio::join!(&mut stdout, &mut stderr) };
-    let _ = tokio::time::timeout(PIPES_GRACE, both).await;
+    let both = async { tokio::join!(&mut recording_stdout, &mut recording_stderr) };
+    if tokio::time::timeout(PIPES_GRACE, both).await.is_err() {
+        // On a loaded machine the grace may end before what the shell printed was read.
+        let rest = async {
+            read_what_is_there(&running, Stream::Stdout, &stdout).await;
+            read_what_is_there(&running, Stream::Stderr, &stderr).await;
+        };
+        let _ = tokio::time::timeout(REST_GRACE, rest).await;
+    }
     running.finish(exit(status.ok(), duration, timed_out));
+}
+
+/// Waits for the end of the shell, and sends its group the signals that come until then.
+async fn ended(shell: &Shell, mut signals: mpsc::Receiver<Signal>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = shell.ended() => return,
+            // The sender lives as long as the command is known.
+            Some(signal) = signals.recv() => shell.signal_group(signal),
+        }
+    }
 }
 
 fn exit(status: Option<ExitStatus>, duration: Duration, timed_out: bool) -> ExecExit {
@@ -73,9 +106,17 @@ fn exit(status: Option<ExitStatus>, duration: Duration, timed_out: bool) -> Exec
     }
 }
 
+/// Waits until the bytes that are in a pipe now have been recorded. What is written to it meanwhile is not waited for.
+async fn read_what_is_there(running: &Running, stream: Stream, pipe: &pipe::Receiver) {
+    let mut added = running.listen_for_output();
+    let recorded = running.recorded(stream);
+    let there = recorded + rustix::io::ioctl_fionread(pipe).unwrap_or(0);
+    while running.recorded(stream) < there && added.changed().await.is_ok() {}
+}
+
 /// Reads one pipe to its end. Once the command is finished, what its children still write is read and thrown away:
 /// a closed pipe would end them.
-async fn record(running: Arc<Running>, stream: Stream, mut pipe: pipe::Receiver) {
+async fn record(running: Arc<Running>, stream: Stream, pipe: Arc<pipe::Receiver>) {
     let mut taken = running.listen_for_readers();
     // Most commands say little, and fresh memory is dear.
     let mut buffer = vec![0; 1024];
@@ -85,7 +126,11 @@ async fn record(running: Arc<Running>, stream: Stream, mut pipe: pipe::Receiver)
                 return;
             }
         }
-        match pipe.read(&mut buffer).await {
+        if pipe.readable().await.is_err() {
+            return;
+        }
+        match pipe.try_read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(0) | Err(_) => return,
             Ok(count) => {
                 running.append(stream, &buffer[..count]);
@@ -95,9 +140,4 @@ async fn record(running: Arc<Running>, stream: Stream, mut pipe: pipe::Receiver)
             }
         }
     }
-}
-
-/// Writes the command's input. One that does not read all of it has its reasons.
-async fn feed(mut pipe: pipe::Sender, text: String) {
-    let _ = pipe.write_all(text.as_bytes()).await;
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skep_api::exec::{ExecOutcome, RunCommand};
+use skep_api::exec::{ExecOutcome, RunCommand, Stdin};
 
 use crate::ground::{Ground, request};
 
@@ -73,7 +73,7 @@ fn cases(dir: &Path) -> Vec<RunCommand> {
         ("test -p /dev/stdin; echo $?; ls /proc/self/fd", ""),
         ("true", "never read"),
     ] {
-        cases.push(RunCommand { stdin: Some(stdin.to_owned()), ..request(question) });
+        cases.push(RunCommand { stdin: Stdin::Text(stdin.to_owned()), ..request(question) });
     }
     let odd = [("LINES", "1\n2\n"), ("odd.name", "="), ("x y", ""), ("Ä", "ö"), ("LD", "no loader's")];
     let env: BTreeMap<String, String> = odd.map(|(name, value)| (name.into(), value.into())).into();
@@ -145,7 +145,7 @@ async fn nothing_tells_a_shell_ahead_from_one_on_demand() {
         let after = shells(plain.dir.path());
         assert_eq!(before.0, after.0, "it failed, and all began anew: {case:?}");
         // The one that waits has no input; who has some gets another copy.
-        assert_eq!(before.1 == after.1, case.stdin.is_some(), "who ran {case:?}");
+        assert_eq!(before.1 == after.1, case.stdin.is_piped(), "who ran {case:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use skep_api::exec::{ExecOutcome, RunCommand};
+use skep_api::exec::{ExecOutcome, RunCommand, Stdin};
 use skep_workspace::{Error, Output, Place, Run};
 use tempfile::TempDir;
 
@@ -100,7 +100,7 @@ pub(crate) fn request(command: &str) -> RunCommand {
         command: command.to_owned(),
         cwd: None,
         env: BTreeMap::new(),
-        stdin: None,
+        stdin: Stdin::Empty,
         timeout_ms: 20_000,
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use skep_api::{
     ErrorCode,
-    exec::{ExecEvent, ExecExit, ExecOutcome, RunCommand},
+    exec::{ExecEvent, ExecExit, ExecOutcome, RunCommand, Stdin},
 };
 use skep_workspace::{Error, Output, Place, run_by_name};
 
@@ -188,7 +188,7 @@ async fn a_flood_is_cut_in_the_middle(ground: Ground) {
 
 async fn long_input_arrives_whole(ground: Ground) {
     let mut command = request("wc -c; echo done");
-    command.stdin = Some("y".repeat(3_000_000));
+    command.stdin = Stdin::Text("y".repeat(3_000_000));
     assert_eq!(ground.ask(command.clone()).await.expect("it runs").stdout, "3000000\ndone\n");
     // Echoed while it is still written: neither side may wait for the other.
     command.command = "cat".to_owned();

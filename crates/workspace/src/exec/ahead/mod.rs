@@ -96,7 +96,7 @@ impl ShellAhead {
         if !linked.zygote.is_of_this_thread() {
             return None;
         }
-        let ready = self.hand_over(commands, &linked, command.stdin.is_some());
+        let ready = self.hand_over(commands, &linked, command.stdin.is_piped());
         let started = ready.and_then(|ready| {
             let elsewhere = (!linked.zygote.stands_in(cwd)).then_some(cwd);
             match linked.zygote.run(&ready.tracee, &image, elsewhere) {

@@ -1,0 +1,231 @@
+//! Commands over a WebSocket: input, output and signals both ways while they run.
+
+mod session;
+mod stdin;
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use axum::{
+    extract::{
+        FromRequestParts, State, WebSocketUpgrade,
+        ws::{Message, WebSocket},
+    },
+    response::Response,
+};
+use http::request::Parts;
+use serde::Deserialize;
+use skep_api::{
+    ErrorCode, Failure, Scope, VmRef,
+    exec_stream::{EXEC_PROTOCOL, MAX_MESSAGE_BYTES},
+};
+use tokio::time::timeout;
+use utoipa::IntoParams;
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{
+    Routes,
+    exec::{ExecDesk, duplex_command, home},
+    exec_stream::Home,
+};
+use crate::{
+    auth::Identity,
+    error::Refusal,
+    extract::{Call, Caller, ExecAnywhere, NoParameters, Query, SwarmExec, VmPath},
+    key_watch::{closed, key_lost},
+    openapi::refusals::DuplexRefused,
+    places::{Chosen, Places},
+};
+use session::{End, Running, carry, refuse};
+
+/// How long the first message may take to arrive.
+const FIRST_MESSAGE: Duration = Duration::from_secs(30);
+/// What one connection reads at once, in bytes.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+
+/// The routes of this file.
+pub(crate) fn routes(desk: ExecDesk) -> Routes {
+    vec![routes!(exec_duplex).with_state(desk.clone()), routes!(exec_duplex_in_vm).with_state(desk)]
+}
+
+/// Where the command runs.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Place {
+    /// The VM, by process id or id; the server unless given.
+    #[param(example = "4242")]
+    vm: Option<String>,
+}
+
+/// Run a command over a WebSocket
+///
+/// Carries the exact bytes of input and output both ways while the command runs, and signals. The command starts before its
+/// input ends, and `timeout` counts from its start. It runs on the server, which takes `server:admin`, or in the VM that `vm` names,
+/// which takes `swarm:exec` alone.
+///
+/// The client's first message is a text with the JSON of `POST /api/exec`, without `vm`, `stdin`, `stream` and `encoding`. Then:
+///
+/// - A binary message is one byte for the stream (0 standard input from the client; 1 standard output, 2 standard error from the
+///   server) and that stream's next bytes. Messages of a client have at most 1 MiB.
+/// - A text message of the client is an `ExecControl`: `{"type": "signal", "name": "SIGINT"}` sends a signal to the command's
+///   process group, `{"type": "end_of_stdin"}` ends its input. Input has no end without it.
+/// - A text message of the server is an `ExecNotice`: `{"type": "started", "id": ...}` first, `{"type": "stdin", "taken": ...,
+///   "open": ...}` as the command's pipe takes input, and last `{"type": "exit", "exit_code": ..., ...}` with the fields of
+///   `ExecExit`, or `{"type": "error", "error": ..., "message": ..., "code": ...}`.
+///
+/// The server holds up to 256 KiB of input that the command has not taken, and then reads no more messages: a client that keeps
+/// no more than that unacknowledged (`taken`) gets its signals through. It reads no more output of the command while the client
+/// does not read, so the command waits; a client that reads nothing for a minute is cut off. A client that goes away, or whose
+/// key is revoked, ends its command. When the server is restarted, a command in a VM runs on without further input:
+/// `GET /api/swarm/vm/{pid}/exec/{exec_id}` comes back to its output, with the bytes received of each stream as offsets.
+///
+/// A client that cannot set `Authorization`, such as a browser, offers the subprotocols `skep.exec.v1` and `bearer.<key>`.
+#[utoipa::path(
+    get, path = "/api/exec", tag = "exec", operation_id = "exec_duplex",
+    security(("bearer" = ["swarm:exec"]), ("bearer" = ["server:admin"])),
+    params(Place),
+    responses(
+        (status = 101, description = "A WebSocket, if the request asks for one (RFC 6455)"),
+        DuplexRefused,
+    )
+)]
+async fn exec_duplex(
+    State(desk): State<ExecDesk>,
+    caller: Caller<ExecAnywhere>,
+    Query(query): Query<Place>,
+    call: Call,
+    upgrade: Result<Upgrade, Refusal>,
+) -> Result<Response, Refusal> {
+    // Which scope is needed depends on a parameter, so what is malformed is refused first, as for a body.
+    let (scope, upgrade) = match query.vm {
+        Some(_) => (Scope::SwarmExec, upgrade),
+        None => (Scope::ServerAdmin, Ok(upgrade?)),
+    };
+    caller.needs(scope)?;
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Places::note(&chosen, &call.trail);
+    accept(desk, caller.identity(), chosen, upgrade).await
+}
+
+/// Run a command in a VM over a WebSocket
+///
+/// As `GET /api/exec`, for the VM in the path.
+#[utoipa::path(
+    get, path = "/api/swarm/vm/{pid}/exec", tag = "exec", operation_id = "exec_duplex_in_vm",
+    security(("bearer" = ["swarm:exec"])),
+    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    responses(
+        (status = 101, description = "A WebSocket, if the request asks for one (RFC 6455)"),
+        DuplexRefused,
+    )
+)]
+async fn exec_duplex_in_vm(
+    State(desk): State<ExecDesk>,
+    caller: Caller<SwarmExec>,
+    path: VmPath,
+    _: Query<NoParameters>,
+    upgrade: Result<Upgrade, Refusal>,
+) -> Result<Response, Refusal> {
+    accept(desk, caller.identity(), Chosen::Vm(path.vm()?), upgrade).await
+}
+
+/// A request that asks for a WebSocket.
+struct Upgrade(WebSocketUpgrade);
+
+impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let upgrade = WebSocketUpgrade::from_request_parts(parts, state).await;
+        Ok(Self(upgrade.map_err(|rejection| {
+            let message = format!(
+                "GET here opens a WebSocket, and the request does not ask for one ({}); a proxy in between must pass on \
+                 `Connection: Upgrade` and `Upgrade: websocket`; POST runs a command without a WebSocket",
+                rejection.body_text()
+            );
+            Failure::new(ErrorCode::UpgradeRequired, message)
+        })?))
+    }
+}
+
+async fn accept(
+    desk: ExecDesk,
+    caller: Arc<Identity>,
+    chosen: Chosen,
+    upgrade: Result<Upgrade, Refusal>,
+) -> Result<Response, Refusal> {
+    let chosen = match chosen {
+        Chosen::Vm(vm) => {
+            // What can be refused before the upgrade is refused with a status.
+            let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+            swarm.vm(&caller.account.id, vm).await?;
+            Chosen::Vm(VmRef::Id(vm))
+        }
+        Chosen::Workspace => Chosen::Workspace,
+    };
+    let Upgrade(upgrade) = upgrade?;
+    let session = desk.sessions.token();
+    Ok(upgrade
+        .protocols([EXEC_PROTOCOL])
+        .max_message_size(MAX_MESSAGE_BYTES)
+        .max_frame_size(MAX_MESSAGE_BYTES)
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(0)
+        .on_upgrade(move |socket| async move {
+            serve(socket, &desk, &caller, chosen).await;
+            drop(session);
+        }))
+}
+
+async fn serve(mut socket: WebSocket, desk: &ExecDesk, caller: &Identity, chosen: Chosen) {
+    let over = async {
+        tokio::select! {
+            failure = key_lost(Arc::clone(&desk.store), caller.key.clone()) => End::Refused(failure.into()),
+            () = closed(desk.closing.clone()) => End::Closing,
+        }
+    };
+    let mut over = pin!(over);
+    let started = tokio::select! {
+        started = start(&mut socket, desk, caller, chosen) => started,
+        end = &mut over => match end {
+            End::Refused(refusal) => Err(Some(refusal)),
+            _ => Err(Some(Refusal::new(ErrorCode::ShuttingDown, "the server ends; try again"))),
+        },
+    };
+    match started {
+        Ok(running) => carry(socket, running, over).await,
+        Err(Some(refusal)) => refuse(socket, &refusal).await,
+        Err(None) => {}
+    }
+}
+
+/// Starts the command that the first message asks for. An error without a refusal: the caller is gone.
+async fn start(
+    socket: &mut WebSocket,
+    desk: &ExecDesk,
+    caller: &Identity,
+    chosen: Chosen,
+) -> Result<Running, Option<Refusal>> {
+    let text = first_message(socket).await?;
+    let command = duplex_command(&text, home(&chosen, caller)).map_err(|failure| Some(failure.into()))?;
+    let (events, ending) = desk.places.stream(caller, chosen, command).await.map_err(Some)?;
+    Ok(Running { events, home: ending.map_or(Home::Server, Home::Vm) })
+}
+
+async fn first_message(socket: &mut WebSocket) -> Result<String, Option<Refusal>> {
+    let wrong = |message: &str| Some(Refusal::new(ErrorCode::MalformedBody, message));
+    let arriving = async {
+        loop {
+            match socket.recv().await {
+                Some(Ok(Message::Text(text))) => return Ok(text.as_str().to_owned()),
+                Some(Ok(Message::Binary(_))) => {
+                    return Err(wrong("the first message is a text: the JSON of the command"));
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(None),
+            }
+        }
+    };
+    let arrived = timeout(FIRST_MESSAGE, arriving).await;
+    arrived.unwrap_or_else(|_| Err(wrong("no message named a command within 30 s")))
+}

@@ -1,0 +1,249 @@
+//! One command and the WebSocket that carries its input, output and signals.
+//!
+//! ```text
+//! socket ── receive ──► StdinBuffer ── feed ──► command
+//!    ▲         └─ signals ───────────────────────►  │
+//!    └────────── send ◄── output, acknowledgements ─┘
+//! ```
+//! The three run side by side, so that each waits for its own peer alone: a caller that does not read its output can still
+//! send signals, and so can one whose input the command does not read.
+
+use std::{convert::Infallible, future::pending, time::Duration};
+
+use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
+use serde::Serialize;
+use skep_api::{
+    ErrorCode, Failure,
+    exec::{ExecExit, StreamRefusal},
+    exec_stream::{ExecControl, ExecNotice, StreamId},
+};
+use skep_channel::ExecControl as Control;
+use skep_swarm::{ExecEvent, ExecStream};
+use tokio::{
+    sync::watch,
+    time::{Instant, interval_at, timeout},
+};
+
+use super::{super::exec_stream::Home, stdin::StdinBuffer};
+use crate::{error, error::Refusal};
+
+/// How often a silent connection is written to, which keeps proxies from closing it and shows whether the caller is there.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the last messages may take, and the caller's own close after them.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+type Sink = SplitSink<WebSocket, Message>;
+type Source = SplitStream<WebSocket>;
+
+/// How a session ends.
+pub(super) enum End {
+    /// The command ended.
+    Exit(ExecExit),
+    /// The caller is gone.
+    Gone,
+    /// The command was refused, or is given up.
+    Refused(Refusal),
+    /// The server is about to end.
+    Closing,
+}
+
+/// A command that runs, and where.
+pub(super) struct Running {
+    pub(super) events: ExecStream,
+    pub(super) home: Home,
+}
+
+/// How much input was taken, and whether more will be.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    bytes: u64,
+    open: bool,
+}
+
+/// Carries a command to its end. `over` is ready once the caller's key or the server's time is over.
+pub(super) async fn carry(socket: WebSocket, running: Running, over: impl Future<Output = End>) {
+    let (mut sink, mut source) = socket.split();
+    let Running { mut events, home } = running;
+    let (control, stdin) = (events.control(), StdinBuffer::default());
+    let (taken, mut is_taken) = watch::channel(Taken { bytes: 0, open: true });
+    let end = tokio::select! {
+        end = send(&mut sink, &mut events, &mut is_taken) => match end {
+            Err(error) => End::Refused(home.explain(error).await),
+            Ok(end) => end,
+        },
+        end = receive(&mut source, &stdin, &control) => end,
+        never = feed(&stdin, &control, &taken) => match never {},
+        end = over => end,
+    };
+    let notice = match end {
+        End::Gone => return,
+        End::Exit(exit) => ExecNotice::Exit(exit),
+        End::Refused(refusal) => refused(&refusal),
+        End::Closing => refused(&leave(events, &home)),
+    };
+    finish(sink, source, &notice).await;
+}
+
+/// Refuses a command before it was started.
+pub(super) async fn refuse(socket: WebSocket, refusal: &Refusal) {
+    let (sink, source) = socket.split();
+    finish(sink, source, &refused(refusal)).await;
+}
+
+/// In a VM the command runs on, for a caller that comes back to it.
+fn leave(events: ExecStream, home: &Home) -> Refusal {
+    let message = match home {
+        Home::Vm(_) => {
+            events.leave();
+            "the server ends; the command runs on, but gets no further input: come back to its output by the id in the message \
+             `started`, with the bytes that you received as offsets"
+        }
+        Home::Server => "the server ends, and the command with it; run it again",
+    };
+    Refusal::new(ErrorCode::ShuttingDown, message)
+}
+
+/// Sends output and acknowledgements until the command ends or the caller is gone.
+async fn send(
+    sink: &mut Sink,
+    events: &mut ExecStream,
+    is_taken: &mut watch::Receiver<Taken>,
+) -> Result<End, skep_channel::Error> {
+    let started = ExecNotice::Started { id: events.id().to_owned() };
+    if sink.send(text(&started)).await.is_err() {
+        return Ok(End::Gone);
+    }
+    let mut ping = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
+    loop {
+        let message = tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(ExecEvent::Stdout(bytes))) => output(StreamId::Stdout, &bytes),
+                Some(Ok(ExecEvent::Stderr(bytes))) => output(StreamId::Stderr, &bytes),
+                Some(Ok(ExecEvent::Exit(exit))) => return Ok(End::Exit(exit)),
+                Some(Err(error)) => return Err(error),
+                None => return Ok(End::Refused(Refusal::internal("a command's events ended without its exit"))),
+            },
+            Ok(()) = is_taken.changed() => {
+                let Taken { bytes, open } = *is_taken.borrow_and_update();
+                text(&ExecNotice::Stdin { taken: bytes, open })
+            }
+            _ = ping.tick() => Message::Ping(Bytes::new()),
+        };
+        if sink.send(message).await.is_err() {
+            return Ok(End::Gone);
+        }
+    }
+}
+
+/// Takes in what the caller sends.
+async fn receive(source: &mut Source, stdin: &StdinBuffer, control: &Control) -> End {
+    loop {
+        let message = match source.next().await {
+            Some(Ok(message)) => message,
+            // A message that is too long ends the connection, too.
+            Some(Err(_)) | None => return End::Gone,
+        };
+        let handled = match message {
+            Message::Binary(bytes) => input(&bytes, stdin).await,
+            Message::Text(text) => obey(&text, stdin, control).await,
+            Message::Ping(_) | Message::Pong(_) => Ok(()),
+            Message::Close(_) => return End::Gone,
+        };
+        if let Err(failure) = handled {
+            return End::Refused(failure.into());
+        }
+    }
+}
+
+async fn input(message: &[u8], stdin: &StdinBuffer) -> Result<(), Failure> {
+    let wrong = |message: &str| Err(Failure::new(ErrorCode::MalformedBody, message));
+    match message.split_first() {
+        Some((first, _)) if StreamId::of(*first) != Some(StreamId::Stdin) => {
+            wrong("a binary message begins with 0, the number of the standard input, and its bytes follow")
+        }
+        None => wrong("an empty binary message: it begins with 0, the number of the standard input"),
+        Some(_) if stdin.is_ended() => wrong("input after `end_of_stdin`"),
+        Some((_, bytes)) => {
+            stdin.push(bytes).await;
+            Ok(())
+        }
+    }
+}
+
+async fn obey(text: &str, stdin: &StdinBuffer, control: &Control) -> Result<(), Failure> {
+    let wrong = |error: serde_json::Error| {
+        let message = format!("a text message is `signal` with a `name`, or `end_of_stdin`: {error}");
+        Failure::new(ErrorCode::MalformedBody, message)
+    };
+    match serde_json::from_str(text).map_err(wrong)? {
+        ExecControl::EndOfStdin {} => stdin.end(),
+        ExecControl::Signal { name } => {
+            if let Err(error) = control.signal(name).await {
+                // The events of the command break off as well, and have the reason.
+                tracing::debug!(%error, "a signal was not sent");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Hands the input to the command as fast as it reads.
+async fn feed(stdin: &StdinBuffer, control: &Control, taken: &watch::Sender<Taken>) -> Infallible {
+    while let Some(piece) = stdin.next().await {
+        let length = piece.len() as u64;
+        // An error breaks off the events of the command as well, which have the reason.
+        let open = control.write_stdin(piece).await.unwrap_or(false);
+        taken.send_modify(|taken| {
+            taken.open = open;
+            taken.bytes += if open { length } else { 0 };
+        });
+        if !open {
+            stdin.close();
+        }
+    }
+    if let Err(error) = control.end_stdin().await {
+        tracing::debug!(%error, "a command's input was not ended");
+    }
+    pending().await
+}
+
+/// Sends the last message and closes. What the caller still sends is read meanwhile: a socket that is closed with bytes unread
+/// resets the connection, and the caller may never read the last message.
+async fn finish(mut sink: Sink, mut source: Source, notice: &ExecNotice) {
+    let code = match notice {
+        ExecNotice::Exit(_) => close_code::NORMAL,
+        _ => close_code::POLICY,
+    };
+    let last = async {
+        sink.send(text(notice)).await?;
+        sink.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await
+    };
+    let drained = async { while let Some(Ok(_)) = source.next().await {} };
+    let _ = timeout(LAST_WORDS, async { tokio::join!(last, drained) }).await;
+}
+
+fn output(stream: StreamId, bytes: &[u8]) -> Message {
+    let mut message = BytesMut::with_capacity(1 + bytes.len());
+    message.put_u8(stream.byte());
+    message.put_slice(bytes);
+    Message::Binary(message.freeze())
+}
+
+fn text(notice: &impl Serialize) -> Message {
+    // Texts and numbers of our own types always serialize.
+    Message::Text(serde_json::to_string(notice).unwrap_or_default().into())
+}
+
+fn refused(refusal: &Refusal) -> ExecNotice {
+    if let Some(cause) = refusal.cause() {
+        tracing::error!("a command's connection broke: {cause}");
+    }
+    let Failure { code, message } = refusal.failure().clone();
+    let error = error::reason_of(code.kind()).to_owned();
+    ExecNotice::Error(StreamRefusal { error, message, code })
+}

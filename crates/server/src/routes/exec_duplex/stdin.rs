@@ -1,0 +1,126 @@
+//! Input of a command on its way from the socket to the command.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use skep_api::exec_stream::{STDIN_PIECE_BYTES, STDIN_WINDOW_BYTES};
+use tokio::sync::Notify;
+
+/// Holds what the command has not taken yet, joined: many short messages become few pieces.
+#[derive(Debug, Default)]
+pub(super) struct StdinBuffer {
+    state: Mutex<State>,
+    added: Notify,
+    taken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: BytesMut,
+    /// The caller sends no more.
+    ended: bool,
+    /// The command takes no more.
+    closed: bool,
+}
+
+impl StdinBuffer {
+    /// Adds input, and waits for room first where the window is full. Input that the command does not take any more is dropped.
+    pub(super) async fn push(&self, bytes: &[u8]) {
+        loop {
+            let taken = self.taken.notified();
+            {
+                let mut state = self.state();
+                if state.closed {
+                    return;
+                }
+                if state.bytes.is_empty() || state.bytes.len() + bytes.len() <= STDIN_WINDOW_BYTES {
+                    state.bytes.extend_from_slice(bytes);
+                    self.added.notify_one();
+                    return;
+                }
+            }
+            taken.await;
+        }
+    }
+
+    /// Marks the end of the input.
+    pub(super) fn end(&self) {
+        self.state().ended = true;
+        self.added.notify_one();
+    }
+
+    /// Whether the end was marked.
+    pub(super) fn is_ended(&self) -> bool {
+        self.state().ended
+    }
+
+    /// Drops what is there and what still comes.
+    pub(super) fn close(&self) {
+        *self.state() = State { closed: true, ..State::default() };
+        self.taken.notify_one();
+    }
+
+    /// The next piece; `None` at the end of the input.
+    pub(super) async fn next(&self) -> Option<Bytes> {
+        loop {
+            let added = self.added.notified();
+            {
+                let mut state = self.state();
+                if !state.bytes.is_empty() {
+                    let length = state.bytes.len().min(STDIN_PIECE_BYTES);
+                    let piece = state.bytes.split_to(length).freeze();
+                    self.taken.notify_one();
+                    return Some(piece);
+                }
+                if state.ended {
+                    return None;
+                }
+            }
+            added.await;
+        }
+    }
+
+    /// Each change is made under one lock, so a panic elsewhere leaves the state whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn input_is_joined_and_bounded_and_ends_behind_its_last_byte() {
+        let buffer = StdinBuffer::default();
+        buffer.push(b"a").await;
+        buffer.push(b"b").await;
+        assert_eq!(buffer.next().await.unwrap(), "ab");
+        let large = vec![7; STDIN_WINDOW_BYTES];
+        buffer.push(&large).await;
+        assert!(buffer.push(b"x").now_or_never().is_none(), "the window is full");
+        assert_eq!(buffer.next().await.unwrap().len(), STDIN_PIECE_BYTES);
+        assert!(buffer.push(b"x").now_or_never().is_some());
+        buffer.end();
+        let mut length = STDIN_PIECE_BYTES;
+        while let Some(piece) = buffer.next().await {
+            length += piece.len();
+        }
+        assert_eq!(length, STDIN_WINDOW_BYTES + 1);
+    }
+
+    #[tokio::test]
+    async fn a_closed_buffer_holds_nothing_and_lets_its_writer_go() {
+        let buffer = StdinBuffer::default();
+        buffer.push(&vec![7; STDIN_WINDOW_BYTES]).await;
+        let waiting = buffer.push(b"x");
+        tokio::pin!(waiting);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        buffer.close();
+        waiting.await;
+        buffer.push(b"y").await;
+        assert!(buffer.next().now_or_never().is_none());
+    }
+}

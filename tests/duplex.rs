@@ -1,0 +1,184 @@
+//! Commands in a VM with input and output as bytes, by the command and by a WebSocket.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use data_encoding::BASE64;
+use eventsource_stream::Eventsource;
+use futures_util::{SinkExt, StreamExt};
+use rand::{RngCore, SeedableRng, rngs::StdRng};
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio_tungstenite::{
+    connect_async,
+    tungstenite::{Message, client::IntoClientRequest},
+};
+
+use crate::harness::{Skep, binary, eventually};
+
+fn noise(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    StdRng::seed_from_u64(16).fill_bytes(&mut bytes);
+    bytes
+}
+
+fn exec(server: &Skep, words: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.arg("exec").args(words).env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The output of `tar c` for a folder, sorted and without times of its own.
+fn tar(folder: &Path) -> Vec<u8> {
+    let tar = Command::new("tar").args(["--sort=name", "-c", "."]).current_dir(folder).output().unwrap();
+    assert!(tar.status.success(), "{tar:?}");
+    tar.stdout
+}
+
+fn feed(child: &mut Child, bytes: Vec<u8>) -> thread::JoinHandle<()> {
+    let mut stdin = child.stdin.take().unwrap();
+    thread::spawn(move || drop(stdin.write_all(&bytes)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_goes_into_a_vm_and_comes_back_the_same() {
+    let server = Skep::start().await;
+    let pid = server.boot_one().await.to_string();
+    let (out, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(out.path().join("deep")).unwrap();
+    fs::write(out.path().join("deep/noise"), noise(3 << 20)).unwrap();
+    fs::write(out.path().join("text"), "é\n").unwrap();
+    std::os::unix::fs::symlink("text", out.path().join("link")).unwrap();
+    let sent = tar(out.path());
+    let mut into =
+        exec(&server, &[&pid, "mkdir tree && tar x -C tree"]).stdin(Stdio::piped()).spawn().unwrap();
+    let feeding = feed(&mut into, sent.clone());
+    let done = into.wait_with_output().unwrap();
+    feeding.join().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let from = exec(&server, &["-n", &pid, "tar c -C tree ."]).output().unwrap();
+    assert!(from.status.success(), "{:?}", from.stderr);
+    let mut unpack =
+        Command::new("tar").arg("x").current_dir(back.path()).stdin(Stdio::piped()).spawn().unwrap();
+    unpack.stdin.take().unwrap().write_all(&from.stdout).unwrap();
+    assert!(unpack.wait().unwrap().success());
+    let same = Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .args([out.path(), back.path()])
+        .output()
+        .unwrap();
+    assert!(same.status.success(), "{same:?}");
+    // Not even text where the other end shows only bytes.
+    let file = exec(&server, &["-n", &pid, "cat tree/deep/noise"]).output().unwrap();
+    assert!(file.stdout == noise(3 << 20), "{} bytes", file.stdout.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_starts_before_its_input_ends_and_its_time_counts_from_then() {
+    let server = Skep::start().await;
+    let pid = server.boot_one().await.to_string();
+    let mut child = exec(&server, &[&pid, "cat; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    for line in [&b"one\n"[..], b"\xE2\x82"] {
+        stdin.write_all(line).unwrap();
+        let mut came = vec![0; line.len()];
+        stdout.read_exact(&mut came).unwrap();
+        assert_eq!(came, line);
+    }
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+    // Its input never ends, and is larger than all that is on its way. The timeout ends it.
+    let zero = File::open("/dev/zero").unwrap();
+    let output = exec(&server, &["--timeout", "2s", &pid, "sleep 600"]).stdin(zero).output().unwrap();
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
+    // One that takes a part ends as it does.
+    let zero = File::open("/dev/zero").unwrap();
+    let output = exec(&server, &[&pid, "head -c 3 | od -An -tx1"]).stdin(zero).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b" 00 00 00\n"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_is_the_commands_own() {
+    let server = Skep::start().await;
+    let vm = server.boot_one().await;
+    let pid = vm.to_string();
+    for (command, signals, code) in [
+        ("trap 'echo caught; exit 7' INT; touch ready; sleep 600 & wait", vec![Signal::INT], 7),
+        ("touch ready; sleep 600", vec![Signal::INT], 130),
+        ("trap '' INT; touch ready; sleep 600", vec![Signal::INT, Signal::INT], 130),
+    ] {
+        server.exec(vm, "rm -f ready").await;
+        let mut child = exec(&server, &[&pid, command]).spawn().unwrap();
+        eventually("the command", async || server.exec(vm, "test -e ready").await["exit_code"] == 0).await;
+        for signal in signals {
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            // Signals of one number that come at once are one.
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{command}");
+        eventually("its end", async || server.exec(vm, "pgrep -x sleep").await["exit_code"] != 0).await;
+    }
+}
+
+/// A restart cuts the connection off. What the command prints is not lost, and its input does not end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_outlives_a_restart_and_its_output_is_come_back_to() {
+    let server = Skep::start().await;
+    let pid = server.boot_one().await;
+    let path = format!("/api/swarm/vm/{pid}/exec");
+    let mut request =
+        format!("ws{}{path}", server.url.trim_start_matches("http")).into_client_request().unwrap();
+    let bearer = format!("Bearer {}", server.key);
+    request.headers_mut().insert("authorization", bearer.parse().unwrap());
+    let (mut socket, _) = connect_async(request).await.unwrap();
+    let command = json!({
+        "command": "printf '\\377one'; (sleep 1; cat; echo ended) & while ! test -e go; do sleep 1; done; echo two",
+        "timeout": 600_000,
+    });
+    socket.send(Message::text(command.to_string())).await.unwrap();
+    let (mut id, mut seen) = (String::new(), Vec::new());
+    let mut restarted = false;
+    loop {
+        match socket.next().await.unwrap().unwrap() {
+            Message::Text(text) => {
+                let notice: Value = serde_json::from_str(&text).unwrap();
+                match notice["type"].as_str().unwrap() {
+                    "started" => notice["id"].as_str().unwrap().clone_into(&mut id),
+                    "error" => {
+                        assert_eq!(notice["code"], "shutting_down", "{notice}");
+                        break;
+                    }
+                    _ => panic!("{notice}"),
+                }
+            }
+            Message::Binary(bytes) => {
+                assert_eq!(bytes[0], 1);
+                seen.extend_from_slice(&bytes[1..]);
+            }
+            _ => {}
+        }
+        if seen == b"\xFFone" && !restarted {
+            restarted = true;
+            server.post("/api/admin/restart", &json!({})).await.ok(202);
+        }
+    }
+    server.exec(pid, "touch go").await;
+    let again = format!("{path}/{id}?stdout={}&encoding=base64", seen.len());
+    let response = server.request(Method::GET, &again).send().await.unwrap();
+    let events: Vec<_> = response.bytes_stream().eventsource().map(Result::unwrap).collect().await;
+    let mut rest = Vec::new();
+    for event in events.iter().filter(|event| event.event == "stdout") {
+        let data: Value = serde_json::from_str(&event.data).unwrap();
+        rest.extend(BASE64.decode(data["data"].as_str().unwrap().as_bytes()).unwrap());
+    }
+    // `cat` saw no end of its input, which its caller never sent.
+    assert_eq!(String::from_utf8_lossy(&rest), "two\n");
+    assert_eq!(events.last().unwrap().event, "exit");
+}
