@@ -45,7 +45,7 @@ async fn start(skep: &Skep, command: &str) -> (DuplexInput, DuplexOutput) {
 }
 
 async fn next(output: &mut DuplexOutput) -> DuplexEvent {
-    tokio::time::timeout(PATIENCE, output.next()).await.expect("an event in time").unwrap()
+    tokio::time::timeout(PATIENCE, output.next()).await.unwrap().unwrap()
 }
 
 /// Both outputs, whole, and the exit.
@@ -117,8 +117,8 @@ async fn dialled(skep: &Skep) -> Socket {
 
 async fn notice(socket: &mut Socket) -> Value {
     loop {
-        let message = tokio::time::timeout(PATIENCE, socket.next()).await.expect("a message in time");
-        match message.expect("a message").unwrap() {
+        let message = tokio::time::timeout(PATIENCE, socket.next()).await.unwrap();
+        match message.unwrap().unwrap() {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),
             Message::Close(_) => panic!("closed without a notice"),
             _ => {}
