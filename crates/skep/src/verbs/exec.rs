@@ -253,6 +253,24 @@ mod tests {
 
     use super::*;
 
+    /// Command lines without a place or a command, and a part of each refusal.
+    const WRONG: [(&str, &str); 14] = [
+        ("exec", "no VM is given"),
+        ("exec -c ls", "no VM is given"),
+        ("exec ls", "no command is given for the VM `ls`"),
+        ("exec  ls", "the VM is empty"),
+        ("exec  ls", "exec --server ls"),
+        ("exec Ls -l", "`Ls` cannot be a VM"),
+        ("exec ls;id x", "--server ls;id x"),
+        ("exec -- 42 x", "no VM stands before `--`"),
+        ("exec -it 42 sh", "`-it` is not an option"),
+        ("exec 42 -it sh", "there are no terminals"),
+        ("exec 42 --user root sh", "`--user` is not an option"),
+        ("exec --server", "no command is given"),
+        ("exec --server -x", "`-x` is not an option"),
+        ("exec --vm 42", "no command is given for the VM `42`"),
+    ];
+
     #[test]
     fn a_command_runs_in_a_vm_that_is_named_or_on_the_server_that_is_asked_for() {
         #[derive(Parser)]
@@ -286,22 +304,7 @@ mod tests {
         assert_eq!(named("exec --server uname -n").unwrap(), (None, "uname -n".to_owned(), None));
         assert_eq!(named("exec --server -- -n").unwrap(), (None, "-n".to_owned(), None));
         assert_eq!(named("exec --server -c ls").unwrap(), (None, String::new(), text("ls")));
-        for (line, why) in [
-            ("exec", "no VM is given"),
-            ("exec -c ls", "no VM is given"),
-            ("exec ls", "no command is given for the VM `ls`"),
-            ("exec  ls", "the VM is empty"),
-            ("exec  ls", "exec --server ls"),
-            ("exec Ls -l", "`Ls` cannot be a VM"),
-            ("exec ls;id x", "--server ls;id x"),
-            ("exec -- 42 x", "no VM stands before `--`"),
-            ("exec -it 42 sh", "`-it` is not an option"),
-            ("exec 42 -it sh", "there are no terminals"),
-            ("exec 42 --user root sh", "`--user` is not an option"),
-            ("exec --server", "no command is given"),
-            ("exec --server -x", "`-x` is not an option"),
-            ("exec --vm 42", "no command is given for the VM `42`"),
-        ] {
+        for (line, why) in WRONG {
             let refused = named(line).unwrap_err().to_string();
             assert!(refused.contains(why), "{line}: {refused}");
         }

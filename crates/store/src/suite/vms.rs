@@ -103,6 +103,24 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
     assert_eq!(booted.last().unwrap().body["name"], json!("web"));
 }
 
+/// Two VMs, of which a page holds one.
+async fn pages_of_what_a_filter_leaves(store: &dyn Store, account: AccountId, filter: VmFilter) {
+    let query = ListVms { account, which: VmsOf::Ended, filter, limit: 1, after: None };
+    let first = store.list_vms(query.clone()).await.unwrap();
+    assert_eq!((first.vms[0].vm.pid, first.next), (11, Some(first.vms[0].vm.id)));
+    let last = store.list_vms(ListVms { after: first.next, ..query }).await.unwrap();
+    assert_eq!((last.vms[0].vm.pid, last.next), (10, None));
+}
+
+/// Gives them new ids, in their order, which is that of lists.
+fn in_the_order_of_their_ids(vms: &mut [VmBooted]) {
+    let mut last = None;
+    for vm in vms {
+        vm.id = VmId::generate_after(last);
+        last = Some(vm.id);
+    }
+}
+
 pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let metadata = |value| serde_json::Map::from_iter([("a \"b\".c".to_owned(), value)]);
@@ -112,12 +130,7 @@ pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<
         .map(|(pid, value)| VmBooted { metadata: metadata(value), ..booted(account, pid) })
         .collect();
     vms.push(VmBooted { template: "other".to_owned(), ..named(account, 30, "web") });
-    let mut last = None;
-    for vm in &mut vms {
-        // Lists are in the order of ids.
-        vm.id = VmId::generate_after(last);
-        last = Some(vm.id);
-    }
+    in_the_order_of_their_ids(&mut vms);
     store.record_boots(boot(vms.clone())).await.unwrap();
     let found = async |which, filter| {
         let query = ListVms { account, which, filter, limit: 100, after: None };
@@ -156,12 +169,7 @@ pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<
     for (filter, expected) in cases {
         assert_eq!(found(VmsOf::Ended, filter.clone()).await, expected, "{filter:?}");
     }
-    // Pages of what a filter leaves.
-    let query = ListVms { account, which: VmsOf::Ended, filter: having("7"), limit: 1, after: None };
-    let first = store.list_vms(query.clone()).await.unwrap();
-    assert_eq!((first.vms[0].vm.pid, first.next), (11, Some(first.vms[0].vm.id)));
-    let last = store.list_vms(ListVms { after: first.next, ..query }).await.unwrap();
-    assert_eq!((last.vms[0].vm.pid, last.next), (10, None));
+    pages_of_what_a_filter_leaves(&*store, account, having("7")).await;
 }
 
 pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
