@@ -24,6 +24,13 @@ fn ids(tickets: &[Value]) -> Vec<String> {
     tickets.iter().map(|ticket| ticket["id"].as_str().unwrap().to_owned()).collect()
 }
 
+/// A query, and whether a ticket fits it.
+type Filter<'a> = (&'a str, Box<dyn Fn(&Value) -> bool + 'a>);
+
+fn one_of(ticket: &Value, field: &str, words: &[&str]) -> bool {
+    words.contains(&ticket[field].as_str().unwrap())
+}
+
 fn has_labels(ticket: &Value, labels: &[&str]) -> bool {
     labels.iter().all(|label| ticket["labels"].as_array().unwrap().contains(&json!(label)))
 }
@@ -59,9 +66,6 @@ async fn each_filter_and_order_gives_every_ticket_once() {
     let first = some_tickets(&skep).await;
     let everything = skep.read("/api/tickets").await["tickets"].as_array().unwrap().clone();
     assert_eq!(everything.len(), 25);
-    let one_of =
-        |ticket: &Value, field: &str, words: &[&str]| words.contains(&ticket[field].as_str().unwrap());
-    type Filter<'a> = (&'a str, Box<dyn Fn(&Value) -> bool + 'a>);
     let filters: Vec<Filter<'_>> = vec![
         ("", Box::new(|_| true)),
         ("&status=pending", Box::new(|one| one_of(one, "status", &["pending"]))),
@@ -73,6 +77,23 @@ async fn each_filter_and_order_gives_every_ticket_once() {
             Box::new(|one| one["assignee"] == "agent-1" && one["status"] == "completed"),
         ),
         ("&assignee=nobody", Box::new(|_| false)),
+        ("&ready=true", Box::new(|one| one["ready"] == true)),
+        ("&ready=false&status=pending", Box::new(|one| one["ready"] == false && one["status"] == "pending")),
+        ("&depends_on={first}", Box::new(|one| one["dependencies"] == json!([first]))),
+        (
+            "&depends_on={first}&status=failed",
+            Box::new(|one| one["dependencies"] == json!([first]) && one["status"] == "failed"),
+        ),
+    ];
+    check_all(&skep, &everything, &first, &filters).await;
+}
+
+#[tokio::test]
+async fn lists_by_label_give_every_ticket_that_has_all_of_them_once() {
+    let skep = Skep::start().await;
+    let first = some_tickets(&skep).await;
+    let everything = skep.read("/api/tickets").await["tickets"].as_array().unwrap().clone();
+    let filters: Vec<Filter<'_>> = vec![
         ("&label=gpu", Box::new(|one| has_labels(one, &["gpu"]))),
         ("&label=gpu,plan/a", Box::new(|one| has_labels(one, &["gpu", "plan/a"]))),
         ("&label=plan", Box::new(|_| false)),
@@ -92,29 +113,27 @@ async fn each_filter_and_order_gives_every_ticket_once() {
             "&label=plan/a&depends_on={first}",
             Box::new(|one| has_labels(one, &["plan/a"]) && one["dependencies"] == json!([first])),
         ),
-        ("&ready=true", Box::new(|one| one["ready"] == true)),
-        ("&ready=false&status=pending", Box::new(|one| one["ready"] == false && one["status"] == "pending")),
-        ("&depends_on={first}", Box::new(|one| one["dependencies"] == json!([first]))),
-        (
-            "&depends_on={first}&status=failed",
-            Box::new(|one| one["dependencies"] == json!([first]) && one["status"] == "failed"),
-        ),
     ];
+    check_all(&skep, &everything, &first, &filters).await;
+}
+
+/// Each filter, in each order, page by page.
+async fn check_all(skep: &Skep, everything: &[Value], first: &str, filters: &[Filter<'_>]) {
     let rank = |ticket: &Value| {
         ["critical", "high", "medium", "low"].iter().position(|one| ticket["priority"] == *one).unwrap()
     };
-    for (query, fits) in &filters {
-        let query = query.replace("{first}", &first);
+    for (query, fits) in filters {
+        let query = query.replace("{first}", first);
         let mut expected: Vec<Value> = everything.iter().filter(|one| fits(one)).cloned().collect();
-        assert_eq!(ids(&all(&skep, &query).await), ids(&expected), "{query}");
+        assert_eq!(ids(&all(skep, &query).await), ids(&expected), "{query}");
         expected.sort_by_key(|one| (rank(one), one["id"].as_str().unwrap().to_owned()));
-        assert_eq!(ids(&all(&skep, &format!("{query}&sort=priority")).await), ids(&expected), "{query}");
+        assert_eq!(ids(&all(skep, &format!("{query}&sort=priority")).await), ids(&expected), "{query}");
         let key = |one: &Value| {
             (one["updated_at"].as_str().unwrap().to_owned(), one["id"].as_str().unwrap().to_owned())
         };
         expected.sort_by_key(key);
         expected.reverse();
-        assert_eq!(ids(&all(&skep, &format!("{query}&sort=-updated_at")).await), ids(&expected), "{query}");
+        assert_eq!(ids(&all(skep, &format!("{query}&sort=-updated_at")).await), ids(&expected), "{query}");
     }
 }
 
