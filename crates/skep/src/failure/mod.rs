@@ -90,6 +90,7 @@ pub(crate) fn of_client(error: &Error) -> String {
         Error::Strange { url, why } => {
             format!("{url} did not answer as a skep server does ({why}); check --url and SKEP_URL")
         }
+        Error::NotUpgraded { .. } => error.to_string(),
         Error::Refused { code: None, body, .. } => body.message.clone(),
     }
 }

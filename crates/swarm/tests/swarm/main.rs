@@ -19,7 +19,7 @@ fn command() -> RunCommand {
         command: "true".to_owned(),
         cwd: None,
         env: Default::default(),
-        stdin: None,
+        stdin: None.into(),
         timeout_ms: 1000,
     }
 }

@@ -158,7 +158,7 @@ async fn accept(
         Chosen::Vm(vm) => {
             // What can be refused before the upgrade is refused with a status.
             let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
-            swarm.vm(&caller.account.id, vm).await?;
+            swarm.vm(&caller.account.id, VmRef::Id(vm)).await?;
             Chosen::Vm(VmRef::Id(vm))
         }
         Chosen::Workspace => Chosen::Workspace,
