@@ -8,6 +8,8 @@ use skep_api::{
 };
 use skep_store::EventKind;
 
+use super::messages;
+
 /// Any text without the character that no command, path or variable can hold.
 const NO_NUL: &str = "^[^\\u0000]*$";
 /// One line: nothing that controls a terminal.
@@ -26,7 +28,7 @@ pub(super) fn refine(document: &mut Value) {
     exec_bodies(document);
     streams(document);
     event_stream(document);
-    messages(document);
+    messages::refine(document);
     for (name, change) in schemas() {
         if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
             merge(schema, change);
@@ -223,21 +225,6 @@ fn streams(document: &mut Value) {
             });
         }
     });
-}
-
-/// Messages of a WebSocket are told apart by their `type`, which no field of their types stands for.
-fn messages(document: &mut Value) {
-    fn describe(schema: &mut Value) {
-        if let Some(field) = schema.pointer_mut("/properties/type") {
-            field["description"] = json!("Which message it is.");
-        }
-        for kind in ["allOf", "oneOf"] {
-            schema.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten().for_each(describe);
-        }
-    }
-    for name in ["ExecControl", "ExecNotice"] {
-        document.pointer_mut(&format!("/components/schemas/{name}")).into_iter().for_each(describe);
-    }
 }
 
 /// The same of what changes below a folder.

@@ -2,6 +2,7 @@
 
 mod examples;
 mod finer;
+mod messages;
 pub(crate) mod refusals;
 
 use std::collections::BTreeMap;

@@ -85,6 +85,8 @@ const ROWS: &[Row] = &[
     row("console", NO_VM),
     sends("exec", r#"{"command": "id", "vm": 4242}"#, NO_VM),
     sends("exec_in_vm", r#"{"command": "id"}"#, NO_VM),
+    asks("exec_duplex", "?vm=4242", NO_VM),
+    row("exec_duplex_in_vm", NO_VM),
     row("exec_again", NO_VM),
     row("restart", Done(202)),
     asks("read_file", "?path=/nowhere/file", OUTSIDE),
@@ -280,7 +282,9 @@ async fn without_each_scope_that_it_needs_an_operation_is_refused() {
 #[tokio::test]
 async fn a_form_that_no_answer_has_is_refused_and_nothing_is_done() {
     let skep = Skep::start().await;
-    for operation in operations(&document(&skep).await) {
+    let upgrades = |operation: &Operation| operation.described["responses"].get("101").is_some();
+    // An upgrade's answer has no body, so it has no form either.
+    for operation in operations(&document(&skep).await).into_iter().filter(|operation| !upgrades(operation)) {
         // The admin key, and a request that would be done.
         let row = ROWS.iter().find(|row| row.id == operation.id()).unwrap();
         let path = format!("{}{}", operation.concrete(), row.query);

@@ -1,0 +1,37 @@
+//! Messages of WebSockets in the document.
+
+use serde_json::{Value, json};
+
+/// Describes the `type` by which messages are told apart, which no field of their types stands for, and writes each kind of
+/// message as one object: generators of clients do not read a kind that is composed of a component and a `type`.
+pub(super) fn refine(document: &mut Value) {
+    let components = document["components"]["schemas"].clone();
+    for name in ["ExecControl", "ExecNotice"] {
+        let kinds = document.pointer_mut(&format!("/components/schemas/{name}/oneOf"));
+        for kind in kinds.and_then(Value::as_array_mut).into_iter().flatten() {
+            flatten(kind, &components);
+            if let Some(field) = kind.pointer_mut("/properties/type") {
+                field["description"] = json!("Which message it is.");
+            }
+        }
+    }
+}
+
+/// Replaces `allOf` by the fields of its parts.
+fn flatten(kind: &mut Value, components: &Value) {
+    let Some(Value::Array(parts)) = kind.as_object_mut().and_then(|kind| kind.remove("allOf")) else {
+        return;
+    };
+    let (mut properties, mut required) = (json!({}), Vec::new());
+    for part in &parts {
+        let component = part["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        let part = component.map_or(part, |name| &components[name]);
+        if let (Value::Object(into), Some(more)) = (&mut properties, part["properties"].as_object()) {
+            into.extend(more.clone());
+        }
+        required.extend(part["required"].as_array().into_iter().flatten().cloned());
+    }
+    kind["type"] = json!("object");
+    kind["properties"] = properties;
+    kind["required"] = json!(required);
+}
