@@ -171,7 +171,7 @@ impl Commands {
 
     /// Starts a child, which is awaited here. The list is held meanwhile: who reaps orphans must never see a child of
     /// ours that is not in it.
-    pub(super) fn bear<T>(&self, start: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
+    pub(crate) fn bear<T>(&self, start: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
         let mut owned = self.owned();
         let born = start()?;
         owned.insert(born.0.as_raw_pid().unsigned_abs());
@@ -179,12 +179,12 @@ impl Commands {
     }
 
     /// The list's word for a child that ended.
-    pub(super) fn disown(&self, shell: &Shell) {
+    pub(crate) fn disown(&self, shell: &Shell) {
         self.owned().remove(&shell.id());
     }
 
     /// A child of ours as one to wait for; ended where that fails.
-    pub(super) fn adopt(&self, child: Pid) -> io::Result<Shell> {
+    pub(crate) fn adopt(&self, child: Pid) -> io::Result<Shell> {
         Shell::adopt(child).inspect_err(|_| {
             let _ = kill_process(child, Signal::KILL);
             let _ = waitpid(Some(child), WaitOptions::empty());
@@ -249,7 +249,7 @@ impl Commands {
         shelf.ended.clear();
     }
 
-    /// Whether this process is a shell that is awaited here, which nobody else may reap.
+    /// Whether this process is a shell or a git that is awaited here, so that a reaper of orphans must leave it.
     pub fn owns(&self, pid: u32) -> bool {
         self.owned().contains(&pid)
     }

@@ -5,6 +5,8 @@
 //! that it removes its locks, and is killed where it does not.
 
 mod poured;
+#[cfg(test)]
+mod tests;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -28,7 +30,7 @@ use tokio::{
 };
 
 use super::{Refused, settings::Settings};
-use crate::{Content, Error, Place, exec::shell::Shell, streamed::no_content};
+use crate::{Commands, Content, Error, Place, exec::shell::Shell, streamed::no_content};
 
 /// The most that one git says, in bytes, where nobody names less.
 const MOST_OUTPUT: usize = 64 << 20;
@@ -256,8 +258,7 @@ impl Git {
         let mut command = self.command()?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        let group = Group::of(&mut child, service)?;
+        let (group, mut child) = Group::start(&self.place, &mut command, service)?;
         let missing = || io::Error::other("a pipe of git is missing");
         let pipes = Pipes {
             stdin: child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?,
@@ -272,7 +273,7 @@ impl Git {
         let mut command = self.command()?;
         // What it complains of reaches the other git by their protocol.
         command.stdin(end.try_clone()?).stdout(end).stderr(Stdio::null());
-        Group::of(&mut command.spawn()?, None)
+        Ok(Group::start(&self.place, &mut command, None)?.0)
     }
 
     fn command(&self) -> io::Result<Command> {
@@ -302,18 +303,18 @@ struct Pipes {
 /// A git and all that it started. It ends when this is dropped, and then what it spoke to.
 struct Group {
     leader: Option<(Shell, Pid)>,
+    /// Where the leader is known as a child that is awaited.
+    commands: Commands,
     service: Option<Box<Self>>,
 }
 
 impl Group {
-    /// Of a git that was just started.
-    fn of(child: &mut Child, service: Option<Self>) -> io::Result<Self> {
-        let pid = Pid::from_child(child);
-        let leader = Shell::adopt(pid).inspect_err(|_| {
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
-        Ok(Self { leader: Some((leader, pid)), service: service.map(Box::new) })
+    /// Starts a git as a child that no reaper of orphans takes before its status is known here.
+    fn start(place: &Place, command: &mut Command, service: Option<Self>) -> io::Result<(Self, Child)> {
+        let commands = place.commands().clone();
+        let (pid, child) = commands.bear(|| command.spawn().map(|child| (Pid::from_child(&child), child)))?;
+        let leader = Some((commands.adopt(pid)?, pid));
+        Ok((Self { leader, commands, service: service.map(Box::new) }, child))
     }
 
     fn tell(&self, signal: Signal) {
@@ -329,11 +330,13 @@ impl Group {
             let _ = kill_process_group(*pid, Signal::KILL);
         }
         let (leader, _) = self.leader.take()?;
+        let status = leader.status().ok();
+        self.commands.disown(&leader);
         if let Some(service) = self.service.take() {
             // What was sent to it last counts too: it ends by itself, now that nobody speaks to it.
             let _ = tokio::time::timeout(GRACE, Box::pin(service.ended())).await;
         }
-        leader.status().ok()
+        status
     }
 }
 
@@ -341,11 +344,13 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.tell(Signal::TERM);
         let Some((leader, pid)) = self.leader.take() else { return };
+        let commands = self.commands.clone();
         let end = async move {
             let _ = tokio::time::timeout(GRACE, leader.ended()).await;
             let _ = kill_process_group(pid, Signal::KILL);
             leader.ended().await;
             let _ = leader.status();
+            commands.disown(&leader);
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(end)),
