@@ -110,7 +110,7 @@ async fn an_interrupt_is_the_commands_own() {
     let vm = server.boot_one().await;
     let pid = vm.to_string();
     for (command, signals, code) in [
-        ("trap 'echo caught; exit 7' INT; touch ready; sleep 600 & wait", vec![Signal::INT], 7),
+        ("trap 'echo caught; exit 7' INT; touch ready; while sleep 0.2; do :; done", vec![Signal::INT], 7),
         ("touch ready; sleep 600", vec![Signal::INT], 130),
         ("trap '' INT; touch ready; sleep 600", vec![Signal::INT, Signal::INT], 130),
     ] {

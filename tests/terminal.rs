@@ -76,6 +76,6 @@ async fn the_admin_key_is_in_its_file_and_not_in_the_log() {
     let skep = Skep::start().await;
     let log = skep.log();
     let file = skep.data_dir.path().join("admin.key");
-    assert!(log.contains(&format!("lies in {}", file.display())), "{log}");
+    assert!(log.contains(&format!("The admin key is in {}", file.display())), "{log}");
     assert!(!log.contains(&skep.key), "the control is `skep serve` on a terminal: {log}");
 }

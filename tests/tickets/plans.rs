@@ -45,8 +45,11 @@ async fn a_plan_is_made_from_a_file_and_worked_on_by_its_label() {
     }
     refused(&skep(&["batch", "/no/such/file"]), "cannot be read");
 
-    assert_eq!(ids(&printed(&skep(&["list", "--label", "gpu", "--label", "plan/a"]))), [plan.clone()]);
-    assert_eq!(ids(&printed(&skep(&["list", "--blocked", "-l", "plan/a"]))), [port.clone()]);
+    assert_eq!(
+        ids(&printed(&skep(&["list", "--label", "gpu", "--label", "plan/a"]))),
+        std::slice::from_ref(&plan)
+    );
+    assert_eq!(ids(&printed(&skep(&["list", "--blocked", "-l", "plan/a"]))), std::slice::from_ref(&port));
     let by_label = printed(&skep(&["create", "third", "--label", "plan/c", "--label", "gpu"]));
     assert_eq!(record(&server, &by_label).await["labels"], json!(["plan/c", "gpu"]));
     let wrong = skep(&["create", "x", "--label", "A b"]);
@@ -77,8 +80,8 @@ async fn open_tickets_are_listed_first_and_blocked_ones_alone() {
     printed(&skep(&["claim", &all[3]]));
     let (a, b, c, d) = (&all[0], &all[1], &all[2], &all[3]);
     assert_eq!(ids(&printed(&skep(&["list"]))), [c, d, &waits, b, a].map(Clone::clone));
-    assert_eq!(ids(&printed(&skep(&["list", "--blocked"]))), [waits.clone()]);
-    assert_eq!(ids(&printed(&skep(&["list", "--ready"]))), [c.clone()]);
+    assert_eq!(ids(&printed(&skep(&["list", "--blocked"]))), std::slice::from_ref(&waits));
+    assert_eq!(ids(&printed(&skep(&["list", "--ready"]))), std::slice::from_ref(c));
     // Page by page, by what the command itself names.
     let mut seen = Vec::new();
     let mut options = Vec::new();

@@ -48,7 +48,9 @@ fn schemas() -> [(&'static str, Value); 6] {
         "command": {"pattern": NO_NUL},
         "cwd": {"pattern": NO_NUL, "minLength": 1},
         "env": {"propertyNames": {"pattern": VARIABLE}, "additionalProperties": {"pattern": NO_NUL}},
-    }});
+    }, "if": {"required": ["encoding"], "properties": {"encoding": {"type": "string"}}},
+       "then": {"required": ["stream"], "properties": {"stream": {"const": true}}},
+    });
     [
         ("ExecRequest", exec.clone()),
         ("ExecInVmRequest", exec),

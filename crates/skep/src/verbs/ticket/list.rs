@@ -43,7 +43,7 @@ pub(super) struct List {
     #[arg(long, value_name = "ID")]
     depends_on: Option<TicketId>,
     /// created (the oldest first), priority (as they are claimed) or -updated_at (the latest change first).
-    #[arg(long, value_name = "ORDER")]
+    #[arg(long, value_name = "ORDER", allow_hyphen_values = true)]
     sort: Option<String>,
     /// At most so many, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
