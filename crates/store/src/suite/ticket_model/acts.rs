@@ -218,18 +218,8 @@ pub(super) fn order(
     };
     Some(match act {
         Act::Make { tickets, wait, priority, attempts, labels } => {
-            let labels: Vec<Label> = labels.iter().copied().map(label).collect();
-            let not_before = wait.map(|seconds| at + i64::from(seconds).seconds());
-            let (priority, max_attempts) = (*priority, *attempts);
-            let made = |needs| NewTicket {
-                priority,
-                max_attempts,
-                not_before,
-                labels: labels.clone(),
-                ..new_ticket("a", needs)
-            };
-            let tickets = needs_of(tickets, ids).into_iter().map(|needs| (None, made(needs))).collect();
-            Order::Create(CreateTickets { call, tickets, once: None })
+            let common = common_ticket(at, *wait, *priority, *attempts, labels);
+            Order::Create(CreateTickets { call, tickets: creations(tickets, ids, &common), once: None })
         }
         Act::Change { ticket, expected: version, edit, step } => {
             let id = pick(ticket)?;
@@ -278,6 +268,28 @@ impl Which {
             Self::Newer => Some(latest + 1),
         }
     }
+}
+
+fn common_ticket(
+    at: Timestamp,
+    wait: Option<u16>,
+    priority: Priority,
+    max_attempts: u32,
+    labels: &[u8],
+) -> NewTicket {
+    let not_before = wait.map(|seconds| at + i64::from(seconds).seconds());
+    let labels = labels.iter().copied().map(label).collect();
+    NewTicket { priority, max_attempts, not_before, labels, ..new_ticket("a", Vec::new()) }
+}
+
+/// Tickets that differ in what they need.
+fn creations(
+    tickets: &[(Vec<u8>, bool)],
+    ids: &[TicketId],
+    common: &NewTicket,
+) -> Vec<(Option<String>, NewTicket)> {
+    let needs = needs_of(tickets, ids).into_iter();
+    needs.map(|needs| (None, NewTicket { needs, ..common.clone() })).collect()
 }
 
 fn needs_of(tickets: &[(Vec<u8>, bool)], ids: &[TicketId]) -> Vec<Vec<Needed>> {
