@@ -48,7 +48,7 @@ pub(crate) fn vm_reference(text: &str) -> Result<String, String> {
 /// options give the place.
 ///
 /// # Errors
-/// There is no place, no command, or an option that the verb does not have.
+/// The place or the command is missing, or the verb does not have an option.
 pub(crate) fn with_vm_named(
     target: &TargetOption,
     command: &[String],

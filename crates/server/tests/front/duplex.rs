@@ -308,7 +308,7 @@ async fn a_key_may_come_as_a_subprotocol() {
     assert_eq!(notice(&mut socket).await["type"], "started");
     let exit = notice(&mut socket).await;
     assert_eq!((&exit["type"], &exit["exit_code"]), (&json!("exit"), &json!(3)));
-    // Of two keys nobody knows which is meant, and without an upgrade a subprotocol is none.
+    // Two keys are ambiguous, and a subprotocol counts only with an upgrade.
     let bearer = format!("Bearer {}", skep.admin);
     let both = [("authorization", bearer.as_str()), ("sec-websocket-protocol", offered.as_str())];
     match dial(&skep, "/api/exec", &both).await {
