@@ -240,7 +240,7 @@ fn greet(
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
     }
-    // Text among JSON lines would break whatever reads both streams together, such as a journal.
+    // A reader of both streams together, such as a journal, expects JSON on each line.
     if settings.log_format == LogFormat::Json {
         lines.iter().for_each(|line| tracing::info!("{line}"));
         return Ok(());

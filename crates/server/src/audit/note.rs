@@ -109,7 +109,8 @@ impl Noted {
 
     /// Adds the entry, where one is due.
     async fn finish(&mut self, status: StatusCode, code: Option<ErrorCode>) {
-        // A WebSocket, which begins as a GET, runs a command. A read that failed by a fault of the server is no refusal.
+        // A GET that opens a WebSocket runs a command, so it counts as a write. Reads have an entry only where they are refused, which
+        // a fault of the server is not.
         let is_write = self.is_write || status == StatusCode::SWITCHING_PROTOCOLS;
         if !is_write && !status.is_client_error() {
             self.state = Stage::Done;

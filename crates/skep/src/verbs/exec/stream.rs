@@ -39,7 +39,7 @@ pub(crate) enum Input {
 }
 
 /// Runs a command to its end. SIGINT and SIGTERM are passed on to it; a second SIGINT, ten seconds after SIGTERM, and SIGHUP
-/// end it, whatever it does with them.
+/// end it, also where it ignores them.
 pub(super) async fn run(client: &Client, request: &ExecRequest, input: Input) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let (sender, output) = tokio::select! {

@@ -132,7 +132,7 @@ pub(super) async fn rotate(verb: Rotate) -> anyhow::Result<ExitCode> {
     secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
 }
 
-/// Send a delivery again, whatever its outcome was.
+/// Send a delivery again, also one that succeeded.
 #[derive(Debug, Args)]
 pub(super) struct Redeliver {
     /// Id of the webhook.

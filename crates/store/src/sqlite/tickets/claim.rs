@@ -14,7 +14,7 @@ use super::{
     },
     Told,
     apply::{Change, apply},
-    common::{Common, Word},
+    intersection::{Intersection, Word},
     list::{READY, Stretch},
     once,
     row::{cost, of_account, rank, record},
@@ -102,7 +102,7 @@ fn labelled(
     priority: i64,
     limit: i64,
 ) -> Result<Vec<TicketId>, Fault> {
-    let mut common = Common {
+    let mut common = Intersection {
         connection,
         account: command.call.account.to_string(),
         words: command.labels.iter().map(Word::Label).collect(),

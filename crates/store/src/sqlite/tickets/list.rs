@@ -13,7 +13,7 @@ use super::{
         columns::{Columns, all, millis},
         fault::Fault,
     },
-    common::{Common, Word},
+    intersection::{Intersection, Word},
     row::{cost, find, labels, rank, record},
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
@@ -136,8 +136,9 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
         let rank = if query.sort == TicketSort::Priority { stretch.priority } else { 0 };
         let Some(statement) = statement else {
             let (account, words, stretch) = (account.clone(), words(&query.filter), *stretch);
-            let common = Common { connection, account, words, stretch, by_change, whole, after: (at, id) };
-            streams.push(Stream::of(Source::Common(common), rank, by_change)?);
+            let common =
+                Intersection { connection, account, words, stretch, by_change, whole, after: (at, id) };
+            streams.push(Stream::of(Source::Intersection(common), rank, by_change)?);
             continue;
         };
         let status = stretch.status.as_str();
@@ -202,7 +203,7 @@ fn words(filter: &TicketFilter) -> Vec<Word<'_>> {
 /// Where the tickets of a stretch are read.
 enum Source<'a> {
     Rows(Rows<'a>),
-    Common(Common<'a>),
+    Intersection(Intersection<'a>),
 }
 
 /// A stretch that is being read, one ticket ahead.
@@ -222,7 +223,7 @@ impl<'a> Stream<'a> {
 
     fn advance(&mut self) -> Result<(), Fault> {
         let next = match &mut self.source {
-            Source::Common(common) => common.next()?,
+            Source::Intersection(common) => common.next()?,
             Source::Rows(rows) => match rows.next()? {
                 None => None,
                 Some(row) => {

@@ -1,7 +1,7 @@
 //! Tickets of one stage and priority that have several words in common: all of some labels, and maybe an assignee.
 //!
 //! Each word has an index of its own with its tickets in order. The next ticket is the one at which all indexes meet: each is
-//! asked for its first ticket from the candidate on, and whatever it answers is the next candidate. With one word a step reads
+//! asked for its first ticket from the candidate on, and that ticket is the next candidate. With one word a step reads
 //! one entry; with several, no more entries than the rarest word has there, however many tickets have the others.
 
 use rusqlite::{Connection, params};
@@ -23,7 +23,7 @@ pub(super) enum Word<'a> {
 pub(super) type Entry = (i64, String);
 
 /// The tickets of a stretch that have all words in common, one after the other.
-pub(super) struct Common<'a> {
+pub(super) struct Intersection<'a> {
     pub(super) connection: &'a Connection,
     pub(super) account: String,
     /// At least one.
@@ -31,13 +31,13 @@ pub(super) struct Common<'a> {
     pub(super) stretch: Stretch,
     /// Ordered by the latest change, latest first; else by id.
     pub(super) by_change: bool,
-    /// By the latest change: all of the status, whatever its stage.
+    /// By the latest change: all tickets of the status, of each stage.
     pub(super) whole: bool,
     /// The entry after which the next one comes.
     pub(super) after: Entry,
 }
 
-impl Common<'_> {
+impl Intersection<'_> {
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
         let mut words = self.words.iter().cycle();
         let Some(first) = words.next() else { return Ok(None) };
