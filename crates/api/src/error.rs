@@ -97,6 +97,8 @@ error_codes! {
     HttpsRequired = "https_required" => Forbidden,
     /// A key that is bound to one VM: of tickets it may only beat and finish that VM's own.
     VmKeyLimited = "vm_key_limited" => Forbidden,
+    /// At the address of the API for VMs: another key than that of the calling VM, or an operation that is not served there.
+    VmKeyRequired = "vm_key_required" => Forbidden,
     /// A path that does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// The remote's address is private, or of a kind that git may not use here.
@@ -117,6 +119,8 @@ error_codes! {
     UnknownWaitlistEntry = "unknown_waitlist_entry" => NotFound,
     /// No such ticket of this account.
     UnknownTicket = "unknown_ticket" => NotFound,
+    /// The ticket has no such log: no command of a boot worked on it, or its log is older than 30 days.
+    UnknownLog = "unknown_log" => NotFound,
     /// No such webhook of this account.
     UnknownWebhook = "unknown_webhook" => NotFound,
     /// No such delivery of this webhook.

@@ -84,7 +84,7 @@ pub struct VmEvent {
     /// Its place in the order of commits, and the epoch of the store that it belongs to.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// `vm.booted` or `vm.ended`.
+    /// `vm.booted`, `vm.renamed` or `vm.ended`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "vm.booted"))]
     pub kind: String,
@@ -103,6 +103,10 @@ pub struct VmEvent {
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default)]
     pub name: Option<VmName>,
+    /// Its name before, with `vm.renamed`; null where it had none.
+    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<VmName>,
     /// Why it ended, with `vm.ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,

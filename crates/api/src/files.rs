@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     operation::Operation,
-    path::{AbsolutePath, PathEncoding},
+    path::{AbsolutePath, LinkTarget, PathEncoding},
 };
 
 /// The longest content that travels as JSON, in bytes of JSON. What is longer is streamed.
@@ -181,6 +181,9 @@ pub struct FolderEntry {
     /// What a symlink says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// How `target` is written, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_encoding: Option<PathEncoding>,
 }
 
 /// A page of a folder.
@@ -220,6 +223,34 @@ pub struct FolderMade {
     pub path_encoding: Option<PathEncoding>,
     /// Whether it was not there before.
     pub created: bool,
+}
+
+/// Makes a symbolic link. Where it leads is not looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeLink {
+    /// The link.
+    pub path: AbsolutePath,
+    /// What it says.
+    pub target: LinkTarget,
+    /// Whether a file or a link that stands there is replaced.
+    pub overwrite: bool,
+}
+
+/// A link that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LinkMade {
+    /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/latest"))]
+    pub path: String,
+    /// As it was asked for.
+    #[cfg_attr(feature = "openapi", schema(example = "builds/42"))]
+    pub target: String,
+    /// How both are written, where one is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// Whether a file or another link was replaced.
+    pub replaced: bool,
 }
 
 /// Removes a file, a link, or a folder with all that is in it.
@@ -312,6 +343,7 @@ impl Operation for ListFolder {
 operations! {
     WriteFile = "write-file" -> FileWritten,
     MakeFolder = "make-folder" -> FolderMade,
+    MakeLink = "make-link" -> LinkMade,
     RemoveFile = "remove-file" -> FileRemoved,
     Relocate = "relocate" -> Relocated,
 }

@@ -19,6 +19,7 @@ mod label;
 pub mod operation;
 mod patch;
 pub mod path;
+pub mod run_log;
 pub mod scope;
 pub mod session;
 pub mod streams;

@@ -1,9 +1,9 @@
 //! Paths in a workspace: bytes, as the kernel has them, and how they are written as text.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fmt,
-    os::unix::ffi::OsStrExt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
@@ -36,22 +36,12 @@ impl AbsolutePath {
     /// # Errors
     /// `invalid_value` for one that is empty, not absolute, too long, or holds a zero byte.
     pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
-        let refused = |why: &str| Failure::new(ErrorCode::InvalidValue, format!("`{field}` {why}"));
-        let bytes = match encoding {
-            PathEncoding::Plain => text.as_bytes().to_vec(),
-            PathEncoding::Percent => decoded(text).ok_or_else(|| {
-                refused("is not percent-encoded: a `%` is followed by two hexadecimal digits, and stands for itself as `%25`")
-            })?,
-        };
+        let bytes = bytes_of(field, text, encoding)?;
         if bytes.first() != Some(&b'/') {
-            return Err(refused(&format!("is `{text}`, which is not absolute; begin it with `/`")));
+            let why = format!("`{field}` is `{text}`, which is not absolute; begin it with `/`");
+            return Err(Failure::new(ErrorCode::InvalidValue, why));
         }
-        if bytes.contains(&0) {
-            return Err(refused("holds a zero byte, which no path does"));
-        }
-        if bytes.len() > LONGEST_PATH {
-            return Err(refused(&format!("has {} bytes; a path has at most {LONGEST_PATH}", bytes.len())));
-        }
+        require_path(field, &bytes)?;
         Ok(Self(OsStr::from_bytes(&bytes).into()))
     }
 
@@ -84,6 +74,73 @@ impl<'de> Deserialize<'de> for AbsolutePath {
         let text = String::deserialize(deserializer)?;
         Self::parse("path", &text, PathEncoding::Percent).map_err(|failure| D::Error::custom(failure.message))
     }
+}
+
+/// What a symbolic link says: a path of any form, to anywhere. Between processes it travels percent-encoded.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LinkTarget(OsString);
+
+impl LinkTarget {
+    /// Reads a target as a caller wrote it in the parameter `field`.
+    ///
+    /// # Errors
+    /// `invalid_value` for one that is empty, too long, or holds a zero byte.
+    pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
+        let bytes = bytes_of(field, text, encoding)?;
+        if bytes.is_empty() {
+            let why = format!("`{field}` is empty; give the path that the link shall lead to");
+            return Err(Failure::new(ErrorCode::InvalidValue, why));
+        }
+        require_path(field, &bytes)?;
+        Ok(Self(OsString::from_vec(bytes)))
+    }
+
+    /// The target.
+    pub fn as_os_str(&self) -> &OsStr {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LinkTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for LinkTarget {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&encoded(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for LinkTarget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse("target", &text, PathEncoding::Percent)
+            .map_err(|failure| D::Error::custom(failure.message))
+    }
+}
+
+fn bytes_of(field: &str, text: &str, encoding: PathEncoding) -> Result<Vec<u8>, Failure> {
+    match encoding {
+        PathEncoding::Plain => Ok(text.as_bytes().to_vec()),
+        PathEncoding::Percent => decoded(text).ok_or_else(|| {
+            let why = "is not percent-encoded: a `%` is followed by two hexadecimal digits, and stands for itself as `%25`";
+            Failure::new(ErrorCode::InvalidValue, format!("`{field}` {why}"))
+        }),
+    }
+}
+
+/// Refuses what no path of the kernel is.
+fn require_path(field: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let refused = |why: String| Err(Failure::new(ErrorCode::InvalidValue, format!("`{field}` {why}")));
+    if bytes.contains(&0) {
+        return refused("holds a zero byte, which no path does".to_owned());
+    }
+    if bytes.len() > LONGEST_PATH {
+        return refused(format!("has {} bytes; a path has at most {LONGEST_PATH}", bytes.len()));
+    }
+    Ok(())
 }
 
 /// A path or a name as it is told: as it is where it is UTF-8, else percent-encoded, which it then says.

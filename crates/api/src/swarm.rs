@@ -10,6 +10,9 @@ use crate::{TicketId, VmId, VmName};
 /// The template that a boot uses where none is named.
 pub const BASE_TEMPLATE: &str = "base";
 
+/// The variable of a VM's commands that names the API, in a VM that has a key of its own.
+pub const URL_VARIABLE: &str = "SKEP_URL";
+
 /// What a VM is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -153,15 +156,24 @@ pub struct BootRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
     /// A ticket that the VM shall work on, which is claimed first: then `count` is 1. Its commands see `SKEP_TICKET_ID`,
-    /// `SKEP_TICKET_ATTEMPT` and `SKEP_API_KEY`, a key of this VM alone. The ticket is held while the VM lives.
+    /// `SKEP_TICKET_ATTEMPT`, and `SKEP_API_KEY`, a key of this VM alone, which counts at `SKEP_URL`. The ticket is held while the
+    /// VM lives. The file `/run/skep/ticket.json` (`SKEP_TICKET_FILE`) has `{"ticket": RECORD, "prerequisites": [RECORD...]}`; of
+    /// prerequisites that do not fit into 4 MiB, it has `id`, `title` and `status`, and `truncated` is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<TicketId>,
     /// Is started by `/bin/sh -c` in each of the VMs, and runs for as long as it likes; the answer does not wait for its
-    /// end. With `ticket`, the ticket is held while the command runs: a command that ends and leaves it open has failed
-    /// an attempt.
+    /// end. With `ticket`, the ticket is held while the command runs. Exit 0 then completes it, with the object in
+    /// `/run/skep/result.json` (`SKEP_RESULT_FILE`; at most 1 MiB), else with `exit_code`, `stdout_tail` and `stderr_tail`. 126 and 127
+    /// give it back, which does not count; any other exit, and a file that is no such object, end the attempt, counted
+    /// (`command_ended`). A ticket that the command finished by the API stays so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "/usr/local/bin/agent"))]
     pub command: Option<String>,
+    /// With `ticket`: whether the VM lives on when its attempt at the ticket has ended. Unless this is true, the VM ends with the
+    /// attempt, for the reason `ticket_ended`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = false))]
+    pub keep_vm: Option<bool>,
 }
 
 /// The body of `PATCH /api/swarm/vm/:pid`. What is absent stays.
@@ -321,6 +333,8 @@ pub enum EndReason {
     Lost,
     /// It could not be booted, or its agent can no longer be reached.
     Failed,
+    /// Its attempt at the ticket that it was booted for has ended.
+    TicketEnded,
 }
 
 impl EndReason {
@@ -335,6 +349,7 @@ impl EndReason {
             Self::OutOfMemory => "out_of_memory",
             Self::Lost => "lost",
             Self::Failed => "failed",
+            Self::TicketEnded => "ticket_ended",
         }
     }
 }

@@ -14,6 +14,11 @@ use crate::{
 /// An object of JSON.
 pub type Object = Map<String, Value>;
 
+/// Where the commands of a VM find the ticket that it was booted for.
+pub const TICKET_FILE: &str = "/run/skep/ticket.json";
+/// Where the command of a boot may write the result of its ticket.
+pub const RESULT_FILE: &str = "/run/skep/result.json";
+
 words! {
     /// Where a ticket stands.
     TicketStatus, "status":
@@ -55,7 +60,7 @@ words! {
     MaxRuntime = "max_runtime",
     /// Its VM ended.
     VmEnded = "vm_ended",
-    /// The command that its VM was booted with ended, and left the ticket open.
+    /// The command that its VM was booted with ended, and neither completed the ticket nor gave it back.
     CommandEnded = "command_ended",
 }
 
@@ -543,7 +548,7 @@ pub struct Attempt {
     pub ended_at: Option<Timestamp>,
     /// How it ended; null while it goes on.
     pub outcome: Option<AttemptOutcome>,
-    /// What came out of it.
+    /// What came out of it; of a command of a boot that did not complete the ticket: exit code, and the end of its output.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub result: Option<Object>,
 }

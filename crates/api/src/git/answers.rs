@@ -456,3 +456,25 @@ pub struct Stashes {
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub truncated: bool,
 }
+
+/// A repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RepositoryPath {
+    /// Its folder.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
+    pub path: String,
+    /// How paths are written here, where one is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+}
+
+/// The repositories of a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Repositories {
+    /// By path.
+    pub repositories: Vec<RepositoryPath>,
+    /// Whether there may be more: a folder has more than 10,000 entries, or 16 MiB of JSON were reached.
+    pub truncated: bool,
+}

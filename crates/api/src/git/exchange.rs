@@ -60,6 +60,9 @@ pub struct GitPack {
 pub struct GitSend {
     /// Where the remote is.
     pub url: String,
+    /// Whether `url` is a path of the place that sends.
+    #[serde(default)]
+    pub here: bool,
     /// The branch there.
     pub branch: String,
     /// What it shall be at.
@@ -107,6 +110,9 @@ pub struct Noted {}
 pub struct GitFetch {
     /// Where the remote is.
     pub url: String,
+    /// Whether `url` is a path of the place that fetches.
+    #[serde(default)]
+    pub here: bool,
     /// The branch there.
     pub branch: String,
     /// Commits that are known.

@@ -3,7 +3,10 @@
 mod answers;
 mod credentials;
 mod exchange;
+mod history;
 mod network;
+mod relay;
+mod remotes;
 
 use std::time::Duration;
 
@@ -11,14 +14,26 @@ use serde::{Deserialize, Serialize};
 
 pub use answers::{
     Branch, BranchChanged, Branches, ChangeKind, ChangedPath, CheckedOut, Cloned, Commit, Committed, Diff,
-    DiffFile, FilePath, Initialized, Log, Person, Pulled, Pushed, RepositoryStatus, ResetDone, Signature,
-    Staged, Stash, Stashes, Worktree, WorktreeChanged, Worktrees,
+    DiffFile, FilePath, Initialized, Log, Person, Pulled, Pushed, Repositories, RepositoryPath,
+    RepositoryStatus, ResetDone, Signature, Staged, Stash, Stashes, Worktree, WorktreeChanged, Worktrees,
 };
 pub use credentials::{CredentialPage, CredentialRemoved, KeptCredential};
 pub use exchange::{
     ExchangePlan, Fetched, GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitSend, Noted, Sent,
 };
+pub use history::{
+    BlobEncoding, GitChangeTag, GitMerge, GitShow, GitTags, Shown, ShownFile, Tag, TagChanged, Tags,
+};
 pub use network::{Credential, GitReach, NETWORK_LIMIT};
+pub use relay::{
+    ExportSource, Exported, ExportedRef, GitCheckTarget, GitExport, GitImport, MOST_EXPORTED_REFS,
+    RelayPlace, RelayUrl,
+};
+
+pub use remotes::{
+    FetchedRef, FetchedRefs, GitChangeRemote, GitFetchRemote, GitRemotes, GitTake, Remote, RemoteChange,
+    RemoteChanged, Remotes,
+};
 
 use crate::{
     operation::{HelperKind, Operation},
@@ -36,6 +51,10 @@ pub struct GitStatus {
     /// The work tree, or a folder in it.
     pub path: AbsolutePath,
 }
+
+/// Lists the repositories of a place: a root, or the folder in which commands start, that is one; else those directly below.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitRepositories {}
 
 /// Compares two states of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,6 +185,9 @@ pub struct GitPull {
 pub struct GitInit {
     /// The folder, which is made where it is missing.
     pub path: AbsolutePath,
+    /// Whether it has no work tree: others push to it.
+    #[serde(default)]
+    pub bare: bool,
 }
 
 /// Makes a repository out of another one.
@@ -312,6 +334,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(180);
 const FETCHED_WITHIN: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);
 
 operations! {
+    GitRepositories = "git-repositories" -> Repositories in ANSWERED_WITHIN, gathered;
     GitStatus = "git-status" -> RepositoryStatus in ANSWERED_WITHIN, gathered;
     GitDiff = "git-diff" -> Diff in ANSWERED_WITHIN, of_a_diff;
     GitLog = "git-log" -> Log in ANSWERED_WITHIN, gathered;
@@ -327,6 +350,13 @@ operations! {
     GitChangeBranch = "git-change-branch" -> BranchChanged in ANSWERED_WITHIN, short;
     GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in ANSWERED_WITHIN, short;
     GitReset = "git-reset" -> ResetDone in ANSWERED_WITHIN, short;
+    GitShow = "git-show" -> Shown in ANSWERED_WITHIN, of_a_commit;
+    GitTags = "git-tags" -> Tags in ANSWERED_WITHIN, gathered;
+    GitChangeTag = "git-change-tag" -> TagChanged in ANSWERED_WITHIN, short;
+    GitMerge = "git-merge" -> Pulled in ANSWERED_WITHIN, short;
+    GitRemotes = "git-remotes" -> Remotes in ANSWERED_WITHIN, gathered;
+    GitChangeRemote = "git-change-remote" -> RemoteChanged in ANSWERED_WITHIN, short;
+    GitFetchRemote = "git-fetch-remote" -> FetchedRefs in FETCHED_WITHIN, gathered;
     GitStash = "git-stash" -> Stashes in ANSWERED_WITHIN, gathered;
 }
 
@@ -338,7 +368,15 @@ fn gathered<O>(_: &O) -> crate::AnswerLimit {
     crate::AnswerLimit::GATHERED
 }
 
+/// A commit has a message beside its changes.
+fn of_a_commit(_: &GitShow) -> crate::AnswerLimit {
+    WITH_TEXT
+}
+
 /// The text of a diff is limited before it is written as JSON, in which it grows.
 fn of_a_diff(_: &GitDiff) -> crate::AnswerLimit {
-    crate::AnswerLimit { bytes: 2 * crate::AnswerLimit::GATHERED.bytes, ..crate::AnswerLimit::GATHERED }
+    WITH_TEXT
 }
+
+const WITH_TEXT: crate::AnswerLimit =
+    crate::AnswerLimit { bytes: 2 * crate::AnswerLimit::GATHERED.bytes, ..crate::AnswerLimit::GATHERED };
