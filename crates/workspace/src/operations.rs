@@ -6,11 +6,14 @@ use skep_api::{
     Operation,
     exec::RunCommand,
     exec_stream::{EndStdin, SignalCommand},
-    files::{GrepFiles, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile},
+    files::{
+        GrepFiles, ListFolder, MakeFolder, MakeLink, ReadFile, Relocate, RemoveFile, SearchFiles, WriteFile,
+    },
     git::{
-        GitAdd, GitBranches, GitChangeBranch, GitChangeWorktree, GitCheckout, GitClone, GitCommit, GitDiff,
-        GitExchange, GitInit, GitLog, GitNotePush, GitPull, GitPush, GitReset, GitStash, GitStatus,
-        GitWorktrees,
+        GitAdd, GitBranches, GitChangeBranch, GitChangeRemote, GitChangeTag, GitChangeWorktree,
+        GitCheckTarget, GitCheckout, GitClone, GitCommit, GitDiff, GitExchange, GitFetchRemote, GitInit,
+        GitLog, GitMerge, GitNotePush, GitPull, GitPush, GitRemotes, GitRepositories, GitReset, GitShow,
+        GitStash, GitStatus, GitTags, GitWorktrees,
     },
 };
 
@@ -45,6 +48,7 @@ pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Ve
         WriteFile::NAME => run_json::<WriteFile>(request, place).await,
         ListFolder::NAME => run_json::<ListFolder>(request, place).await,
         MakeFolder::NAME => run_json::<MakeFolder>(request, place).await,
+        MakeLink::NAME => run_json::<MakeLink>(request, place).await,
         RemoveFile::NAME => run_json::<RemoveFile>(request, place).await,
         SearchFiles::NAME => run_json::<SearchFiles>(request, place).await,
         GrepFiles::NAME => run_json::<GrepFiles>(request, place).await,
@@ -72,6 +76,15 @@ async fn git_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8
         GitReset::NAME => run_json::<GitReset>(request, place).await,
         GitStash::NAME => run_json::<GitStash>(request, place).await,
         GitExchange::NAME => run_json::<GitExchange>(request, place).await,
+        GitRepositories::NAME => run_json::<GitRepositories>(request, place).await,
+        GitShow::NAME => run_json::<GitShow>(request, place).await,
+        GitTags::NAME => run_json::<GitTags>(request, place).await,
+        GitChangeTag::NAME => run_json::<GitChangeTag>(request, place).await,
+        GitMerge::NAME => run_json::<GitMerge>(request, place).await,
+        GitRemotes::NAME => run_json::<GitRemotes>(request, place).await,
+        GitChangeRemote::NAME => run_json::<GitChangeRemote>(request, place).await,
+        GitFetchRemote::NAME => run_json::<GitFetchRemote>(request, place).await,
+        GitCheckTarget::NAME => run_json::<GitCheckTarget>(request, place).await,
         GitNotePush::NAME => run_json::<GitNotePush>(request, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }

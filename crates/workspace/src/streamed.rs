@@ -7,7 +7,7 @@ use futures_util::stream::BoxStream;
 use skep_api::{
     Operation,
     exec_stream::WriteStdin,
-    git::{GitFetch, GitJoin, GitPack, GitSend},
+    git::{GitExport, GitFetch, GitImport, GitJoin, GitPack, GitSend, GitTake},
     streams::{StreamFile, UploadFile, WatchFolder},
 };
 
@@ -49,6 +49,9 @@ pub async fn run_streamed_by_name(
         GitSend::NAME => run_json::<GitSend>(request, content, place).await,
         GitFetch::NAME => run_json::<GitFetch>(request, content, place).await,
         GitJoin::NAME => run_json::<GitJoin>(request, content, place).await,
+        GitExport::NAME => run_json::<GitExport>(request, content, place).await,
+        GitImport::NAME => run_json::<GitImport>(request, content, place).await,
+        GitTake::NAME => run_json::<GitTake>(request, content, place).await,
         WatchFolder::NAME => run_json::<WatchFolder>(request, content, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }

@@ -91,6 +91,8 @@ fn entry(folder: &Found, path: &std::path::Path, name: &OsStr) -> Result<Option<
         FileType::Symlink => readlinkat(folder, name, Vec::new()).ok(),
         _ => None,
     };
+    let target = target.map(|target| told(&OsString::from_vec(target.into_bytes())));
+    let target_encoding = target.as_ref().and_then(|(_, encoding)| *encoding);
     let (told_name, name_encoding) = told(name);
     let whole = path.join(name);
     let whole = match name_encoding {
@@ -107,7 +109,8 @@ fn entry(folder: &Found, path: &std::path::Path, name: &OsStr) -> Result<Option<
         uid: stat.st_uid,
         gid: stat.st_gid,
         modified_at: modified_at(&stat),
-        target: target.map(|target| told(&OsString::from_vec(target.into_bytes())).0),
+        target: target.map(|(text, _)| text),
+        target_encoding,
     }))
 }
 

@@ -3,6 +3,7 @@
 mod content;
 mod entry_locks;
 mod etag;
+mod link;
 mod list;
 mod make;
 mod pour;
@@ -22,7 +23,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use rustix::fs::{FileType as Kind, Stat};
 use skep_api::{
-    files::{FileType, ListFolder, MakeFolder, ReadFile, Relocate, RemoveFile, WriteFile},
+    files::{FileType, ListFolder, MakeFolder, MakeLink, ReadFile, Relocate, RemoveFile, WriteFile},
     path::{PathEncoding, told},
 };
 
@@ -60,6 +61,7 @@ macro_rules! run_with_locks {
 }
 
 run_with_locks! {
+    MakeLink by link::make,
     WriteFile by write::write,
     RemoveFile by remove::remove,
     Relocate by relocate::relocate,

@@ -51,12 +51,7 @@ async fn committed(repository: &Repository) -> Result<Committed, Error> {
     let subject = ["log", "-n1", "--no-mailmap", "--no-show-signature", "--format=%s", &head];
     let parent = format!("{head}^");
     let has_parent = repository.resolve("commit", &parent, "tree").await.ok();
-    let empty_tree = if head.len() == 64 {
-        "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
-    } else {
-        "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-    };
-    let before = has_parent.as_deref().unwrap_or(empty_tree);
+    let before = has_parent.as_deref().unwrap_or(empty_tree(&head));
     let changes = diff(repository.reading()).args(["--raw", "--numstat", "-z", before, &head]);
     let (subject, changes, branch) = tokio::try_join!(
         repository.done(repository.reading().args(subject)),
@@ -72,6 +67,15 @@ async fn committed(repository: &Repository) -> Result<Committed, Error> {
         additions: files.iter().map(|file| file.additions).sum(),
         deletions: files.iter().map(|file| file.deletions).sum(),
     })
+}
+
+/// The tree without files, in a repository with hashes of this length.
+pub(super) fn empty_tree(hash: &str) -> &'static str {
+    if hash.len() == 64 {
+        "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
+    } else {
+        "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+    }
 }
 
 /// A git that commits as somebody.

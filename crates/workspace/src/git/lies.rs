@@ -54,36 +54,67 @@ pub(super) fn around(roots: &Roots, path: &Path) -> Result<Lies, Error> {
     }
 }
 
-/// The root that is a repository, else the only one directly below.
-pub(super) fn only(roots: &Roots) -> Result<(PathBuf, Lies), Error> {
-    let mut candidates = Vec::new();
-    for root in roots.paths() {
-        if let Some(lies) = at(roots, root)? {
-            return Ok((root.to_owned(), lies));
-        }
-        let found = roots.find(root, Last::Follow)?;
-        let names = std::fs::read_dir(found.own_name()).map_err(|error| Error::of_path(root, &error))?;
-        for name in names.flatten().take(10_000) {
-            let path = root.join(name.file_name());
-            if name.file_name().as_encoded_bytes().starts_with(BRIEF.as_bytes()) {
-                continue;
-            }
-            let is_folder = roots.find(&path, Last::Keep).is_ok_and(|found| found.is_directory());
-            if is_folder && let Ok(Some(lies)) = at(roots, &path) {
-                candidates.push((path, lies));
-            }
-        }
-    }
-    candidates.sort_by(|one, other| one.0.cmp(&other.0));
-    let names: Vec<_> = candidates.iter().take(20).map(|(path, _)| path.display().to_string()).collect();
-    match (candidates.pop(), names.len()) {
+/// Entries of a folder that are looked at.
+const MOST_ENTRIES: usize = 10_000;
+/// Repositories that a message names.
+const MOST_NAMED: usize = 20;
+
+/// The root that is a repository, else the only one directly below. The same holds of `home`, the folder in which commands start.
+pub(super) fn only(roots: &Roots, home: &Path) -> Result<(PathBuf, Lies), Error> {
+    let (mut all, _) = listed(roots, home)?;
+    let names: Vec<_> = all.iter().take(MOST_NAMED).map(|(path, _)| path.display().to_string()).collect();
+    match (all.pop(), names.len()) {
         (Some(only), 1) => Ok(only),
-        (None, _) => Err(Refused::NameOne { found: "no repository lies in the roots".to_owned() }.into()),
+        (None, _) => {
+            let found =
+                "no repository lies in the roots: `POST /api/git/init` or `POST /api/git/clone` makes one";
+            Err(Refused::NameOne { found: found.to_owned() }.into())
+        }
         _ => {
             let found = format!("there are several repositories in the roots: {}", names.join(", "));
             Err(Refused::NameOne { found }.into())
         }
     }
+}
+
+/// The first root, or home, that is a repository by itself; else those directly below them, by path. And whether there may be
+/// more, since not all entries were looked at.
+pub(super) fn listed(roots: &Roots, home: &Path) -> Result<(Vec<(PathBuf, Lies)>, bool), Error> {
+    let mut folders: Vec<&Path> = roots.paths().collect();
+    // In a VM the root is all that there is, and repositories lie where commands start.
+    if !folders.contains(&home) && roots.find(home, Last::Follow).is_ok_and(|found| found.is_directory()) {
+        folders.push(home);
+    }
+    for folder in &folders {
+        if let Some(lies) = at(roots, folder)? {
+            return Ok((vec![((*folder).to_owned(), lies)], false));
+        }
+    }
+    let (mut all, mut cut) = (Vec::new(), false);
+    for folder in folders {
+        cut |= directly_below(roots, folder, &mut all)?;
+    }
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok((all, cut))
+}
+
+/// Adds the repositories directly below a folder. Whether it has more entries than are looked at.
+fn directly_below(roots: &Roots, folder: &Path, all: &mut Vec<(PathBuf, Lies)>) -> Result<bool, Error> {
+    let found = roots.find(folder, Last::Follow)?;
+    let names = std::fs::read_dir(found.own_name()).map_err(|error| Error::of_path(folder, &error))?;
+    let mut seen = 0;
+    for name in names.flatten().take(MOST_ENTRIES) {
+        seen += 1;
+        let path = folder.join(name.file_name());
+        if name.file_name().as_encoded_bytes().starts_with(BRIEF.as_bytes()) {
+            continue;
+        }
+        let is_folder = roots.find(&path, Last::Keep).is_ok_and(|found| found.is_directory());
+        if is_folder && let Ok(Some(lies)) = at(roots, &path) {
+            all.push((path, lies));
+        }
+    }
+    Ok(seen == MOST_ENTRIES)
 }
 
 /// The repository at this very folder, where there is one. Everything that it consists of lies below the roots.

@@ -7,9 +7,9 @@ use skep_api::{
 
 use super::{
     Refused,
+    cloning::{CloneOptions, CloneSource},
     lock::turn,
     program::Git,
-    remote::{Neighbour, Remote},
     repository::{Repository, check_revision},
     settings::Settings,
     worktree::new_folder,
@@ -17,7 +17,7 @@ use super::{
 use crate::{Error, Place, Run, roots::Last};
 
 /// The branch of a new repository.
-const FIRST_BRANCH: &str = "main";
+pub(super) const FIRST_BRANCH: &str = "main";
 
 impl Run for GitInit {
     async fn run(self, place: &Place) -> Result<Initialized, Error> {
@@ -46,7 +46,13 @@ impl Run for GitInit {
         let _turn = turn(&folder).await?;
         let branch = format!("--initial-branch={FIRST_BRANCH}");
         let git = Git::new(place, std::path::Path::new("/"), &Settings::default());
-        let said = git.args(["init", "--quiet", "--template=", &branch, "--"]).args([&folder]).run().await?;
+        let said = git
+            .args(["init", "--quiet", "--template=", &branch])
+            .args(self.bare.then_some("--bare"))
+            .args(["--"])
+            .args([&folder])
+            .run()
+            .await?;
         if !said.done() {
             return Err(Refused::by_words(said.words()).into());
         }
@@ -60,41 +66,13 @@ impl Run for GitClone {
         if let Some(branch) = &self.branch {
             check_revision("branch", branch)?;
         }
-        let remote = Remote::parse(&self.url)?;
-        let neighbour = match &remote {
-            Remote::Local(path) if path.is_absolute() => Some(Neighbour::find(place, path).await?),
-            Remote::Local(_) => {
-                let reason = format!("is `{}`, which is neither a URL nor an absolute path", self.url);
-                return Err(Error::InvalidValue { field: "url", reason });
-            }
-            _ => None,
-        };
+        let source = CloneSource::find(place, &self.url).await?;
         let folder = new_folder(place, self.path.as_path()).await?;
         let _turn = turn(&folder).await?;
-        let settings = Settings::with_filters(&place.git().filters);
-        let way = remote.open(&self.url, &self.reach, &settings).await?;
-        let git = way.git(|settings| Git::new(place, std::path::Path::new("/"), settings));
-        let git = git.args(["clone", "--quiet", "--template=", "--no-local", "--no-recurse-submodules"]);
-        let git = git.args(self.branch.as_ref().map(|branch| format!("--branch={branch}")));
-        let git = git.args(self.depth.map(|depth| format!("--depth={depth}")));
-        let git = match &neighbour {
-            Some(neighbour) => {
-                let line = neighbour.connect("upload-pack").map_err(|source| Error::NotStarted { source })?;
-                let git = git.args(["--", &line.url()]).args([&folder]);
-                line.join(git)
-            }
-            None => git.args(["--", &self.url]).args([&folder]),
-        };
-        let said = git.run().await?;
-        if !said.done() {
-            if said.complaints.contains("Remote branch") && said.complaints.contains("not found") {
-                let revision = self.branch.unwrap_or_default();
-                return Err(Refused::UnknownRevision { revision }.into());
-            }
-            return Err(way.failed(&said).into());
-        }
+        let options = CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: false };
+        source.clone_into(place, &folder, options, &self.reach).await?;
         let repository = Repository::find(place, Some(&self.path)).await?;
-        if neighbour.is_some() {
+        if source.is_here() {
             // What it was cloned from had another name for that moment.
             let set =
                 repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &self.url]);

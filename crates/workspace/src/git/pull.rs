@@ -34,19 +34,20 @@ impl Run for GitPull {
         let there = fetch(&repository, &upstream, &branch).await?;
         let repository =
             if repository.settings.has_filters() { repository.by(upstream.way()) } else { repository };
-        joined(&repository, &there, self.strategy, &self.committer).await
+        joined(&repository, &there, self.strategy, &self.committer, None).await
     }
 }
 
-/// Joins a commit that is here with the current branch.
+/// Joins a commit that is here with the current branch. A merge has this message, or git's own.
 pub(super) async fn joined(
     repository: &Repository,
     there: &str,
     strategy: PullStrategy,
     committer: &Person,
+    message: Option<&str>,
 ) -> Result<Pulled, Error> {
     let from = repository.head().await?;
-    join(repository, there, strategy, committer).await?;
+    join(repository, there, strategy, committer, message).await?;
     let to = repository.head().await?.ok_or(Refused::Unreadable { command: "pull" })?;
     let (commits, files_changed) = news(repository, from.as_deref(), &to).await?;
     Ok(Pulled { from, to, commits, files_changed })
@@ -99,11 +100,15 @@ async fn join(
     there: &str,
     strategy: PullStrategy,
     committer: &Person,
+    message: Option<&str>,
 ) -> Result<(), Error> {
     let git = as_person(repository.git(), committer, committer);
     let (git, abort) = match strategy {
         PullStrategy::FfOnly => (git.args(["merge", "--ff-only"]), None),
-        PullStrategy::Merge => (git.args(["merge", "--no-edit", "--no-gpg-sign"]), Some("merge")),
+        PullStrategy::Merge => {
+            let message = message.map(|message| format!("--message={message}"));
+            (git.args(["merge", "--no-edit", "--no-gpg-sign"]).args(message), Some("merge"))
+        }
         PullStrategy::Rebase => {
             // The authors stay those of the commits.
             let git = repository.git().env("GIT_COMMITTER_NAME", &committer.name);
@@ -120,7 +125,11 @@ async fn join(
     if said.done() {
         return Ok(());
     }
-    if let Some(verb) = abort {
+    // One that somebody else began before is not ours to abort.
+    let words = said.words();
+    let is_others =
+        ["have not concluded", "unmerged files", "already a rebase"].iter().any(|text| words.contains(text));
+    if let Some(verb) = abort.filter(|_| !is_others) {
         // Where it never began, this says so, and changes nothing.
         repository.git().args([verb, "--abort"]).run().await?;
     }

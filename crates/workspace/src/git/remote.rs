@@ -8,7 +8,11 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use skep_api::{AbsolutePath, git::NETWORK_LIMIT, path::PathEncoding};
+use skep_api::{
+    AbsolutePath,
+    git::{NETWORK_LIMIT, RelayUrl},
+    path::PathEncoding,
+};
 
 use super::{Refused, program::Git, repository::Repository, settings::Settings};
 use crate::{Error, Place};
@@ -22,6 +26,8 @@ pub(super) enum Remote {
     Ssh { host: String, port: Option<u16> },
     /// A path.
     Local(PathBuf),
+    /// A repository in another place of the same server, which only the server reaches.
+    Relayed(RelayUrl),
 }
 
 impl Remote {
@@ -45,6 +51,12 @@ impl Remote {
                     }
                     Ok(Self::Ssh { host, port })
                 }
+                "skep" => match RelayUrl::parse(url) {
+                    Some(relayed) => Ok(Self::Relayed(relayed)),
+                    None => refused(
+                        "is none of a place of this server: write `skep://server/PATH` or `skep://VM/PATH`",
+                    ),
+                },
                 _ => refused(kinds),
             };
         }
@@ -191,7 +203,9 @@ mod tests {
         let host = |url: &str| match Remote::parse(url).unwrap() {
             Remote::Web { host, port, .. } | Remote::Ssh { host, port } => (host, port),
             Remote::Local(path) => (path.display().to_string(), None),
+            Remote::Relayed(relayed) => (relayed.place.to_string(), None),
         };
+        assert_eq!(host("skep://builder/root/x"), ("builder".to_owned(), None));
         assert_eq!(host("https://git.example:8443/a/b"), ("git.example".to_owned(), Some(8443)));
         assert_eq!(host("ssh://git@[2001:db8::1]:22/a"), ("2001:db8::1".to_owned(), Some(22)));
         assert_eq!(host("git@git.example:a/b.git"), ("git.example".to_owned(), None));
@@ -215,6 +229,8 @@ mod tests {
             "https:///x",
             "HTTPS://a/b",
             "transport::https://a",
+            "skep://server",
+            "skep://A/x",
             "https://a;b/x",
             "ssh://a$(id)/x",
             "a$(id):x",

@@ -9,19 +9,21 @@ use std::{
 
 use skep_api::{
     AbsolutePath,
-    git::{GitReach, LOCAL_LIMIT},
+    budget::Budget,
+    git::{GitReach, GitRepositories, LOCAL_LIMIT, Repositories, RepositoryPath},
+    path::told,
 };
 
 use super::{
     Refused,
-    lies::{Lies, around, at, only},
+    lies::{Lies, around, at, listed as repositories, only},
     program::{Git, Said},
     remote::Remote,
     settings::{Own, Settings, listed, value},
     upstream::configured,
     way::Way,
 };
-use crate::{Error, Place};
+use crate::{Error, Place, Run};
 
 /// Submodules within submodules that are looked at.
 const DEEPEST: usize = 8;
@@ -49,6 +51,28 @@ pub(super) struct Repository {
     pub(super) way: Option<Arc<Way>>,
 }
 
+impl Run for GitRepositories {
+    async fn run_without_programs(&self, place: &Place) -> Option<Repositories> {
+        // Where programs have a fence, this was tried before.
+        if place.has_fence() { None } else { self.clone().run(place).await.ok() }
+    }
+
+    async fn run(self, place: &Place) -> Result<Repositories, Error> {
+        let place = place.clone();
+        let looking = tokio::task::spawn_blocking(move || {
+            let (found, cut) = repositories(&*place.roots()?, place.default_cwd())?;
+            let paths = found.into_iter().map(|(path, _)| {
+                let (path, path_encoding) = told(path.as_os_str());
+                RepositoryPath { path, path_encoding }
+            });
+            let mut repositories: Vec<_> = paths.collect();
+            let truncated = Budget::default().shorten(&mut repositories) || cut;
+            Ok(Repositories { repositories, truncated })
+        });
+        looking.await.map_err(|_| Error::Broken)?
+    }
+}
+
 impl Repository {
     /// The repository that a path lies in, or the one that a place has.
     ///
@@ -60,7 +84,7 @@ impl Repository {
             let roots = at.roots()?;
             match path {
                 Some(path) => around(&roots, path.as_path()).map(|lies| (path.as_path().to_owned(), lies)),
-                None => only(&roots),
+                None => only(&roots, at.default_cwd()),
             }
         });
         let (asked, lies) = found.await.map_err(|_| Error::Broken)??;
@@ -82,7 +106,7 @@ impl Repository {
         let roots = place.roots().ok()?;
         let (asked, lies) = match path {
             Some(path) => (path.as_path().to_owned(), around(&roots, path.as_path()).ok()?),
-            None => only(&roots).ok()?,
+            None => only(&roots, place.default_cwd()).ok()?,
         };
         let (mut repository, own) = Self::lying(place, asked, lies);
         repository.configure(own?).ok()?;
@@ -155,7 +179,7 @@ impl Repository {
         self.top.as_deref().ok_or_else(|| Refused::Bare { path: self.asked.display().to_string() }.into())
     }
 
-    /// The hash of a revision; `kind` is `commit` or `tree`.
+    /// The hash of a revision; `kind` is `commit`, `tree` or `object`.
     ///
     /// # Errors
     /// [`Refused::UnknownRevision`], and `invalid_value` for what is none.

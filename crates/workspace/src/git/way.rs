@@ -46,6 +46,7 @@ impl Remote {
         };
         match self {
             Self::Local(_) => way.reach = Reach::Nowhere,
+            Self::Relayed(_) => return Err(refused(RELAYED).into()),
             Self::Web { secure: true, host, port } => way.encrypted(host, *port, reach).await?,
             Self::Web { secure: false, host, .. } => {
                 way.protocol = "http";
@@ -78,6 +79,7 @@ impl Remote {
     }
 }
 
+const RELAYED: &str = "is in another place, to which only the server leads: name it by `from` to clone it";
 const PRIVATE: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
 
 /// What git and ssh say where a remote wants to know who comes.

@@ -12,7 +12,8 @@ use super::{open::is_the_kernels_own, open_root};
 ///
 /// Two spellings of a folder have the same identities: through links, through `/proc/self/root`, through a bind mount of
 /// the folder itself, in another case on a file system that ignores case. A bind mount of a folder that lies *below* one is
-/// not recognised as being inside that one, since its parents are those of the mount point.
+/// not recognised as being inside that one, since its parents are those of the mount point: who must know compares with
+/// each folder below.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     path: PathBuf,

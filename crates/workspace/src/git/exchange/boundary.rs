@@ -67,6 +67,20 @@ pub(super) async fn note(repository: &Repository, boundary: &[String]) -> Result
     writing.await.map_err(|_| Error::Broken)?
 }
 
+/// Those of the commits that a repository has.
+///
+/// # Errors
+/// Git refuses.
+pub(super) async fn there(repository: &Repository, commits: &[String]) -> Result<Vec<String>, Error> {
+    if commits.is_empty() {
+        return Ok(Vec::new());
+    }
+    let git = repository.reading().args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]);
+    let said = repository.done(git.stdin(commits.join("\n") + "\n")).await?;
+    let commits = said.line();
+    Ok(commits.lines().filter_map(|line| line.strip_suffix(" commit")).map(str::to_owned).collect())
+}
+
 fn file(repository: &Repository) -> PathBuf {
     repository.common_dir.join("shallow")
 }

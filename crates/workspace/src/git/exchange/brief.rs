@@ -2,12 +2,19 @@
 
 use std::{fmt::Write, io, path::PathBuf};
 
-use skep_api::{AbsolutePath, path::PathEncoding};
+use skep_api::{AbsolutePath, git::GitReach, path::PathEncoding};
 
 use super::boundary;
 use crate::{
     Error, Place,
-    git::{Refused, lies::BRIEF, program::Git, repository::Repository, settings::Settings},
+    git::{
+        Refused,
+        cloning::{CloneOptions, CloneSource},
+        lies::BRIEF,
+        program::Git,
+        repository::Repository,
+        settings::Settings,
+    },
 };
 
 /// A bare and empty repository in the first root of an account, where its gits may write. It goes when this is dropped.
@@ -24,18 +31,32 @@ impl Brief {
     /// # Errors
     /// Git refuses; the place has no root.
     pub(super) async fn make(place: &Place) -> Result<Self, Error> {
-        let (inner, name) = (place.clone(), name()?);
-        let folder = tokio::task::spawn_blocking(move || {
-            let root = inner.roots()?.paths().next().map(|root| root.join(name));
-            root.ok_or(Error::Broken)
-        });
-        let folder = Folder(folder.await.map_err(|_| Error::Broken)??);
+        let folder = Folder::choose(place).await?;
         let git = Git::new(place, std::path::Path::new("/"), &Settings::default());
         let said =
             git.args(["init", "--quiet", "--bare", "--template=", "--"]).args([&folder.0]).run().await?;
         if !said.done() {
             return Err(Refused::by_words(said.words()).into());
         }
+        Self::in_folder(place, folder).await
+    }
+
+    /// Clones a repository into it.
+    ///
+    /// # Errors
+    /// Those of [`CloneSource::clone_into`]; the place has no root.
+    pub(super) async fn cloned(
+        place: &Place,
+        source: &CloneSource,
+        options: CloneOptions<'_>,
+        reach: &GitReach,
+    ) -> Result<Self, Error> {
+        let folder = Folder::choose(place).await?;
+        source.clone_into(place, &folder.0, CloneOptions { bare: true, ..options }, reach).await?;
+        Self::in_folder(place, folder).await
+    }
+
+    async fn in_folder(place: &Place, folder: Folder) -> Result<Self, Error> {
         let text = skep_api::path::encoded(folder.0.as_os_str());
         let path = AbsolutePath::parse("path", &text, PathEncoding::Percent).map_err(|_| Error::Broken)?;
         Ok(Self { repository: Repository::find(place, Some(&path)).await?, _folder: folder })
@@ -46,10 +67,7 @@ impl Brief {
     /// # Errors
     /// Git refuses.
     pub(super) async fn there(&self, commits: &[String]) -> Result<Vec<String>, Error> {
-        let git = self.repository.reading().args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]);
-        let said = self.repository.done(git.stdin(commits.join("\n") + "\n")).await?;
-        let commits = said.line();
-        Ok(commits.lines().filter_map(|line| line.strip_suffix(" commit")).map(str::to_owned).collect())
+        boundary::there(&self.repository, commits).await
     }
 
     /// Lets its history begin at those of the commits that it has.
@@ -61,6 +79,18 @@ impl Brief {
             return Ok(());
         }
         boundary::note(&self.repository, &self.there(boundary).await?).await
+    }
+}
+
+impl Folder {
+    /// A new name in the first root of a place.
+    async fn choose(place: &Place) -> Result<Self, Error> {
+        let (inner, name) = (place.clone(), name()?);
+        let folder = tokio::task::spawn_blocking(move || {
+            let root = inner.roots()?.paths().next().map(|root| root.join(name));
+            root.ok_or(Error::Broken)
+        });
+        Ok(Self(folder.await.map_err(|_| Error::Broken)??))
     }
 }
 

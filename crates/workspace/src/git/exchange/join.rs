@@ -36,7 +36,7 @@ impl RunStreamed for GitJoin {
         }
         let update = ["update-ref", "--", &format!("refs/remotes/{seen}"), &self.commit];
         repository.done(repository.git().args(update)).await?;
-        let pulled = joined(&repository, &self.commit, self.strategy, &self.committer).await?;
+        let pulled = joined(&repository, &self.commit, self.strategy, &self.committer, None).await?;
         Ok((pulled, no_content()))
     }
 }

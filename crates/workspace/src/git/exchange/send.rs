@@ -1,6 +1,12 @@
-//! On the server: the commit of a pack, sent to a remote.
+//! The commit of a pack, sent to a remote: from the server, or from where the remote is.
 
-use skep_api::git::{GitSend, NETWORK_LIMIT, Sent};
+use std::path::PathBuf;
+
+use skep_api::{
+    AbsolutePath,
+    git::{GitSend, NETWORK_LIMIT, Sent},
+    path::PathEncoding,
+};
 
 use super::{boundary, brief::Brief, check_hash, elsewhere};
 use crate::{
@@ -9,6 +15,7 @@ use crate::{
         Refused,
         branch::check_name,
         push::{pushed, quietly},
+        remote::{Neighbour, Remote, shown},
         repository::Repository,
     },
     streamed::no_content,
@@ -18,13 +25,13 @@ impl RunStreamed for GitSend {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(Sent, Content), Error> {
         check_hash(&self.commit)?;
         boundary::check(&self.boundary)?;
-        let remote = elsewhere(&self.url)?;
+        let target = Target::find(&self, place).await?;
         let brief = Brief::make(place).await?;
         let repository = &brief.repository;
         check_name(repository, "branch", &self.branch).await?;
         take_in(repository, content).await?;
         brief.begin_at(&self.boundary).await?;
-        let way = remote.open(&self.url, &self.reach, &repository.settings).await?;
+        let way = target.remote().open(&self.url, &self.reach, &repository.settings).await?;
         let git = way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git());
         let whole = format!("refs/heads/{}", self.branch);
         // What is expected there; nothing where the branch was never seen.
@@ -34,10 +41,46 @@ impl RunStreamed for GitSend {
         }
         let lease = self.force_with_lease.then(|| format!("--force-with-lease={whole}:{seen}"));
         let git = quietly(git.args(["push"])).args(lease);
-        let said = git.args(["--", &self.url, &format!("{}:{whole}", self.commit)]).run().await?;
+        let change = format!("{}:{whole}", self.commit);
+        let said = match &target {
+            Target::Here(neighbour) => {
+                let line =
+                    neighbour.connect("receive-pack").map_err(|source| Error::NotStarted { source })?;
+                let git = git.args(["--", &line.url(), &change]);
+                line.join(git).run().await?
+            }
+            Target::Elsewhere(_) => git.args(["--", &self.url, &change]).run().await?,
+        };
         let (from, created) =
             pushed(repository, &said, &self.branch, &self.commit, || way.failed(&said)).await?;
         Ok((Sent { from: from.or(self.last_seen.filter(|_| !created)), created }, no_content()))
+    }
+}
+
+/// Where a pack is sent to.
+enum Target {
+    /// A repository of this place.
+    Here(Neighbour),
+    /// A remote of the network.
+    Elsewhere(Remote),
+}
+
+impl Target {
+    async fn find(send: &GitSend, place: &Place) -> Result<Self, Error> {
+        if !send.here {
+            return Ok(Self::Elsewhere(elsewhere(&send.url)?));
+        }
+        let path = AbsolutePath::parse("url", &send.url, PathEncoding::Percent);
+        let path = path.map_err(|_| Refused::UnknownRemote { remote: shown(&send.url) })?;
+        Ok(Self::Here(Neighbour::find(place, path.as_path()).await?))
+    }
+
+    fn remote(&self) -> Remote {
+        match self {
+            // The way to all of them is the same: none by the network.
+            Self::Here(_) => Remote::Local(PathBuf::new()),
+            Self::Elsewhere(remote) => remote.clone(),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The parts of an exchange, each by itself. All together, with a remote, they are tried through the front door.
 
+mod clones;
 mod shallow;
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf, process::Command};
@@ -94,6 +95,7 @@ fn content(pieces: Vec<Bytes>) -> Content {
 fn send(url: &str, commit: &str) -> GitSend {
     GitSend {
         url: url.to_owned(),
+        here: false,
         branch: "main".to_owned(),
         commit: commit.to_owned(),
         last_seen: None,
@@ -180,6 +182,7 @@ async fn what_a_vm_says_leads_nowhere_else() {
         assert_eq!(code(sent.map(|_| ())), ErrorCode::RemoteForbidden, "{url}");
         let fetch = GitFetch {
             url: url.to_owned(),
+            here: false,
             branch: "main".to_owned(),
             has: Vec::new(),
             boundary: Vec::new(),

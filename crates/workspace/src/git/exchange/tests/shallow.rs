@@ -97,7 +97,8 @@ impl Remote {
     async fn fetch(&self, name: &str, boundary: Option<&[&str]>) -> Result<(Fetched, Content), Error> {
         let plan = self.plan(name, false).await?;
         let (has, boundary) = (plan.has, boundary.map_or(plan.boundary, owned));
-        let fetch = GitFetch { url: plan.url, branch: plan.branch, has, boundary, reach: anywhere() };
+        let fetch =
+            GitFetch { url: plan.url, here: false, branch: plan.branch, has, boundary, reach: anywhere() };
         fetch.run_streamed(no_content(), &self.ground.place).await
     }
 

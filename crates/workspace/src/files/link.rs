@@ -1,0 +1,50 @@
+//! Making symbolic links.
+
+use std::{ffi::OsStr, io};
+
+use rustix::fs::{AtFlags, FileType, RenameFlags, renameat_with, symlinkat, unlinkat};
+use skep_api::{
+    files::{LinkMade, MakeLink},
+    path::{encoded, told},
+};
+
+use super::{entry_locks::EntryLocks, temporary::unused_name, write::standing};
+use crate::{Error, Roots, roots::Slot};
+
+pub(super) fn make(roots: &Roots, locks: &EntryLocks, request: &MakeLink) -> Result<LinkMade, Error> {
+    let path = request.path.as_path();
+    let refused = |error: io::Error| Error::of_path(path, &error);
+    let slot = roots.slot(path)?;
+    // A name of its own first: the link takes the place of what stands there in one step.
+    let name = unused_name().map_err(refused)?;
+    symlinkat(request.target.as_os_str(), slot.folder(), &name).map_err(|error| refused(error.into()))?;
+    let placed = place(locks, &slot, &name, request);
+    if placed.is_err() {
+        // What cannot be removed has a name that says what it is.
+        let _ = unlinkat(slot.folder(), &name, AtFlags::empty());
+    }
+    let replaced = placed?;
+    slot.sync_folder().map_err(refused)?;
+    let both = [path.as_os_str(), request.target.as_os_str()];
+    let path_encoding = both.iter().find_map(|text| told(text).1);
+    let [path, target] = both.map(|text| if path_encoding.is_some() { encoded(text) } else { told(text).0 });
+    Ok(LinkMade { path, target, path_encoding, replaced })
+}
+
+/// Gives the link its name. Whether it replaced something.
+fn place(locks: &EntryLocks, slot: &Slot, name: &OsStr, request: &MakeLink) -> Result<bool, Error> {
+    let path = request.path.as_path();
+    let refused = |error: io::Error| Error::of_path(path, &error);
+    let _held = locks.hold(&[slot.entry()]).map_err(refused)?;
+    let old = standing(slot).map_err(refused)?;
+    let named = || path.display().to_string();
+    match old.map(|old| FileType::from_raw_mode(old.st_mode)) {
+        Some(FileType::Directory) => return Err(Error::IsADirectory { path: named() }),
+        Some(_) if !request.overwrite => return Err(Error::AlreadyExists { path: named() }),
+        _ => {}
+    }
+    let flags = if request.overwrite { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    renameat_with(slot.folder(), name, slot.folder(), slot.name(), flags)
+        .map_err(|error| refused(error.into()))?;
+    Ok(old.is_some())
+}

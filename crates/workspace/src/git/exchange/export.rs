@@ -1,0 +1,123 @@
+//! Branches, tags and commits of a repository, for a clone in another place.
+
+use std::fmt::Write;
+
+use skep_api::{
+    AbsolutePath,
+    git::{ExportSource, Exported, ExportedRef, GitExport, GitReach, MOST_EXPORTED_REFS},
+};
+
+use super::{boundary, brief::Brief, check_hash, fetch::keeping, pack::packed};
+use crate::{
+    Content, Error, Place, RunStreamed,
+    git::{
+        Refused,
+        cloning::{CloneOptions, CloneSource},
+        repository::{Repository, check_revision, is_hash},
+    },
+    streamed::no_content,
+};
+
+/// The longest list of branches and tags that is read, in bytes.
+const LONGEST_LIST: usize = 8 << 20;
+
+impl RunStreamed for GitExport {
+    async fn run_streamed(self, _: Content, place: &Place) -> Result<(Exported, Content), Error> {
+        if let Some(branch) = &self.branch {
+            check_revision("branch", branch)?;
+        }
+        self.has.iter().try_for_each(|known| check_hash(known))?;
+        boundary::check(&self.has_boundary)?;
+        let options = CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: true };
+        let brief = match &self.source {
+            ExportSource::Path(path) if self.depth.is_none() => {
+                let repository = Repository::find(place, Some(path)).await?;
+                let exported = exported(&repository).await?;
+                check_branch(&exported, self.branch.as_deref())?;
+                let pack = pack(&repository, &exported, &self).await?;
+                return Ok((exported, pack));
+            }
+            ExportSource::Path(path) => shallow(place, path, options).await?,
+            ExportSource::Url { url, reach } => {
+                // Checks that it is one: a path of the server is exported as such.
+                super::elsewhere(url)?;
+                Brief::cloned(place, &CloneSource::find(place, url).await?, options, reach).await?
+            }
+        };
+        let exported = exported(&brief.repository).await?;
+        let pack = pack(&brief.repository, &exported, &self).await?;
+        Ok((exported, keeping(brief, pack)))
+    }
+}
+
+/// A copy that ends at a depth.
+async fn shallow(place: &Place, path: &AbsolutePath, options: CloneOptions<'_>) -> Result<Brief, Error> {
+    let url = path.as_path().to_str().ok_or_else(|| Error::InvalidValue {
+        field: "depth",
+        reason: "cannot be given where the path of the source is not UTF-8; leave it out".to_owned(),
+    })?;
+    Brief::cloned(place, &CloneSource::find(place, url).await?, options, &GitReach::default()).await
+}
+
+async fn exported(repository: &Repository) -> Result<Exported, Error> {
+    let git = repository.reading().at_most(LONGEST_LIST).args(["for-each-ref"]);
+    let most = format!("--count={}", MOST_EXPORTED_REFS + 1);
+    let git = git.args(["--format=%(objectname) %(refname)", &most, "refs/heads/", "refs/tags/"]);
+    let said = repository.done(git).await?;
+    let unreadable = || Refused::Other { words: "a branch or a tag has a name that is not UTF-8".to_owned() };
+    let text = String::from_utf8(said.out).map_err(|_| unreadable())?;
+    let refs: Vec<ExportedRef> = text.lines().filter_map(exported_ref).collect();
+    if said.cut || refs.len() > MOST_EXPORTED_REFS {
+        let words = format!(
+            "the repository has more than {MOST_EXPORTED_REFS} branches and tags; clone one branch, by `branch` and `depth`"
+        );
+        return Err(Refused::Other { words }.into());
+    }
+    let (branch, commit, boundary) =
+        tokio::try_join!(repository.branch(), repository.head(), boundary::told(repository))?;
+    let head = branch.or_else(|| guessed(&refs, commit.as_deref()?));
+    Ok(Exported { head, commit, refs, boundary })
+}
+
+/// The branch that git checks out in a clone where a commit is checked out in the source: one that is at that commit.
+fn guessed(refs: &[ExportedRef], commit: &str) -> Option<String> {
+    let mut branches =
+        refs.iter().filter(|one| one.id == commit).filter_map(|one| one.name.strip_prefix("refs/heads/"));
+    let usual = branches.clone().find(|name| ["main", "master"].contains(name));
+    usual.or_else(|| branches.next()).map(str::to_owned)
+}
+
+fn exported_ref(line: &str) -> Option<ExportedRef> {
+    let (id, name) = line.split_once(' ')?;
+    is_hash(id).then(|| ExportedRef { name: name.to_owned(), id: id.to_owned() })
+}
+
+/// Refuses a branch that is missing before anything is packed.
+fn check_branch(exported: &Exported, branch: Option<&str>) -> Result<(), Error> {
+    let Some(branch) = branch else { return Ok(()) };
+    let is_named = |name: &str| {
+        name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix("refs/tags/")) == Some(branch)
+    };
+    if exported.refs.iter().any(|one| is_named(&one.name)) {
+        return Ok(());
+    }
+    Err(Refused::UnknownRevision { revision: branch.to_owned() }.into())
+}
+
+async fn pack(repository: &Repository, exported: &Exported, export: &GitExport) -> Result<Content, Error> {
+    let mut wanted = String::new();
+    // The lines that pack-objects(1) reads: what is below the boundary is not known where the pack goes.
+    for begin in boundary::there(repository, &export.has_boundary).await? {
+        let _ = writeln!(wanted, "--shallow {begin}");
+    }
+    for id in exported.refs.iter().map(|one| &one.id).chain(&exported.commit) {
+        let _ = writeln!(wanted, "{id}");
+    }
+    if wanted.is_empty() {
+        return Ok(no_content());
+    }
+    for known in boundary::there(repository, &export.has).await? {
+        let _ = writeln!(wanted, "^{known}");
+    }
+    packed(repository, wanted)
+}

@@ -1,0 +1,37 @@
+//! Merging a commit into the current branch.
+
+use skep_api::git::{GitMerge, PullStrategy, Pulled};
+
+use super::{Refused, lock::turn, pull::joined, repository::Repository};
+use crate::{Error, Place, Run};
+
+impl Run for GitMerge {
+    async fn run(self, place: &Place) -> Result<Pulled, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
+        let repository = repository.fed(&self.reach).await?;
+        repository.work_tree()?;
+        let there = repository.resolve("ref", &self.revision, "commit").await?;
+        let _turn = turn(&repository.common_dir).await?;
+        let strategy = if self.ff_only { PullStrategy::FfOnly } else { PullStrategy::Merge };
+        let message = match self.message {
+            Some(message) if message.trim().is_empty() || message.contains('\0') => {
+                let reason = "is empty, or holds a zero byte; leave it out, or say what is merged".to_owned();
+                return Err(Error::InvalidValue { field: "message", reason });
+            }
+            Some(message) => message,
+            None => {
+                let branch = format!("refs/heads/{}", self.revision);
+                let is_branch = repository.resolve("ref", &branch, "commit").await.is_ok();
+                format!("Merge {} '{}'", if is_branch { "branch" } else { "commit" }, self.revision)
+            }
+        };
+        match joined(&repository, &there, strategy, &self.committer, Some(&message)).await {
+            // A pull would name its strategies.
+            Err(Error::Git(Refused::Conflict { .. })) if self.ff_only => {
+                let words = "both sides have commits of their own; leave `ff_only` out".to_owned();
+                Err(Refused::Conflict { words }.into())
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which remotes a repository has, and fetching all branches of one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
+
+use skep_api::{
+    budget::Budget,
+    git::{
+        FetchedRef, FetchedRefs, GitChangeRemote, GitFetchRemote, GitRemotes, Remote as Listed, RemoteChange,
+        RemoteChanged, Remotes,
+    },
+};
+
+use super::{
+    Refused,
+    branch::check_name,
+    lock::turn,
+    remote::{Remote, shown},
+    repository::{Repository, is_hash},
+    settings::value,
+    upstream::Upstream,
+};
+use crate::{Error, Place, Run};
+
+/// The longest list of references that is compared, in bytes.
+const LONGEST_LIST: usize = 8 << 20;
+
+impl Run for GitRemotes {
+    async fn run(self, place: &Place) -> Result<Remotes, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let text = |key: String| {
+            value(&repository.own, key.as_bytes()).map(|url| shown(&String::from_utf8_lossy(url)))
+        };
+        let remotes = names(&repository).into_iter().filter_map(|name| {
+            let url = text(format!("remote.{name}.url"))?;
+            Some(Listed { url, push_url: text(format!("remote.{name}.pushurl")), name })
+        });
+        let mut remotes: Vec<_> = remotes.collect();
+        let truncated = Budget::default().shorten(&mut remotes);
+        Ok(Remotes { remotes, truncated })
+    }
+}
+
+/// The names of remotes that have a URL.
+fn names(repository: &Repository) -> BTreeSet<String> {
+    let keys =
+        repository.own.iter().filter_map(|own| own.key.strip_prefix(b"remote.")?.strip_suffix(b".url"));
+    keys.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect()
+}
+
+impl Run for GitChangeRemote {
+    async fn run(self, place: &Place) -> Result<RemoteChanged, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?;
+        check_name(&repository, "name", &format!("{}/x", self.name)).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        let is_known = names(&repository).contains(&self.name);
+        let (git, url) = match &self.change {
+            RemoteChange::Add(_) if is_known => {
+                let words = format!(
+                    "the remote `{}` already exists; say `replace: true` to change its URL",
+                    self.name
+                );
+                return Err(Refused::Taken { words }.into());
+            }
+            RemoteChange::SetUrl(_) | RemoteChange::Remove if !is_known => {
+                return Err(Refused::UnknownRemote { remote: self.name }.into());
+            }
+            RemoteChange::Add(url) => {
+                Remote::parse(url)?;
+                (repository.git().args(["remote", "add", "--", &self.name, url]), Some(url))
+            }
+            RemoteChange::SetUrl(url) => {
+                Remote::parse(url)?;
+                let key = format!("remote.{}.url", self.name);
+                (repository.git().args(["config", "--local", "--replace-all", &key, url]), Some(url))
+            }
+            RemoteChange::Remove => (repository.git().args(["remote", "remove", "--", &self.name]), None),
+        };
+        repository.done(git).await?;
+        Ok(RemoteChanged { url: url.map(|url| shown(url)), removed: url.is_none(), name: self.name })
+    }
+}
+
+impl Run for GitFetchRemote {
+    async fn run(self, place: &Place) -> Result<FetchedRefs, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?.with_submodules(place).await?;
+        let current = repository.branch().await?;
+        let upstream = Upstream::find(
+            place,
+            &repository,
+            self.remote.as_deref(),
+            current.as_deref(),
+            &self.reach,
+            false,
+        )
+        .await?;
+        let name = upstream.name.clone();
+        check_name(&repository, "remote", &format!("{name}/x")).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        let before = Seen::of(&repository, &name).await?;
+        let git = upstream.git(&repository, "fetch", "upload-pack")?;
+        let git = git.args([
+            "--quiet",
+            "--no-auto-maintenance",
+            "--recurse-submodules=no",
+            "--no-write-commit-graph",
+        ]);
+        let git = git.args([if self.prune { "--prune" } else { "--no-prune" }, "--no-prune-tags"]);
+        let all = format!("+refs/heads/*:refs/remotes/{name}/*");
+        let said = git.args(["--", &name, &all]).run().await?;
+        if !said.done() {
+            return Err(upstream.failed(&said).into());
+        }
+        before.changed(&repository, name).await
+    }
+}
+
+/// The branches of a remote as they were seen last, and the tags.
+pub(super) struct Seen(BTreeMap<String, String>);
+
+impl Seen {
+    pub(super) async fn of(repository: &Repository, remote: &str) -> Result<Self, Error> {
+        let git = repository
+            .reading()
+            .at_most(LONGEST_LIST)
+            .args(["for-each-ref", "--format=%(objectname) %(refname)"]);
+        let said = repository.done(git.args([&format!("refs/remotes/{remote}/"), "refs/tags/"])).await?;
+        if said.cut {
+            let words = "the repository has more branches and tags than can be compared".to_owned();
+            return Err(Refused::Other { words }.into());
+        }
+        let text = String::from_utf8_lossy(&said.out);
+        let pairs = text.lines().filter_map(|line| line.split_once(' ')).filter(|(id, _)| is_hash(id));
+        let head = format!("refs/remotes/{remote}/HEAD");
+        let pairs = pairs.filter(|(_, name)| *name != head);
+        Ok(Self(pairs.map(|(id, name)| (name.to_owned(), id.to_owned())).collect()))
+    }
+
+    /// What a reference was at.
+    pub(super) fn at(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The names.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// What is another one now.
+    pub(super) async fn changed(self, repository: &Repository, remote: String) -> Result<FetchedRefs, Error> {
+        let now = Self::of(repository, &remote).await?;
+        let names: BTreeSet<&str> = self.names().chain(now.names()).collect();
+        let changed = names.into_iter().filter(|name| self.at(name) != now.at(name)).map(|name| FetchedRef {
+            name: name.trim_start_matches("refs/remotes/").trim_start_matches("refs/tags/").to_owned(),
+            from: self.at(name).map(str::to_owned),
+            to: now.at(name).map(str::to_owned),
+        });
+        let mut changed: Vec<_> = changed.collect();
+        let truncated = Budget::default().shorten(&mut changed);
+        Ok(FetchedRefs { remote, changed, truncated })
+    }
+
+    /// The lines by which `git update-ref --stdin` brings branches of the remote, and new tags, to what was exported.
+    pub(super) fn updates(&self, exported: &skep_api::git::Exported, remote: &str, prune: bool) -> String {
+        let (mut text, mut there) = (String::new(), BTreeSet::new());
+        for one in &exported.refs {
+            let name = match one.name.strip_prefix("refs/heads/") {
+                Some("HEAD") => continue,
+                Some(branch) => format!("refs/remotes/{remote}/{branch}"),
+                // A tag stays what it is.
+                None if self.at(&one.name).is_some() => continue,
+                None => one.name.clone(),
+            };
+            let _ = writeln!(text, "update {name} {}", one.id);
+            there.insert(name);
+        }
+        let branches = format!("refs/remotes/{remote}/");
+        let gone = self.names().filter(|name| name.starts_with(&branches) && !there.contains(*name));
+        for name in gone.filter(|_| prune) {
+            let _ = writeln!(text, "delete {name}");
+        }
+        text
+    }
+}

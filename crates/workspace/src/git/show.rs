@@ -1,0 +1,105 @@
+//! A commit with its changes, or a file as it is in a commit.
+
+use data_encoding::BASE64;
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{BlobEncoding, Commit, GitDiff, GitLog, GitShow, Shown, ShownFile},
+};
+
+use super::{Refused, commit::empty_tree, repository::Repository};
+use crate::{Error, Place, Run};
+
+/// Lines around each change.
+const CONTEXT: u32 = 3;
+/// The longest part of a file that is answered in base64, in bytes.
+const LONGEST_BINARY: usize = LONGEST_ANSWER / 4 * 3;
+
+impl Run for GitShow {
+    async fn run(self, place: &Place) -> Result<Shown, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let id = repository.resolve("ref", self.revision.as_deref().unwrap_or("HEAD"), "commit").await?;
+        let log = GitLog {
+            path: self.path.clone(),
+            revision: Some(id.clone()),
+            file: None,
+            limit: 1,
+            cursor: None,
+        };
+        let commit = log.run(place).await?.commits.pop().ok_or(Refused::Unreadable { command: "show" })?;
+        if let Some(file) = self.file {
+            let file = shown_file(&repository, &id, file).await?;
+            return Ok(Shown { commit, changes: None, file: Some(file) });
+        }
+        let changes = changes(&self, &commit).run(place).await?;
+        Ok(Shown { commit, changes: Some(changes), file: None })
+    }
+}
+
+/// What a commit changed: of a merge, what it brought to its first parent.
+fn changes(show: &GitShow, commit: &Commit) -> GitDiff {
+    let before = commit.parents.first().map_or_else(|| empty_tree(&commit.id).to_owned(), Clone::clone);
+    GitDiff {
+        path: show.path.clone(),
+        staged: false,
+        from: Some(before),
+        to: Some(commit.id.clone()),
+        file: None,
+        context: CONTEXT,
+    }
+}
+
+async fn shown_file(repository: &Repository, commit: &str, path: String) -> Result<ShownFile, Error> {
+    let object = format!("{commit}:{path}");
+    let unknown = || Refused::NoFile { words: format!("there is no file `{path}` in the commit {commit}") };
+    let kind = repository.reading().args(["cat-file", "-t", &object]).run().await?;
+    if !kind.done() || kind.line() != "blob" {
+        return Err(unknown().into());
+    }
+    let size = repository.done(repository.reading().args(["cat-file", "-s", &object])).await?;
+    let size_bytes = size.line().parse().map_err(|_| Refused::Unreadable { command: "show" })?;
+    let git = repository.reading().at_most(LONGEST_ANSWER).args(["cat-file", "blob", &object]);
+    let said = repository.done(git).await?;
+    let (content, encoding, shortened) = written(said.out, said.cut);
+    Ok(ShownFile { path, content, encoding, size_bytes, truncated: said.cut || shortened })
+}
+
+/// A content as text, or else in base64; and whether it had to be shortened. One that is cut may end within a character.
+fn written(bytes: Vec<u8>, cut: bool) -> (String, BlobEncoding, bool) {
+    let (text, bytes) = match String::from_utf8(bytes) {
+        Ok(text) => (Some(text), Vec::new()),
+        Err(error) => {
+            let whole = error.utf8_error().valid_up_to();
+            let mut bytes = error.into_bytes();
+            if cut && bytes.len() - whole < 4 {
+                bytes.truncate(whole);
+                (String::from_utf8(bytes).ok(), Vec::new())
+            } else {
+                (None, bytes)
+            }
+        }
+    };
+    match text {
+        Some(mut text) => {
+            let shortened = Budget::default().cut(&mut text);
+            (text, BlobEncoding::Utf8, shortened)
+        }
+        None => {
+            let part = &bytes[..bytes.len().min(LONGEST_BINARY - 1)];
+            (BASE64.encode(part), BlobEncoding::Base64, part.len() < bytes.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_content_is_text_where_it_can_be() {
+        assert_eq!(written(b"a\n".to_vec(), false), ("a\n".to_owned(), BlobEncoding::Utf8, false));
+        assert_eq!(written(vec![0xff], false), ("/w==".to_owned(), BlobEncoding::Base64, false));
+        assert_eq!(written("aé".as_bytes()[..2].to_vec(), true), ("a".to_owned(), BlobEncoding::Utf8, false));
+        let (text, _, shortened) = written(vec![0xff; LONGEST_ANSWER], true);
+        assert!(shortened && text.len() <= LONGEST_ANSWER);
+    }
+}

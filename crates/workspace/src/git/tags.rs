@@ -1,0 +1,95 @@
+//! Tags.
+
+use skep_api::{
+    budget::{Budget, LONGEST_ANSWER},
+    git::{GitChangeTag, GitTags, Tag, TagChanged, Tags},
+};
+
+use super::{
+    Refused,
+    commit::as_person,
+    lock::turn,
+    repository::{Repository, check_revision},
+};
+use crate::{Error, Place, Run};
+
+/// Name, object, the object behind a tag with a message, kind, the first paragraph of the message.
+const FORMAT: &str =
+    "--format=%(refname)%00%(objectname)%00%(*objectname)%00%(objecttype)%00%(contents:subject)";
+
+impl Run for GitTags {
+    async fn run(self, place: &Place) -> Result<Tags, Error> {
+        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let git = repository.reading().at_most(LONGEST_ANSWER).args(["for-each-ref", FORMAT, "refs/tags/"]);
+        let said = repository.done(git).await?;
+        let whole = if said.cut { said.out.iter().rposition(|byte| *byte == b'\n') } else { None };
+        let text = String::from_utf8_lossy(&said.out[..whole.unwrap_or(said.out.len())]).into_owned();
+        let mut tags: Vec<Tag> = text.lines().filter_map(tag).collect();
+        let truncated = Budget::default().shorten(&mut tags) || said.cut;
+        Ok(Tags { tags, truncated })
+    }
+}
+
+fn tag(line: &str) -> Option<Tag> {
+    let mut fields = line.splitn(5, '\0');
+    let mut next = || fields.next();
+    let (name, object, behind, kind, message) = (next()?, next()?, next()?, next()?, next()?);
+    let has_message = kind == "tag";
+    Some(Tag {
+        name: name.strip_prefix("refs/tags/")?.to_owned(),
+        commit: if has_message { behind } else { object }.to_owned(),
+        message: has_message.then(|| message.to_owned()),
+    })
+}
+
+impl Run for GitChangeTag {
+    async fn run(self, place: &Place) -> Result<TagChanged, Error> {
+        let repository = Repository::find(place, Some(&self.path)).await?;
+        check_tag(&repository, &self.name).await?;
+        let _turn = turn(&repository.common_dir).await?;
+        if self.delete {
+            let object = repository.resolve("name", &format!("refs/tags/{}", self.name), "object").await;
+            let commit = object.map_err(|_| Refused::UnknownRevision { revision: self.name.clone() })?;
+            repository.done(repository.git().args(["tag", "-d", "--", &self.name])).await?;
+            return Ok(TagChanged { name: self.name, commit, deleted: true });
+        }
+        let commit = repository.resolve("ref", self.revision.as_deref().unwrap_or("HEAD"), "commit").await?;
+        let git = as_person(repository.git(), &self.tagger, &self.tagger).args(["tag", "--no-sign"]);
+        let git = match self.message {
+            Some(message) if message.trim().is_empty() || message.contains('\0') => {
+                let reason =
+                    "is empty, or holds a zero byte; leave it out, or say what the tag is for".to_owned();
+                return Err(Error::InvalidValue { field: "message", reason });
+            }
+            Some(message) => git.args(["--annotate", "--cleanup=whitespace", "--file=-"]).stdin(message),
+            None => git,
+        };
+        repository.done(git.args(["--", &self.name, &commit])).await?;
+        Ok(TagChanged { name: self.name, commit, deleted: false })
+    }
+}
+
+/// Refuses what no tag can be called.
+async fn check_tag(repository: &Repository, name: &str) -> Result<(), Error> {
+    check_revision("name", name)?;
+    let whole = format!("refs/tags/{name}");
+    if name != "HEAD" && repository.reading().args(["check-ref-format", &whole]).run().await?.done() {
+        return Ok(());
+    }
+    let reason = format!("is `{name}`, which no tag can be called (git-check-ref-format(1))");
+    Err(Error::InvalidValue { field: "name", reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_read_or_passed_over(line in ".{0,80}") {
+            let _ = tag(&line);
+        }
+    }
+}
