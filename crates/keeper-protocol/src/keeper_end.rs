@@ -48,7 +48,7 @@ impl KeeperEnd {
         Ok(Self { sender, requests })
     }
 
-    /// Sends the first packet, with the listening sockets of the HTTP service.
+    /// Sends the first packet, with the listening sockets.
     ///
     /// # Errors
     /// The server is gone.

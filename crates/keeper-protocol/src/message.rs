@@ -8,7 +8,8 @@ use std::{fmt, net::Ipv4Addr};
 use serde::{Deserialize, Serialize};
 use skep_api::{Failure, HelperKind, VmId, swarm::EngineReport};
 
-/// The first packet, from keeper to server. With it comes the listening socket of the HTTP service.
+/// The first packet, from keeper to server. With it come the listening sockets: those of the HTTP service, in the order of the
+/// settings, then, where there is one, that of the API for VMs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Welcome {
     /// The settings that the server needs, as the binary wrote them for itself.
@@ -87,6 +88,11 @@ pub enum Request {
         /// The VM.
         vm: VmId,
     },
+    /// Let the guest of a VM reach the API at the bridge's address, until the VM ends.
+    AdmitToApi {
+        /// The VM.
+        vm: VmId,
+    },
     /// The VMs that the keeper holds, in the order of their ids, a part at a time.
     List {
         /// Only later ones than this.
@@ -141,6 +147,8 @@ pub enum Answer {
     Usage(Usage),
     /// It outlives this server.
     Committed,
+    /// Its guest reaches the API.
+    Admitted,
     /// VMs that the keeper holds: [`LIST_PART`] of them where there may be more.
     List {
         /// In the order of their ids.

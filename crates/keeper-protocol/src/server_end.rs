@@ -70,7 +70,7 @@ type Waiter = oneshot::Sender<Reply>;
 
 impl ServerEnd {
     /// Takes the inherited descriptor and waits for the first packet: what the server has to know, and the listening
-    /// sockets of the HTTP service. Needs a runtime, on which it goes on reading.
+    /// sockets. Needs a runtime, on which it goes on reading.
     ///
     /// # Errors
     /// The keeper is gone, or this is no keeper's socket.
@@ -128,6 +128,18 @@ impl ServerEnd {
     pub async fn commit(&self, vm: VmId) -> Result<(), Error> {
         match self.ask(Request::Commit { vm }).await? {
             (Answer::Committed, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the packet filter let the guest of a VM reach the API at the bridge's address, until the VM ends. Keepers that come
+    /// later remember it.
+    ///
+    /// # Errors
+    /// The keeper does not hold it, cannot remember it, or is gone; or the packet filter could not be changed.
+    pub async fn admit_to_api(&self, vm: VmId) -> Result<(), Error> {
+        match self.ask(Request::AdmitToApi { vm }).await? {
+            (Answer::Admitted, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -8,7 +8,7 @@ use std::{collections::HashMap, fs};
 
 use skep_api::VmId;
 use skep_jail::{Jailed, Tree, UidPool};
-use skep_network::{Network, Port};
+use skep_network::{Known, Network, Port};
 
 use crate::{
     DataDir, Error, SwarmOrder, clean,
@@ -64,7 +64,8 @@ pub(crate) async fn adopt(
     // An earlier keeper may have been put elsewhere by a service manager.
     clean::other_trees(data_dir, &tree)?;
     clean::record_cgroups(data_dir, &tree)?;
-    let addresses = survivors.iter().map(|survivor| survivor.record.ip).collect();
+    let known = |survivor: &Survivor| Known { ip: survivor.record.ip, admitted: survivor.record.reaches_api };
+    let addresses = survivors.iter().map(known).collect();
     let (network, mut ports) = Network::adopt(&data_dir.name(), swarm.subnet, addresses).await?;
     let mut living = HashMap::new();
     for survivor in survivors {

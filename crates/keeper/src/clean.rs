@@ -70,11 +70,11 @@ pub(crate) fn other_trees(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> 
     elsewhere.into_iter().try_for_each(|path| Ok(skep_jail::cgroup::remove_tree(&path)?))
 }
 
-fn recorded_trees(data_dir: &DataDir) -> Vec<PathBuf> {
+pub(crate) fn recorded_trees(data_dir: &DataDir) -> Vec<PathBuf> {
     recorded(&data_dir.cgroup_record(), &data_dir.name())
 }
 
-fn recorded(record: &Path, name: &str) -> Vec<PathBuf> {
+pub(crate) fn recorded(record: &Path, name: &str) -> Vec<PathBuf> {
     let text = fs::read_to_string(record).unwrap_or_default();
     let ours = |path: &PathBuf| path.file_name().is_some_and(|found| *found == *name);
     text.lines().map(PathBuf::from).filter(ours).collect()

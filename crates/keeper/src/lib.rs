@@ -11,6 +11,7 @@ mod claims;
 mod clean;
 mod data_dir;
 mod error;
+mod footprint;
 mod helpers;
 mod keep;
 mod layer;
@@ -31,6 +32,7 @@ mod vmms;
 pub use clean::clean;
 pub use data_dir::DataDir;
 pub use error::Error;
+pub use footprint::{Footprint, has_others};
 pub use keep::run;
 pub use lock::{Hold, Holder, hold, holder};
 pub use order::{

@@ -9,7 +9,7 @@
 //! restart meanwhile, at either of them, gets the outcome of the one that is under way.
 
 use std::{
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     pin::pin,
     process::{ExitCode, ExitStatus},
     sync::{
@@ -317,7 +317,9 @@ impl Lives<'_> {
 
     /// Ours stay open: while a server is started again, connections wait and are not refused.
     fn listener_copies(&self) -> Result<Vec<OwnedFd>, Error> {
-        let copies = self.listeners.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
+        let api_for_vms = self.vmms.iter().filter_map(|vmms| Some(vmms.api_listener()?.as_fd()));
+        let all = self.listeners.iter().map(AsFd::as_fd).chain(api_for_vms);
+        let copies = all.map(|listener| listener.try_clone_to_owned()).collect::<Result<_, _>>();
         copies.map_err(Error::io("listening socket"))
     }
 }

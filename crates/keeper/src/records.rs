@@ -25,6 +25,9 @@ pub(crate) struct Record {
     pub(crate) template: String,
     /// Whether it is somebody's. Until then it ends with the server that launched it.
     pub(crate) committed: bool,
+    /// Whether its guest reaches the API. Records of earlier versions do not have it.
+    #[serde(default)]
+    pub(crate) reaches_api: bool,
     /// `None` while it is half made.
     pub(crate) vmm: Option<VmmRecord>,
 }
@@ -50,7 +53,19 @@ impl Record {
     ) -> Self {
         let skep_network::Port { name, ip, mac, .. } = port;
         let (tap, ip, mac) = (name.clone(), *ip, *mac);
-        Self { version: VERSION, boot_id, vm, uid, tap, ip, mac, template, committed: false, vmm: None }
+        Self {
+            version: VERSION,
+            boot_id,
+            vm,
+            uid,
+            tap,
+            ip,
+            mac,
+            template,
+            committed: false,
+            reaches_api: false,
+            vmm: None,
+        }
     }
 }
 
@@ -138,6 +153,7 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             template: "base".to_owned(),
             committed: true,
+            reaches_api: true,
             vmm: None,
         }
     }

@@ -1,7 +1,10 @@
 //! The VMMs of a data directory, and what the server may ask about them.
 
+mod on_record;
+
 use std::{
     collections::HashMap,
+    net::TcpListener,
     os::fd::OwnedFd,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -35,6 +38,8 @@ pub(crate) struct Vmms {
     binary: PathBuf,
     tree: Tree,
     network: Network,
+    /// Of the API for VMs. `None` where another program listens there.
+    api: Option<TcpListener>,
     uids: Mutex<UidPool>,
     claim: Claim,
     held: Mutex<HashMap<VmId, Held>>,
@@ -67,11 +72,14 @@ impl Vmms {
         let mut uids = UidPool::new(claim.uids);
         let made = async {
             let Ground { tree, network, living } = ground(&data_dir, &swarm, &mut uids, survivors).await?;
+            let api = network.listen().await;
+            let api =
+                api.inspect_err(|error| tracing::error!(%error, "VMs do not reach the API: {error}")).ok();
             let capacity = capacity::measure(&swarm, &data_dir, &tree, in_use(living.values()))?;
-            Ok((tree, network, living, capacity, boot_id()?))
+            Ok((tree, network, api, living, capacity, boot_id()?))
         };
         match made.await {
-            Ok((tree, network, living, capacity, boot_id)) => Ok(Self {
+            Ok((tree, network, api, living, capacity, boot_id)) => Ok(Self {
                 uids: Mutex::new(uids),
                 held: Mutex::new(
                     living.into_iter().map(|(vm, found)| (vm, Held::Running(Box::new(found)))).collect(),
@@ -85,6 +93,7 @@ impl Vmms {
                 binary,
                 tree,
                 network,
+                api,
                 claim,
             }),
             Err(error) => {
@@ -98,6 +107,11 @@ impl Vmms {
     /// What VMs may have together.
     pub(crate) fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// The listening socket of the API for VMs.
+    pub(crate) fn api_listener(&self) -> Option<&TcpListener> {
+        self.api.as_ref()
     }
 
     /// How many VMs there are.
@@ -138,6 +152,10 @@ impl Vmms {
             Request::Commit { vm } => {
                 self.commit(vm).await?;
                 Ok((Answer::Committed, Vec::new()))
+            }
+            Request::AdmitToApi { vm } => {
+                self.admit_to_api(vm).await?;
+                Ok((Answer::Admitted, Vec::new()))
             }
             // Answered before it comes here.
             Request::Tls { .. }
@@ -247,31 +265,6 @@ impl Vmms {
         let descriptors = outcome?;
         let told = belongings.told().ok_or(Error::UnknownVm(vm))?;
         Ok((told.launched, descriptors.into()))
-    }
-
-    /// Remembers that a VM is somebody's, on disk first. Not where its template was damaged since: then it may have read
-    /// what is wrong.
-    async fn commit(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
-        let (mut record, origin) = match self.held().get(&vm) {
-            Some(Held::Running(belongings)) => {
-                (belongings.record.clone().ok_or(Error::UnknownVm(vm))?, belongings.origin())
-            }
-            _ => return Err(Error::UnknownVm(vm)),
-        };
-        self.check_origin(origin).await?;
-        record.committed = true;
-        let (this, written) = (Arc::clone(self), record.clone());
-        let writing = spawn_blocking(move || this.records.write(&written));
-        writing.await.map_err(|error| Error::io("record of a VM")(std::io::Error::other(error)))??;
-        if let Some(Held::Running(belongings)) = self.held().get_mut(&vm)
-            && let Some(kept) = &mut belongings.record
-        {
-            *kept = record;
-            return Ok(());
-        }
-        // It was ended meanwhile, and its record with it, before or after ours was written.
-        self.records.remove(vm)?;
-        Err(Error::UnknownVm(vm))
     }
 
     fn list(&self, after: Option<VmId>) -> Vec<HeldVm> {

@@ -38,6 +38,10 @@ impl Addresses {
         self.taken.insert(slot)
     }
 
+    pub(crate) fn is_taken(&self, slot: Slot) -> bool {
+        self.taken.contains(&slot)
+    }
+
     pub(crate) fn give_back(&mut self, slot: Slot) {
         self.taken.remove(&slot);
     }

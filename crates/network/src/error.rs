@@ -1,6 +1,6 @@
 //! What can go wrong with the network.
 
-use std::io;
+use std::{io, net::Ipv4Addr};
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
@@ -42,6 +42,9 @@ pub enum Error {
     /// All addresses are in use.
     #[error("all addresses of {0} are in use; end a VM first")]
     NoAddress(Subnet),
+    /// The address is no VM's any more.
+    #[error("the VM at {0} has ended")]
+    Gone(Ipv4Addr),
     /// The namespace's thread is gone.
     #[error("the network has been closed")]
     ThreadGone,
@@ -65,6 +68,7 @@ impl Error {
             Self::Filter(_) | Self::Exists(_) => ErrorCode::SwarmUnavailable,
             Self::NotASubnet(_) => ErrorCode::InvalidValue,
             Self::NoAddress(_) => ErrorCode::NoCapacity,
+            Self::Gone(_) => ErrorCode::UnknownVm,
         }
     }
 

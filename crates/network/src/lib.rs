@@ -1,17 +1,24 @@
 //! The network of the VMs: a namespace with a bridge, and a tap with an address of its own for each VM.
 //!
 //! From the namespace every VM is reached at its address. A VM reaches nothing by itself: neither the bridge's address,
-//! nor the machine, nor another VM; see [`ruleset`].
+//! nor the machine, nor another VM; see [`ruleset`]. The one exception is the API at the bridge's address, for VMs that were
+//! [admitted](Network::admit).
 
 mod addresses;
 mod error;
 mod links;
+mod listener;
 mod namespace;
 pub mod ruleset;
 mod subnet;
 mod tap;
 
-use std::{net::Ipv4Addr, os::fd::OwnedFd, thread::JoinHandle};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, TcpListener},
+    os::fd::OwnedFd,
+    thread::JoinHandle,
+};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -24,6 +31,8 @@ use namespace::Namespace;
 
 /// The bridge's name.
 pub const BRIDGE: &str = "skep0";
+/// The port of the API at the bridge's address.
+pub const API_PORT: u16 = 7700;
 /// Requests that wait for the namespace's thread; the keeper launches only a few VMs at once.
 const QUEUE: usize = 16;
 
@@ -65,6 +74,8 @@ pub struct Port {
 enum Request {
     Add(oneshot::Sender<Result<Tap, Error>>),
     Remove(Port, oneshot::Sender<Result<(), Error>>),
+    Admit(Port, oneshot::Sender<Result<(), Error>>),
+    Listen(oneshot::Sender<Result<TcpListener, Error>>),
 }
 
 impl Network {
@@ -77,15 +88,15 @@ impl Network {
     }
 
     /// Takes over the namespace that an earlier process made, with the ports of these addresses; every other port is
-    /// taken away. The packet filter is loaded again. Answers the ports that are there: an address without one is left
-    /// out.
+    /// taken away. The packet filter is loaded again, with the addresses that were admitted. Answers the ports that are there:
+    /// an address without one is left out.
     ///
     /// # Errors
     /// There is no such namespace, it is not as it was made, or the system refused. What is there stays then.
     pub async fn adopt(
         name: &str,
         subnet: Subnet,
-        addresses: Vec<Ipv4Addr>,
+        addresses: Vec<Known>,
     ) -> Result<(Self, Vec<Port>), Error> {
         Self::begin(name, subnet, Beginning::Adopt(addresses)).await
     }
@@ -119,6 +130,27 @@ impl Network {
     pub async fn add_tap(&self) -> Result<Tap, Error> {
         let (answer, outcome) = oneshot::channel();
         self.requests.send(Request::Add(answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Listens for the API at the bridge's address, port [`API_PORT`]. Where another process listens there still, such as the
+    /// server of a keeper that was killed, it is waited for.
+    ///
+    /// # Errors
+    /// It listens for too long, or the system refused.
+    pub async fn listen(&self) -> Result<TcpListener, Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::Listen(answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Lets the VM at this port reach the API, until the port is removed.
+    ///
+    /// # Errors
+    /// The port was removed, or the system refused.
+    pub async fn admit(&self, port: Port) -> Result<(), Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::Admit(port, answer)).await.map_err(|_| Error::ThreadGone)?;
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
@@ -156,10 +188,19 @@ impl Network {
     }
 }
 
+/// An address that an earlier process gave to a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// Whether the VM was admitted to the API.
+    pub admitted: bool,
+}
+
 /// How a network begins.
 enum Beginning {
     New,
-    Adopt(Vec<Ipv4Addr>),
+    Adopt(Vec<Known>),
 }
 
 /// All that is done inside the namespace happens on this thread: a namespace is a thread's.
@@ -197,6 +238,8 @@ struct Inside {
     bridge: u32,
     subnet: Subnet,
     addresses: Addresses,
+    /// Those that reach the API.
+    admitted: BTreeSet<Slot>,
 }
 
 impl Inside {
@@ -208,21 +251,26 @@ impl Inside {
         Ok(inside)
     }
 
-    async fn adopt(name: &str, subnet: Subnet, addresses: &[Ipv4Addr]) -> Result<(Self, Vec<Port>), Error> {
+    async fn adopt(name: &str, subnet: Subnet, addresses: &[Known]) -> Result<(Self, Vec<Port>), Error> {
         Namespace::enter(name)?;
         namespace::forbid_forwarding()?;
-        ruleset::load(subnet)?;
         let links = Links::connect()?;
         let bridge = links.find(BRIDGE).await?;
-        let mut inside = Self { links, bridge, subnet, addresses: Addresses::new(subnet.slots()) };
+        let mut inside = Self::new(links, bridge, subnet);
         let mut ports = Vec::new();
         let names = inside.links.names().await?;
-        for slot in addresses.iter().filter_map(|address| subnet.slot(*address)) {
+        for known in addresses {
+            let Some(slot) = subnet.slot(known.ip) else { continue };
             let port = inside.port(slot);
             if names.contains(&port.name) && inside.addresses.adopt(slot) {
                 ports.push(port);
+                if known.admitted {
+                    inside.admitted.insert(slot);
+                }
             }
         }
+        let admitted: Vec<Ipv4Addr> = inside.admitted.iter().map(|slot| subnet.address(*slot)).collect();
+        ruleset::load(subnet, &admitted)?;
         let fixed = |name: &str| name == BRIDGE || name == "lo";
         for name in names.iter().filter(|name| !fixed(name) && ports.iter().all(|port| port.name != **name)) {
             inside.links.delete(name).await?;
@@ -233,13 +281,17 @@ impl Inside {
     async fn build(subnet: Subnet) -> Result<Self, Error> {
         namespace::forbid_forwarding()?;
         // First the filter: no frame passes before it.
-        ruleset::load(subnet)?;
+        ruleset::load(subnet, &[])?;
         let links = Links::connect()?;
         links.up("lo").await?;
         let bridge = links.add_bridge(BRIDGE, subnet.mac(subnet.gateway())).await?;
         links.add_address(bridge, subnet.gateway(), subnet.prefix_len()).await?;
         links.up(BRIDGE).await?;
-        Ok(Self { links, bridge, subnet, addresses: Addresses::new(subnet.slots()) })
+        Ok(Self::new(links, bridge, subnet))
+    }
+
+    fn new(links: Links, bridge: u32, subnet: Subnet) -> Self {
+        Self { links, bridge, subnet, addresses: Addresses::new(subnet.slots()), admitted: BTreeSet::new() }
     }
 
     async fn answer(mut self, mut queue: mpsc::Receiver<Request>) {
@@ -256,6 +308,12 @@ impl Inside {
                 }
                 Request::Remove(port, answer) => {
                     let _ = answer.send(self.remove(&port).await);
+                }
+                Request::Admit(port, answer) => {
+                    let _ = answer.send(self.admit(&port));
+                }
+                Request::Listen(answer) => {
+                    let _ = answer.send(listener::at(self.subnet.gateway(), API_PORT).await);
                 }
             }
         }
@@ -291,8 +349,24 @@ impl Inside {
         Ok(fd)
     }
 
+    /// Blocks for some milliseconds.
+    fn admit(&mut self, port: &Port) -> Result<(), Error> {
+        // One that ended meanwhile: its address may be another VM's next.
+        if !self.addresses.is_taken(port.slot) {
+            return Err(Error::Gone(port.ip));
+        }
+        ruleset::admit(port.ip)?;
+        self.admitted.insert(port.slot);
+        Ok(())
+    }
+
     async fn remove(&mut self, port: &Port) -> Result<(), Error> {
         self.links.delete(&port.name).await?;
+        // Before the address can be another VM's.
+        if self.admitted.contains(&port.slot) {
+            ruleset::dismiss(port.ip)?;
+            self.admitted.remove(&port.slot);
+        }
         self.addresses.give_back(port.slot);
         Ok(())
     }

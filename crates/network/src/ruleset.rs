@@ -3,22 +3,28 @@
 //! Each tap's name, hardware address and address belong together from the start, so a tap has its filter before it
 //! exists, and launching a VM changes nothing here. Three guards: isolated ports (see `links`) between VMs, the bridge
 //! table against false senders, the inet table between VMs and this machine.
+//!
+//! The inet table has one exception: the VMs in the set `api_callers` reach the API at the bridge's address. Their packets are
+//! accepted without connection tracking. So a VM that leaves the set is cut off at once, and a VM that opens connections
+//! without end does not fill the table of tracked connections.
 
 use std::{
     fmt::Write as _,
     io::Write as _,
+    net::Ipv4Addr,
     process::{Command, Stdio},
 };
 
-use crate::{Error, Subnet, addresses::Slot};
+use crate::{API_PORT, BRIDGE, Error, Subnet, addresses::Slot};
 
 /// The name of a slot's tap.
 pub(crate) fn tap_name(slot: Slot) -> String {
     format!("vm{}", slot.0)
 }
 
-/// The whole ruleset for a subnet, as `nft -f` reads it: in one transaction, and in the place of an earlier one.
-pub fn text(subnet: Subnet) -> String {
+/// The whole ruleset for a subnet, as `nft -f` reads it: in one transaction, and in the place of an earlier one. `callers` are
+/// the VMs that reach the API.
+pub fn text(subnet: Subnet, callers: &[Ipv4Addr]) -> String {
     let mut senders = String::new();
     for slot in (0..subnet.slots()).map(Slot) {
         let ip = subnet.address(slot);
@@ -26,6 +32,9 @@ pub fn text(subnet: Subnet) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(senders, "      \"{}\" . {mac} . {ip},", tap_name(slot));
     }
+    let callers: String =
+        callers.iter().map(|ip| format!("add element inet skep api_callers {{ {ip} }}\n")).collect();
+    let gateway = subnet.gateway();
     format!(
         // One that is added is there to be deleted, whether it was there before or not.
         r#"add table bridge skep
@@ -45,21 +54,52 @@ table bridge skep {{
   }}
 }}
 table inet skep {{
+  set api_callers {{
+    type ipv4_addr
+  }}
+  chain requests {{
+    type filter hook prerouting priority raw; policy accept;
+    iifname "{BRIDGE}" ip saddr @api_callers ip daddr {gateway} tcp dport {API_PORT} notrack
+  }}
+  chain answers {{
+    type filter hook output priority raw; policy accept;
+    ip saddr {gateway} tcp sport {API_PORT} notrack
+  }}
   chain input {{
     type filter hook input priority 0; policy drop;
     iifname "lo" accept
+    iifname "{BRIDGE}" ip saddr @api_callers ip daddr {gateway} tcp dport {API_PORT} accept
     ct state established,related accept
   }}
   chain forward {{
     type filter hook forward priority 0; policy drop;
   }}
 }}
-"#
+{callers}"#
     )
 }
 
-/// Loads it into the namespace of this thread, which the program inherits.
-pub(crate) fn load(subnet: Subnet) -> Result<(), Error> {
+/// Loads the whole ruleset into the namespace of this thread.
+pub(crate) fn load(subnet: Subnet, callers: &[Ipv4Addr]) -> Result<(), Error> {
+    run(&text(subnet, callers))
+}
+
+/// Lets a VM reach the API. It may reach it already.
+pub(crate) fn admit(ip: Ipv4Addr) -> Result<(), Error> {
+    run(&format!("{SET}add element inet skep api_callers {{ {ip} }}\n"))
+}
+
+/// Takes this permission away. The VM need not have it: what is added first is there to be deleted.
+pub(crate) fn dismiss(ip: Ipv4Addr) -> Result<(), Error> {
+    let element = format!("element inet skep api_callers {{ {ip} }}\n");
+    run(&format!("{SET}add {element}delete {element}"))
+}
+
+/// Makes the set where somebody removed the table: the end of a VM must not fail because of that.
+const SET: &str = "add table inet skep\nadd set inet skep api_callers { type ipv4_addr; }\n";
+
+/// Runs `nft` in the namespace of this thread, which the program inherits.
+fn run(script: &str) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Filter(error.to_string());
     let mut nft = Command::new("nft")
         .args(["-f", "-"])
@@ -69,7 +109,7 @@ pub(crate) fn load(subnet: Subnet) -> Result<(), Error> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    let written = nft.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text(subnet).as_bytes()));
+    let written = nft.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(script.as_bytes()));
     let output = nft.wait_with_output().map_err(failed)?;
     if !output.status.success() {
         return Err(Error::Filter(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
@@ -83,10 +123,13 @@ mod tests {
 
     #[test]
     fn every_tap_has_its_line() {
-        let rules = text("10.9.8.0/29".parse().unwrap());
+        let rules = text("10.9.8.0/29".parse().unwrap(), &[]);
         assert!(rules.contains("\"vm0\" . 02:53:0a:09:08:02 . 10.9.8.2,"), "{rules}");
         assert!(rules.contains("\"vm4\" . 02:53:0a:09:08:06 . 10.9.8.6,"), "{rules}");
         assert!(!rules.contains("vm5"), "{rules}");
         assert_eq!(rules.matches("policy drop").count(), 3);
+        assert!(!rules.contains("add element"), "{rules}");
+        let rules = text("10.9.8.0/29".parse().unwrap(), &["10.9.8.3".parse().unwrap()]);
+        assert!(rules.ends_with("add element inet skep api_callers { 10.9.8.3 }\n"), "{rules}");
     }
 }

@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
-    net::Ipv4Addr,
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, TcpListener},
     os::fd::OwnedFd,
     path::Path,
     process::{Command, Output},
 };
 
-use skep_network::{Error, Network, Tap};
+use skep_network::{API_PORT, Error, Known, Network, Tap};
 
 /// A network that is gone when the test is over, and may not leave anything.
 struct Fixture {
@@ -110,13 +111,17 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
     fixture.text("nft delete table inet skep");
     let elsewhere = Ipv4Addr::new(10, 98, 0, 2);
 
-    let wanted = vec![kept.port.ip, gone_ip, elsewhere];
+    let wanted = [kept.port.ip, gone_ip, elsewhere].map(|ip| Known { ip, admitted: true }).to_vec();
     let (network, ports) = Network::adopt(&fixture.name, subnet, wanted).await.unwrap();
     assert_eq!(ports, std::slice::from_ref(&kept.port));
     let link = fixture.text(&format!("ip -d link show {}", kept.port.name));
     assert!(link.contains("master skep0") && link.contains("isolated on"), "{link}");
     assert!(!fixture.run(&format!("ip link show {}", stray.port.name)).status.success());
-    assert!(fixture.text("nft list tables").contains("inet skep"), "the filter was not loaded again");
+    let callers = callers(&fixture);
+    assert!(
+        callers.contains(&format!("elements = {{ {} }}", kept.port.ip)),
+        "the filter was not loaded again: {callers}"
+    );
     let new = network.add_tap().await.unwrap();
     assert_ne!(new.port.ip, kept.port.ip);
     network.remove(kept.port).await.unwrap();
@@ -151,18 +156,87 @@ fn close(fd: OwnedFd) {
     drop(fd);
 }
 
+fn callers(fixture: &Fixture) -> String {
+    fixture.text("nft list set inet skep api_callers")
+}
+
 /// Whether a ping from there arrives.
 fn reaches(from: &str, to: &str) -> bool {
+    reaches_port(from, to, 9)
+}
+
+/// Whether a packet to a port arrives: a connection is made or refused.
+fn reaches_port(from: &str, to: &str, port: u16) -> bool {
     let script = format!(
         "import socket,sys\n\
          s=socket.socket()\n\
          s.settimeout(1)\n\
-         try:\n s.connect(('{to}',9))\n\
+         try:\n s.connect(('{to}',{port}))\n\
          except ConnectionRefusedError: sys.exit(0)\n\
          except OSError: sys.exit(1)\n"
     );
     let status = Command::new("ip").args(["netns", "exec", from, "python3", "-c", &script]).status().unwrap();
     status.success()
+}
+
+/// A whole exchange: what comes back passes too.
+fn assert_exchange(listener: &TcpListener, guest: &str, ip: Ipv4Addr) {
+    let script = "exec 3<>/dev/tcp/10.99.0.1/7700; echo hello >&3; cat <&3";
+    let mut caller = Command::new("ip");
+    caller.args(["netns", "exec", guest, "timeout", "5", "bash", "-c", script]);
+    let said = std::thread::spawn(move || caller.output().unwrap());
+    let mut word = String::new();
+    while word.is_empty() {
+        // Connections that only looked whether it is reached come first.
+        let (stream, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip(), ip);
+        BufReader::new(&stream).read_line(&mut word).unwrap();
+        (&stream).write_all(b"and back").unwrap();
+    }
+    assert_eq!((word.as_str(), said.join().unwrap().stdout.as_slice()), ("hello\n", &b"and back"[..]));
+}
+
+#[tokio::test]
+async fn only_admitted_guests_reach_the_api_and_nothing_else() {
+    let (fixture, network) = Fixture::new("callers").await;
+    let listener = network.listen().await.unwrap();
+    assert_eq!(listener.local_addr().unwrap(), "10.99.0.1:7700".parse().unwrap());
+    let [first, second] = [network.add_tap().await.unwrap(), network.add_tap().await.unwrap()];
+    let [caller, other] = [first.port.clone(), second.port.clone()];
+    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
+    let [a, b] = &guests;
+    let gateway = "10.99.0.1";
+    assert!(!reaches_port(a, gateway, API_PORT) && !reaches_port(b, gateway, API_PORT));
+
+    network.admit(caller.clone()).await.unwrap();
+    network.admit(caller.clone()).await.unwrap();
+    assert!(reaches_port(a, gateway, API_PORT));
+    assert_exchange(&listener, a, caller.ip);
+
+    // Nobody else, and nothing else.
+    assert!(!reaches_port(b, gateway, API_PORT), "a guest that was not admitted");
+    assert!(!reaches(a, gateway) && !reaches_port(a, gateway, API_PORT + 1), "another port");
+    assert!(!reaches_port(a, &other.ip.to_string(), API_PORT), "another guest");
+    // Nor by the address of one that was: its frames come from another port of the bridge.
+    let inside = |command: &str| {
+        let status = Command::new("sh").args(["-c", &format!("ip -n {b} {command}")]).status().unwrap();
+        assert!(status.success(), "{command}");
+    };
+    inside("addr flush dev eth0");
+    inside(&format!("addr add {}/24 dev eth0", caller.ip));
+    assert!(!reaches_port(b, gateway, API_PORT), "by the address of another guest");
+    // The control: nothing but the filter was in the way.
+    fixture.text("nft delete table bridge skep; nft add element inet skep api_callers { 10.99.0.3 }");
+    inside("addr flush dev eth0");
+    inside(&format!("addr add {}/24 dev eth0", other.ip));
+    assert!(reaches_port(b, gateway, API_PORT));
+
+    network.remove(caller).await.unwrap();
+    assert!(!callers(&fixture).contains("10.99.0.2"), "{}", callers(&fixture));
+    for guest in guests {
+        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
+    }
+    network.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -102,6 +102,13 @@ impl Fixture {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The VMs that the packet filter lets reach the API.
+    pub(crate) fn api_callers(&self) -> String {
+        let list = ["netns", "exec", &self.name(), "nft", "list", "set", "inet", "skep", "api_callers"];
+        let output = Command::new("ip").args(list).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// The control groups of that name.
     pub(crate) fn groups_of(&self, name: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();

@@ -19,6 +19,7 @@ use fixture::{Fixture, wait_until};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use skep_api::VmId;
 
 #[expect(clippy::too_many_lines, reason = "a line for each test")]
 fn main() -> ExitCode {
@@ -36,6 +37,10 @@ fn main() -> ExitCode {
         ("vms_that_are_nobodys_end_with_their_server", vms_that_are_nobodys_end_with_their_server),
         ("vms_that_are_somebodys_outlive_their_server", vms_that_are_somebodys_outlive_their_server),
         ("vms_outlive_a_keeper_that_is_killed", vms_outlive_a_keeper_that_is_killed),
+        (
+            "a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server",
+            a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server,
+        ),
         ("vms_outlive_a_stop_by_a_service_manager", vms_outlive_a_stop_by_a_service_manager),
         ("a_stop_at_a_terminal_ends_vms", a_stop_at_a_terminal_ends_vms),
         ("what_is_not_borne_out_is_cleared_away", what_is_not_borne_out_is_cleared_away),
@@ -187,6 +192,37 @@ fn vms_outlive_a_keeper_that_is_killed() {
     assert!(fixture::is_gone(vm.pid) && fixture.groups_of(&vm.id).is_empty());
     assert!(!fixture.links().contains(&format!("vm{}:", 0)), "{}", fixture.links());
     keeper.stop();
+    fixture.assert_nothing_left();
+}
+
+fn a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let (caller, other) = (keeper.launch_for_good(), keeper.launch_for_good());
+    let listens = json!("10.98.0.1:7700");
+    assert_eq!(keeper.whoami()["api"], listens);
+    assert_eq!(keeper.ask(&json!({"admit_to_api": {"vm": caller.id}})), json!({}));
+    let unknown = json!({"admit_to_api": {"vm": VmId::generate()}});
+    assert_eq!(keeper.ask(&unknown)["refused"], "unknown_vm");
+    let only_caller = format!("elements = {{ {} }}", caller.ip);
+    assert!(fixture.api_callers().contains(&only_caller), "{}", fixture.api_callers());
+
+    let server = keeper.server_pid();
+    keeper.kill_server();
+    wait_until("another server", || {
+        keeper
+            .try_ask(&json!({"whoami": {}}))
+            .is_some_and(|found| found["pid"] != server && found["api"] == listens)
+    });
+    keeper.crash();
+    let keeper = fixture.keeper();
+    assert_eq!(keeper.whoami()["api"], listens);
+    assert!(fixture.api_callers().contains(&only_caller), "{}", fixture.api_callers());
+    keeper.assert_taken_over(&caller);
+    keeper.ask(&json!({"end": {"vm": caller.id}}));
+    assert!(!fixture.api_callers().contains(&caller.ip), "{}", fixture.api_callers());
+    keeper.assert_taken_over(&other);
+    keeper.stop_by(Signal::INT);
     fixture.assert_nothing_left();
 }
 

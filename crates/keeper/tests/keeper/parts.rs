@@ -256,6 +256,9 @@ pub(crate) fn server() -> ExitCode {
         if welcome.settings["patient"] == true {
             ignore_termination();
         }
+        let mut listeners = listeners.into_iter();
+        let listener = listeners.next().unwrap();
+        let api = listeners.next().map(TcpListener::from);
         let key = welcome.admin_key.unwrap();
         let played = Arc::new(Played {
             end,
@@ -265,8 +268,8 @@ pub(crate) fn server() -> ExitCode {
             inherited,
             raw,
             vms: Mutex::default(),
+            api: api.map(|listener| listener.local_addr().unwrap().to_string()),
         });
-        let [listener] = <[OwnedFd; 1]>::try_from(listeners).unwrap();
         let serving = Arc::clone(&played);
         let handle = tokio::runtime::Handle::current();
         std::thread::spawn(move || accept(&TcpListener::from(listener), &serving, &handle));
@@ -302,6 +305,8 @@ struct Played {
     /// The keeper's socket, for what `end` does not send.
     raw: OwnedFd,
     vms: Mutex<HashMap<VmId, Driven>>,
+    /// Where the API for VMs listens.
+    api: Option<String>,
 }
 
 /// A VM by its monitor, with the state that it was launched with.
@@ -330,6 +335,7 @@ impl Played {
                 Ok(json!({"pid": pid, "ip": ip}))
             }
             "commit" => self.end.commit(vm()).await.map(|()| json!({})),
+            "admit_to_api" => self.end.admit_to_api(vm()).await.map(|()| json!({})),
             "end" => Ok(json!({"out_of_memory": self.end.end(vm()).await?})),
             "list" => {
                 let held = self.end.list().await?;
@@ -394,6 +400,7 @@ impl Played {
             "status": fs::read_to_string("/proc/self/status").unwrap(),
             "settings": self.settings,
             "alone": self.alone.load(Ordering::Acquire),
+            "api": self.api,
             "key_prefix": self.key.prefix,
             "descriptors": self.inherited,
             "keeper": attempt(fs::read_dir(path("keeper")).map(drop)),

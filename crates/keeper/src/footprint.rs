@@ -1,0 +1,59 @@
+//! What a server has on the machine outside of its data directory, as `skep uninstall` lists it before it removes it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    DataDir,
+    clean::{recorded, recorded_trees},
+    data_dir::RUN_DIR,
+};
+
+/// Where network namespaces have their names.
+const NAMESPACES: &str = "/run/netns";
+/// What the names of our namespaces begin with.
+const PREFIX: &str = "skep-";
+
+/// What a server has on the machine outside of its data directory.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Footprint {
+    /// VMs that are on record, which may still run.
+    pub vms: usize,
+    /// The control groups of VMs and of helpers.
+    pub groups: Vec<PathBuf>,
+    /// The name of the network namespace.
+    pub namespace: Option<PathBuf>,
+    /// The folder of the sockets.
+    pub sockets: Option<PathBuf>,
+}
+
+impl Footprint {
+    /// What the server of this data directory has, or has left. Blocks.
+    pub fn of(data_dir: &DataDir) -> Self {
+        let records = fs::read_dir(data_dir.records()).map_or(0, Iterator::count);
+        let helpers = recorded(&data_dir.helper_cgroup_record(), &data_dir.helpers_name());
+        let groups = recorded_trees(data_dir).into_iter().chain(helpers).filter(|path| path.is_dir());
+        let existing = |path: PathBuf| path.exists().then_some(path);
+        Self {
+            vms: records,
+            groups: groups.collect(),
+            namespace: existing(Path::new(NAMESPACES).join(data_dir.name())),
+            sockets: existing(data_dir.sockets()),
+        }
+    }
+}
+
+/// Whether another data directory has something on this machine, as while a server runs there. Blocks.
+pub fn has_others(data_dir: &DataDir) -> bool {
+    let names = |folder: &str| {
+        let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
+    };
+    let own = data_dir.hash();
+    let is_other =
+        |hash: &str| hash != own && hash.len() == own.len() && hash.bytes().all(|b| b.is_ascii_hexdigit());
+    names(RUN_DIR).any(|name| is_other(&name))
+        || names(NAMESPACES).any(|name| name.strip_prefix(PREFIX).is_some_and(is_other))
+}

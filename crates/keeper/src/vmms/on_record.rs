@@ -1,0 +1,55 @@
+//! What changes of a VM while it lives. It is written to its record first, so that the next keeper knows it too.
+
+use std::sync::Arc;
+
+use skep_api::VmId;
+use tokio::task::spawn_blocking;
+
+use super::{Held, Vmms};
+use crate::{Error, records::Record};
+
+impl Vmms {
+    /// Remembers that a VM is somebody's. Not where its template was damaged since: then it may have read what is wrong.
+    pub(super) async fn commit(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
+        let origin = match self.held().get(&vm) {
+            Some(Held::Running(belongings)) => belongings.origin(),
+            _ => return Err(Error::UnknownVm(vm)),
+        };
+        self.check_origin(origin).await?;
+        self.change_record(vm, |record| record.committed = true).await
+    }
+
+    /// Lets the guest of a VM reach the API.
+    pub(super) async fn admit_to_api(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
+        let port = match self.held().get(&vm) {
+            Some(Held::Running(belongings)) => belongings.port.clone().ok_or(Error::UnknownVm(vm))?,
+            _ => return Err(Error::UnknownVm(vm)),
+        };
+        self.change_record(vm, |record| record.reaches_api = true).await?;
+        Ok(self.network.admit(port).await?)
+    }
+
+    async fn change_record(
+        self: &Arc<Self>,
+        vm: VmId,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<(), Error> {
+        let mut record = match self.held().get(&vm) {
+            Some(Held::Running(belongings)) => belongings.record.clone().ok_or(Error::UnknownVm(vm))?,
+            _ => return Err(Error::UnknownVm(vm)),
+        };
+        change(&mut record);
+        let (this, written) = (Arc::clone(self), record.clone());
+        let writing = spawn_blocking(move || this.records.write(&written));
+        writing.await.map_err(|error| Error::io("record of a VM")(std::io::Error::other(error)))??;
+        if let Some(Held::Running(belongings)) = self.held().get_mut(&vm)
+            && let Some(kept) = &mut belongings.record
+        {
+            *kept = record;
+            return Ok(());
+        }
+        // It was ended meanwhile, and its record with it, before or after ours was written.
+        self.records.remove(vm)?;
+        Err(Error::UnknownVm(vm))
+    }
+}

@@ -1,0 +1,37 @@
+//! The listening socket of the API for VMs.
+
+use std::{
+    io,
+    net::{Ipv4Addr, TcpListener},
+    time::{Duration, Instant},
+};
+
+use rustix::net::listen;
+use tokio::time::sleep;
+
+use crate::Error;
+
+/// How long another process may listen at the address still.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Connections that wait to be accepted. The standard library's 128 could be filled by few VMs.
+const BACKLOG: i32 = 1024;
+
+/// Binds and listens in the namespace of this thread, to which the socket belongs wherever it is handed on.
+pub(crate) async fn at(ip: Ipv4Addr, port: u16) -> Result<TcpListener, Error> {
+    let what = format!("listening at {ip}:{port} in the namespace of the VMs");
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind((ip, port)) {
+            Ok(listener) => {
+                listen(&listener, BACKLOG).map_err(Error::io(what))?;
+                return Ok(listener);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
+                sleep(PAUSE).await
+            }
+            Err(error) => return Err(Error::io(what)(error)),
+        }
+    }
+}
