@@ -89,6 +89,8 @@ pub struct Trimmed {
     pub deliveries: u64,
     /// Records of VMs that ended.
     pub vms: u64,
+    /// Pieces of logs, and logs.
+    pub logs: u64,
 }
 
 impl Trimmed {

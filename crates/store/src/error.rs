@@ -201,6 +201,18 @@ pub enum Error {
         /// The newest version that this program knows.
         known: i64,
     },
+    /// The ticket has no such log.
+    #[error(
+        "{}the ticket `{id}` has no log: logs are of commands that `POST /api/swarm/boot` started for a ticket, and are kept for \
+         30 days",
+        attempt.map_or_else(String::new, |attempt| format!("attempt {attempt} of "))
+    )]
+    UnknownLog {
+        /// The ticket.
+        id: skep_api::TicketId,
+        /// The attempt that was asked for.
+        attempt: Option<u32>,
+    },
     /// A file is no store of skep's, or a damaged one.
     #[error("{} is no backup that can be restored: {why}; name one that `skep backup` made", path.display())]
     NotABackup {
@@ -286,6 +298,7 @@ impl Error {
             Self::VersionStale { .. } => ErrorCode::VersionStale,
             Self::VmKeyLimited { .. } => ErrorCode::VmKeyLimited,
             Self::IdempotencyMismatch { .. } => ErrorCode::IdempotencyMismatch,
+            Self::UnknownLog { .. } => ErrorCode::UnknownLog,
             Self::UnknownWebhook { .. } => ErrorCode::UnknownWebhook,
             Self::UnknownDelivery { .. } => ErrorCode::UnknownDelivery,
             Self::WebhookDisabled { .. } => ErrorCode::WebhookDisabled,

@@ -39,6 +39,8 @@ pub enum EventKind {
     TicketDeleted,
     /// A VM was booted. Body: `vm`, `pid`.
     VmBooted,
+    /// A VM has another name, or none. Body: `vm`, `pid`, `name`, `from`.
+    VmRenamed,
     /// A VM ended. Body: `vm`, `pid`, `reason`.
     VmEnded,
 }
@@ -61,6 +63,7 @@ impl EventKind {
         Self::TicketReopened,
         Self::TicketDeleted,
         Self::VmBooted,
+        Self::VmRenamed,
         Self::VmEnded,
     ];
 
@@ -82,6 +85,7 @@ impl EventKind {
             Self::TicketReopened => "ticket.reopened",
             Self::TicketDeleted => "ticket.deleted",
             Self::VmBooted => "vm.booted",
+            Self::VmRenamed => "vm.renamed",
             Self::VmEnded => "vm.ended",
         }
     }

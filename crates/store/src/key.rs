@@ -1,5 +1,7 @@
 //! Keys: their records and commands. No record holds a secret.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, Environment, KeyId, Role, Scope, VmId, keys::Key};
@@ -23,6 +25,8 @@ pub struct PresentedKey {
     pub record: KeyRecord,
     /// Its account.
     pub account: Account,
+    /// The address of the VM that it is bound to, where it is bound to one.
+    pub vm_ip: Option<IpAddr>,
 }
 
 /// Makes a key. Event `key.created`.

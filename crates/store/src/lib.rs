@@ -9,6 +9,7 @@ mod error;
 mod event;
 mod git;
 mod key;
+mod run_log;
 mod session;
 pub mod sqlite;
 mod store;
@@ -32,6 +33,7 @@ pub use key::{
     ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
     RevokeAllKeys, RevokeKey, RotateKey,
 };
+pub use run_log::{ACCOUNT_LOGS, AppendLog, KEPT_LOG, LogPage, LogPosition, ReadLog};
 pub use session::{NewSession, PresentedSession};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
@@ -41,8 +43,8 @@ pub use ticket::{
     TicketHistoryPage, TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootedFor, ChangeVm, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd, VmBooted, VmEnd,
-    VmFilter, VmPage, VmRecord, VmsOf,
+    BootedFor, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
+    VmBooted, VmEnd, VmFigures, VmFilter, VmPage, VmRecord, VmWithoutAttempt, VmsOf,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
 pub use webhook::{

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, VmId, WebhookId,
+    events::EventId,
     swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
@@ -15,17 +16,18 @@ use skep_api::{
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AuditPage, BeatTicket, ChangeAccount,
-    ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook,
-    DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms,
-    Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event, EventPage, EventSpan,
-    GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit, ListDeliveries,
-    ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, NewAuditEntry, NewKey, NewSession,
-    Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory, RecordAttempt,
-    RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys,
-    RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, TestWebhook, TicketFigures,
-    TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed, VmPage, VmRecord,
-    WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AppendLog, AuditPage, BeatTicket,
+    ChangeAccount, ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets,
+    CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
+    EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event,
+    EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit,
+    ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, LogPage,
+    LogPosition, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession,
+    ReadEvents, ReadLog, ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd,
+    Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
+    SetAccountRoots, SetGitCredential, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews, TicketNow,
+    TicketPage, TrimHistory, Trimmed, VmFigures, VmPage, VmRecord, VmWithoutAttempt, WaitingTicket,
+    WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
@@ -94,15 +96,25 @@ pub trait Store: Send + Sync {
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
-    /// Records the end of the command that a VM was booted with. A second end changes nothing; fails with `UnknownVm`.
+    /// Records the end of the command that a VM was booted with, and what it means for the ticket that the VM holds. A second end
+    /// changes nothing; fails with `UnknownVm`.
     async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()>;
     /// Records the end of those of these VMs that live, and answers them in the order of the command; one that is not known
     /// is passed over.
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
     /// The VMs of all accounts that live, oldest first.
     async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
+    /// The VMs of all accounts that live though their attempt at a ticket has ended, and that shall not be kept.
+    async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>>;
     /// A page of an account's VMs. Of those that ended, the records are kept for as long as events are, 100,000 at most.
     async fn list_vms(&self, query: ListVms) -> Result<VmPage>;
+
+    /// Adds what the command of a VM printed, where the VM has a log, and deletes what is too much.
+    async fn append_log(&self, command: AppendLog) -> Result<()>;
+    /// How far the outputs of a VM's command were read; the beginning where nothing is known.
+    async fn log_position(&self, vm: VmId) -> Result<LogPosition>;
+    /// A page of a log; fails with `UnknownTicket`, `UnknownLog`.
+    async fn read_log(&self, query: ReadLog) -> Result<LogPage>;
 
     /// Makes tickets, all of them or none; fails with `UnknownAccount`, `UnknownDependency`, `IdempotencyMismatch`.
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>>;
@@ -137,6 +149,8 @@ pub trait Store: Send + Sync {
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
     /// What metrics show of the tickets of one account, or of all. It costs the same however many tickets there are.
     async fn ticket_figures(&self, account: Option<AccountId>) -> Result<Vec<TicketFigures>>;
+    /// What metrics show of the VMs that live, by account.
+    async fn vm_figures(&self) -> Result<Vec<VmFigures>>;
     /// The tickets of all accounts that wait for their time.
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>>;
     /// Tells what timers and those who wait for work must know, once it is durable. Whoever falls behind is told that it
@@ -147,6 +161,9 @@ pub trait Store: Send + Sync {
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
     /// A page of events.
     async fn read_events(&self, query: ReadEvents) -> Result<EventPage>;
+    /// The place behind which the first event of this time or a later one stands, or the newest where there is none. It costs
+    /// about the same however many events there are. Where a clock was set back, it may be a later one that has such a time.
+    async fn event_place(&self, since: Timestamp) -> Result<EventId>;
     /// Which events there are.
     async fn event_span(&self) -> Result<EventSpan>;
     /// A ticket of this account, and the events that its record contains; fails with `UnknownTicket`.

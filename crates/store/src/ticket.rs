@@ -9,6 +9,8 @@ use skep_api::{
 };
 use skep_tickets::{Beat, Command, Edits, NewTicket};
 
+use crate::VmWithoutAttempt;
+
 /// Who acts on a ticket, and when.
 #[derive(Debug, Clone)]
 pub struct TicketCall {
@@ -293,6 +295,8 @@ pub enum TicketNews {
     Waiting(WaitingTicket),
     /// Something can be claimed.
     Ready(AccountId),
+    /// A VM shall end, because its attempt at a ticket has ended.
+    VmWithoutAttempt(VmWithoutAttempt),
 }
 
 /// An attempt that goes on.

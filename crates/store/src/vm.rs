@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TicketId, VmId, VmName,
     swarm::{BootAnswer, BootReceipt, EndReason},
+    tickets::Object,
 };
 
 use crate::{NewKey, Once};
@@ -108,6 +109,17 @@ pub struct VmPage {
     pub next: Option<VmId>,
 }
 
+/// What metrics show of the VMs of one account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmFigures {
+    /// The account's name.
+    pub account: String,
+    /// VMs that live.
+    pub running: u64,
+    /// Memory of their guests.
+    pub memory_mb: u64,
+}
+
 /// An attempt that a VM was booted for, which it holds from its record on.
 #[derive(Debug, Clone)]
 pub struct BootedFor {
@@ -117,6 +129,19 @@ pub struct BootedFor {
     pub attempt: u32,
     /// The key that the VM has: bound to it, whatever VM it says.
     pub key: NewKey,
+    /// Whether the VM lives on when the attempt has ended.
+    pub keep_vm: bool,
+}
+
+/// A VM that lives though its attempt at the ticket that it was booted for has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VmWithoutAttempt {
+    /// Its account.
+    pub account: AccountId,
+    /// Its id.
+    pub vm: VmId,
+    /// Whether the attempt finished the ticket. Otherwise somebody else may claim the ticket by now.
+    pub finished: bool,
 }
 
 /// Records VMs that were booted together: all of them or none. Event `vm.booted` for each; `key.created` and `ticket.updated`
@@ -135,7 +160,7 @@ pub struct RecordBoots {
     pub answer: Option<(Once, BootAnswer)>,
 }
 
-/// Changes what may change of a VM that lives. What is `None` stays.
+/// Changes what may change of a VM that lives. What is `None` stays. Event `vm.renamed` where its name changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangeVm {
     /// Which VM.
@@ -146,6 +171,10 @@ pub struct ChangeVm {
     pub metadata: Option<Map<String, Value>>,
     /// When it ends by itself now; the inner `None` is never.
     pub expires_at: Option<Option<Timestamp>>,
+    /// Now.
+    pub at: Timestamp,
+    /// The request that asked for it.
+    pub request_id: Option<String>,
 }
 
 /// Records that a VM ended, and revokes the keys bound to it. Events `vm.ended` and `key.revoked`, the first time.
@@ -161,13 +190,26 @@ pub struct RecordEnd {
     pub request_id: Option<String>,
 }
 
-/// Records that the command that a VM was booted with ended: an attempt that the VM still holds ends with it, counted.
-#[derive(Debug, Clone, Copy)]
+/// Records that the command that a VM was booted with ended: an attempt that the VM still holds ends with it.
+#[derive(Debug, Clone)]
 pub struct RecordCommandEnd {
     /// Which VM.
     pub vm: VmId,
+    /// What it means for the attempt.
+    pub outcome: CommandOutcome,
     /// Now.
     pub at: Timestamp,
+}
+
+/// What the end of a command means for the ticket that its VM was booted for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CommandOutcome {
+    /// The ticket is completed with this result.
+    Completes(Object),
+    /// The attempt ended and counts. This is kept with the attempt.
+    Counts(Object),
+    /// The ticket is given back, which does not count. This is kept with the attempt.
+    GivesBack(Object),
 }
 
 /// What became of a [`RecordEnd`].

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, Params, named_params, params};
 use serde_json::{Map, Value};
-use skep_api::AccountId;
+use skep_api::{AccountId, events::EventId};
 
 use super::{
-    columns::{Columns, all, broken, change, json, millis, one},
+    columns::{Columns, all, broken, change, json, millis, one, signed},
     fault::Fault,
 };
 use crate::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents};
@@ -106,6 +106,35 @@ fn looked_at(
         page.upto = page.upto.max(page.span.newest);
     }
     Ok(page)
+}
+
+/// Events before a place that are looked at once more: what is written at the same moment has times that may be out of order.
+const OUT_OF_ORDER: u64 = 1_000;
+
+/// The place behind which the first event of this time or a later one stands.
+pub(super) fn place_at(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
+    let EventSpan { epoch, began, oldest, newest } = span(connection)?;
+    let since = millis(since);
+    // All up to `low` is taken as earlier, all behind `high` as later.
+    let (mut low, mut high) = (began.max(oldest.saturating_sub(1)).min(newest), newest);
+    let probe = "SELECT sequence, at FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT 1";
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let found = one(connection, probe, [signed(middle)?], |row| {
+            Ok((row.number::<u64>("sequence")?, row.plain::<i64>("at")?))
+        })?;
+        match found {
+            Some((sequence, at)) if at < since => low = sequence.min(high),
+            _ => high = middle,
+        }
+    }
+    let again =
+        "SELECT min(sequence) AS first FROM events WHERE sequence > ?1 AND sequence <= ?2 AND at >= ?3";
+    let from = low.saturating_sub(OUT_OF_ORDER).max(began);
+    let earlier =
+        one(connection, again, [signed(from)?, signed(low)?, since], |row| row.maybe_number::<u64>("first"))?;
+    let sequence = earlier.flatten().map_or(low, |first| first - 1);
+    Ok(EventId { epoch, sequence })
 }
 
 /// Which events there are.

@@ -6,7 +6,7 @@ use super::{
     columns::{broken, change, millis, one},
     deliveries,
     fault::Fault,
-    tickets, vms,
+    run_logs, tickets, vms,
 };
 use crate::{TrimHistory, Trimmed};
 
@@ -41,7 +41,8 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
     tickets::forget(connection, command.before, command.batch)?;
     let deliveries = deliveries::forget(connection, command.batch)?;
     let vms = vms::forget(connection, command.before, command.batch)? as u64;
-    Ok(Trimmed { entries: entries as u64, events: events as u64, deliveries, vms })
+    let logs = run_logs::forget(connection, command.before, command.batch)? as u64;
+    Ok(Trimmed { entries: entries as u64, events: events as u64, deliveries, vms, logs })
 }
 
 /// What a table takes, about, in bytes.

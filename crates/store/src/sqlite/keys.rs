@@ -239,7 +239,9 @@ pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option
     let Some(record) = by_hash(connection, hash)? else { return Ok(None) };
     // The keys of an account that was deleted are told from unknown ones: they are revoked.
     let account = accounts::referred_to(connection, record.key.account)?;
-    Ok(Some(PresentedKey { record, account }))
+    // It stays the same for as long as the VM lives, and the key ends with the VM.
+    let vm_ip = record.key.vm.map(|vm| vms::ip_of(connection, vm)).transpose()?.flatten();
+    Ok(Some(PresentedKey { record, account, vm_ip }))
 }
 
 fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, Fault> {

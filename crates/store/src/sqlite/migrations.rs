@@ -21,6 +21,8 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0012_names_of_vms.sql")),
     M::up(include_str!("migrations/0013_ticket_labels.sql")),
     M::up(include_str!("migrations/0014_ticket_counts.sql")),
+    M::up(include_str!("migrations/0015_vms_of_tickets.sql")),
+    M::up(include_str!("migrations/0017_run_logs.sql")),
 ];
 
 /// The newest version that this program knows.

@@ -18,6 +18,7 @@ mod known_roots;
 mod migrations;
 mod readers;
 mod restored;
+mod run_logs;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use rusqlite::Connection;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, VmId, WaitlistId, WebhookId,
+    events::EventId,
     swarm::BootAnswer,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
@@ -57,18 +59,18 @@ use self::{
     writer::Writer,
 };
 use crate::{
-    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AuditPage, BeatTicket, Cause, ChangeAccount,
-    ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CommitObserver, CreateAccount, CreateTickets,
-    CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
-    EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error,
-    Event, EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts,
-    ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks,
-    NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents,
-    ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver,
-    RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots,
-    SetGitCredential, Store, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews, TicketNow,
-    TicketPage, TrimHistory, Trimmed, VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook,
-    WebhookPage,
+    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AppendLog, AuditPage, BeatTicket, Cause,
+    ChangeAccount, ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CommitObserver, CreateAccount,
+    CreateTickets, CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery,
+    DueWebhook, EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount,
+    Error, Event, EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
+    ListAccounts, ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist,
+    ListWebhooks, LogPage, LogPosition, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey,
+    PresentedSession, ReadEvents, ReadLog, ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd,
+    RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
+    SetAccountRoots, SetGitCredential, Store, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews,
+    TicketNow, TicketPage, TrimHistory, Trimmed, VmFigures, VmPage, VmRecord, VmWithoutAttempt,
+    WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// Revocations that may wait for a listener; one that falls behind further looks its key up.
@@ -329,7 +331,7 @@ impl Store for SqliteStore {
     }
 
     async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()> {
-        self.tell(move |c| vms::record_command_end(c, command)).await
+        self.tell(move |c| vms::record_command_end(c, &command)).await
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
@@ -340,8 +342,24 @@ impl Store for SqliteStore {
         self.readers.run(vms::alive).await
     }
 
+    async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>> {
+        self.readers.run(vms::without_attempt).await
+    }
+
     async fn list_vms(&self, query: ListVms) -> Result<VmPage> {
         self.readers.run(move |c| vms::list(c, &query)).await
+    }
+
+    async fn append_log(&self, command: AppendLog) -> Result<()> {
+        self.writer.run(move |c| run_logs::append(c, &command)).await
+    }
+
+    async fn log_position(&self, vm: VmId) -> Result<LogPosition> {
+        self.readers.run(move |c| run_logs::position(c, vm)).await
+    }
+
+    async fn read_log(&self, query: ReadLog) -> Result<LogPage> {
+        self.readers.run(move |c| run_logs::read(c, &query)).await
     }
 
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>> {
@@ -411,6 +429,10 @@ impl Store for SqliteStore {
         self.readers.run(move |c| tickets::figures(c, account)).await
     }
 
+    async fn vm_figures(&self) -> Result<Vec<VmFigures>> {
+        self.readers.run(vms::figures).await
+    }
+
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>> {
         self.readers.run(tickets::waiting).await
     }
@@ -438,6 +460,10 @@ impl Store for SqliteStore {
 
     async fn read_events(&self, query: ReadEvents) -> Result<EventPage> {
         self.readers.run(move |c| events::page(c, &query)).await
+    }
+
+    async fn event_place(&self, since: Timestamp) -> Result<EventId> {
+        self.readers.run(move |c| events::place_at(c, since)).await
     }
 
     async fn event_span(&self) -> Result<EventSpan> {

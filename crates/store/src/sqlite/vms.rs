@@ -1,20 +1,22 @@
 //! VMs in SQLite.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
 use serde_json::{Value, json};
-use skep_api::{AccountId, KeyId, VmId, VmName, swarm::EndReason};
+use skep_api::{AccountId, KeyId, TicketId, VmId, VmName, swarm::EndReason};
 
 use super::{
     accounts,
     columns::{self, Columns, all, broken, change, millis, one, signed},
     events::{self, NewEvent},
     fault::Fault,
-    keys, tickets,
+    keys, run_logs, tickets,
 };
 use crate::{
     ChangeVm, EndVms, Ended, Error, EventKind, ListVms, NewKey, RecordBoots, RecordCommandEnd, RecordEnd,
-    TicketNews, VmBooted, VmEnd, VmFilter, VmPage, VmRecord, VmsOf,
+    TicketNews, VmBooted, VmEnd, VmFigures, VmFilter, VmPage, VmRecord, VmWithoutAttempt, VmsOf,
 };
 
 /// The most records of VMs that ended. A flood of boots would otherwise fill the disk within their time.
@@ -40,7 +42,7 @@ pub(super) fn record_boots(
         if let Some(name) = &vm.name {
             require_free(connection, vm.account, name, vm.id)?;
         }
-        insert(connection, vm)?;
+        insert(connection, vm, command.work.as_ref().is_some_and(|work| work.keep_vm))?;
         let event = NewEvent {
             account: vm.account,
             kind: EventKind::VmBooted,
@@ -55,16 +57,17 @@ pub(super) fn record_boots(
     }
     let (Some(work), [vm]) = (&command.work, command.vms.as_slice()) else { return Ok(Vec::new()) };
     keys::create(connection, key, &NewKey { vm: Some(vm.id), ..work.key.clone() })?;
+    run_logs::begin(connection, vm, work)?;
     tickets::hand_to_vm(connection, vm, work, command.at, command.request_id.as_deref())
 }
 
-fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
+fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<usize, Fault> {
     change(
         connection,
         "INSERT INTO vms (id, account, name, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
-                          command_runs, boot)
+                          command_runs, keep_vm, boot)
          VALUES (:id, :account, :name, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
-                 :ticket, :exec_id, :exec_id IS NOT NULL, :boot)",
+                 :ticket, :exec_id, :exec_id IS NOT NULL, :keep_vm, :boot)",
         named_params! {
             ":id": vm.id.to_string(),
             ":account": vm.account.to_string(),
@@ -79,6 +82,7 @@ fn insert(connection: &Connection, vm: &VmBooted) -> Result<usize, Fault> {
             ":expires_at": vm.expires_at.map(millis),
             ":ticket": vm.ticket.map(|ticket| ticket.to_string()),
             ":exec_id": vm.exec_id,
+            ":keep_vm": keep_vm,
             ":boot": columns::json(&vm.boot)?,
         },
     )
@@ -89,7 +93,7 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
     let metadata = command.metadata.as_ref().map(columns::json).transpose()?;
     let name = command.name.as_ref().and_then(Option::as_ref);
     let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
-    if let (Some(name), Some(record)) = (name, found) {
+    if let (Some(name), Some(record)) = (name, &found) {
         require_free(connection, record.vm.account, name, command.vm)?;
     }
     let changed = change(
@@ -107,8 +111,22 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
             ":expires_at": command.expires_at.flatten().map(millis),
         },
     )?;
-    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
-    found.filter(|_| changed == 1).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
+    let now = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    let (Some(before), Some(now), 1) = (found, now, changed) else {
+        return Err(Error::UnknownVm { vm: command.vm }.into());
+    };
+    if before.vm.name != now.vm.name {
+        let VmBooted { id, account, pid, name, .. } = &now.vm;
+        let event = NewEvent {
+            account: *account,
+            kind: EventKind::VmRenamed,
+            body: json!({ "vm": id, "pid": pid, "name": name, "from": before.vm.name }),
+            at: command.at,
+            request_id: command.request_id.as_deref(),
+        };
+        events::append(connection, &event)?;
+    }
+    Ok(now)
 }
 
 /// Refuses a name that another living VM of the account has.
@@ -141,6 +159,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
         };
         events::append(connection, &event)?;
         let (vm, at, request_id) = (command.vm, command.at, command.request_id.as_deref());
+        run_logs::end(connection, vm, at)?;
         endings.keys = keys::revoke_bound(connection, vm, at, request_id)?;
         endings.tickets = tickets::of_ended_vm(connection, vm, command.reason, at, request_id)?;
     }
@@ -150,7 +169,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
 /// Records that the command of a VM's boot ended, and gives what became of the ticket that the VM held.
 pub(super) fn record_command_end(
     connection: &Connection,
-    command: RecordCommandEnd,
+    command: &RecordCommandEnd,
 ) -> Result<((), Vec<TicketNews>), Fault> {
     let ended = change(
         connection,
@@ -158,7 +177,8 @@ pub(super) fn record_command_end(
         [command.vm.to_string()],
     )?;
     if ended == 1 {
-        return Ok(((), tickets::of_ended_command(connection, command.vm, command.at)?));
+        run_logs::end(connection, command.vm, command.at)?;
+        return Ok(((), tickets::of_ended_command(connection, command)?));
     }
     let known = one(connection, "SELECT 1 FROM vms WHERE id = ?1", [command.vm.to_string()], |_| Ok(()))?;
     known.map(|()| ((), Vec::new())).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
@@ -184,6 +204,28 @@ pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<
 pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
     let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
     all(connection, sql, [], decode)
+}
+
+/// Whether this VM lives and ends with its attempt at this ticket.
+pub(super) fn ends_with_attempt(connection: &Connection, vm: VmId, ticket: TicketId) -> Result<bool, Fault> {
+    let sql = "SELECT 1 FROM vms WHERE id = ?1 AND ticket = ?2 AND ended_at IS NULL AND keep_vm = 0";
+    Ok(one(connection, sql, [vm.to_string(), ticket.to_string()], |_| Ok(()))?.is_some())
+}
+
+/// The VMs that live though their attempt at a ticket has ended, and that shall not be kept.
+pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAttempt>, Fault> {
+    let sql = "SELECT vms.id, vms.account, tickets.status IN ('completed', 'failed') IS TRUE AS finished
+               FROM vms LEFT JOIN tickets ON tickets.id = vms.ticket AND tickets.vm = vms.id
+               WHERE vms.ended_at IS NULL AND vms.ticket IS NOT NULL AND vms.keep_vm = 0
+                 AND tickets.status IS NOT 'in_progress'
+               ORDER BY vms.id";
+    all(connection, sql, [], |row| {
+        Ok(VmWithoutAttempt {
+            vm: row.word("id")?,
+            account: row.word("account")?,
+            finished: row.plain("finished")?,
+        })
+    })
 }
 
 /// The condition of a [`VmFilter`] on a row of `vms`, with the name as `?4`, the template as `?5` and the metadata as `?6`.
@@ -250,6 +292,24 @@ pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> 
     )
 }
 
+/// Accounts that are answered together.
+const MOST_ACCOUNTS: u32 = 1_000;
+
+/// How many VMs live, by account, of accounts that are not deleted: of more than a thousand, the oldest.
+pub(super) fn figures(connection: &Connection) -> Result<Vec<VmFigures>, Fault> {
+    let sql = "SELECT accounts.name AS account, count(vms.id) AS running, coalesce(sum(vms.memory_mb), 0) AS memory_mb
+               FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
+               WHERE accounts.deleted_at IS NULL
+               GROUP BY accounts.id ORDER BY accounts.id LIMIT ?1";
+    all(connection, sql, [MOST_ACCOUNTS], |row| {
+        Ok(VmFigures {
+            account: row.plain("account")?,
+            running: row.number("running")?,
+            memory_mb: row.number("memory_mb")?,
+        })
+    })
+}
+
 /// How many VMs of this account live.
 pub(super) fn count_alive(connection: &Connection, account: AccountId) -> Result<u32, Fault> {
     let sql = "SELECT count(*) AS vms FROM vms WHERE account = ?1 AND ended_at IS NULL";
@@ -262,6 +322,12 @@ pub(super) fn require_alive(connection: &Connection, account: AccountId, vm: VmI
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND account = ?2 AND ended_at IS NULL";
     let found = one(connection, sql, [vm.to_string(), account.to_string()], |_| Ok(()))?;
     found.ok_or_else(|| Error::UnknownVm { vm }.into())
+}
+
+/// The address of a VM, where it is on record.
+pub(super) fn ip_of(connection: &Connection, vm: VmId) -> Result<Option<IpAddr>, Fault> {
+    let ip = one(connection, "SELECT ip FROM vms WHERE id = ?1", [vm.to_string()], |row| row.word("ip"))?;
+    Ok(ip)
 }
 
 fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {

@@ -8,7 +8,7 @@ use super::{
     account_named, all_events, boot, booted, default_account, moment, new_key, revocation, secret,
     tickets::{change, claim, made},
 };
-use crate::{Event, EventKind, EventPage, EventsOf, ReadEvents, Store, TrimHistory};
+use crate::{Event, EventKind, EventPage, EventsOf, ReadEvents, RecordBoots, Store, TrimHistory};
 
 pub async fn events_are_read_in_order_page_by_page(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -107,6 +107,32 @@ pub async fn a_page_ends_by_what_it_costs(store: Arc<dyn Store>) {
         }
     }
     assert_eq!(seen, all);
+}
+
+pub async fn a_time_has_a_place_in_the_order_of_commits(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let place = async |second| store.event_place(moment(second)).await.unwrap();
+    assert_eq!(place(0).await.sequence, 0, "also where there is no event");
+    // Two of each moment, and one that was written late.
+    for second in [10, 10, 20, 20, 30, 29, 30, 40] {
+        let booted = boot(vec![booted(account, 2)]);
+        store.record_boots(RecordBoots { at: moment(second), ..booted }).await.unwrap();
+    }
+    let all = all_events(&*store).await;
+    let check = async |all: &[Event]| {
+        for second in 0..50 {
+            let place = place(second).await;
+            let behind = all.iter().position(|event| event.sequence > place.sequence);
+            let expected = all.iter().position(|event| event.at >= moment(second));
+            assert_eq!((behind, &place.epoch), (expected, &all[0].epoch), "{second}");
+        }
+    };
+    check(&all).await;
+    let trim = TrimHistory { before: moment(20), bytes: 1 << 30, batch: 100 };
+    store.trim_history(trim).await.unwrap();
+    let kept = all_events(&*store).await;
+    assert!(!kept.is_empty() && kept.len() < all.len(), "{kept:?}");
+    check(&kept).await;
 }
 
 pub async fn what_is_kept_no_longer_is_known_to_be_missing(store: Arc<dyn Store>) {

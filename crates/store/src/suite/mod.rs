@@ -15,6 +15,7 @@ pub mod git;
 pub mod keys;
 pub mod large_tickets;
 pub mod rotation;
+pub mod run_logs;
 pub mod sessions;
 pub mod ticket_model;
 pub mod ticket_races;
@@ -75,13 +76,19 @@ macro_rules! store_suite {
             vms::a_name_belongs_to_one_living_vm_of_an_account,
             vms::lists_of_vms_are_filtered_by_name_template_and_metadata,
             vms::a_second_end_changes_nothing,
+            vms::those_that_live_are_counted_by_account,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
             vms::records_of_vms_that_ended_are_kept_as_long_as_events,
             vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
             vms::an_attempt_ends_with_the_command_of_its_boot,
+            vms::a_command_completes_its_ticket_or_gives_it_back,
             vms::a_vm_whose_attempt_has_ended_is_not_recorded,
+            vms::a_vm_is_to_end_with_its_attempt_unless_it_is_kept,
             vms::the_answer_of_a_named_boot_is_kept_with_it_for_a_day,
+            run_logs::the_end_of_a_log_is_kept_and_read_from_anywhere,
+            run_logs::a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket,
+            run_logs::an_account_fills_the_disk_with_no_logs_and_takes_none_of_anothers,
             git::a_host_has_one_credential_of_an_account,
             git::credentials_end_with_their_account,
             tickets::a_graph_is_kept_as_it_was_made,
@@ -120,6 +127,7 @@ macro_rules! store_suite {
             audit::what_is_too_much_goes_oldest_first,
             audit::a_flood_of_strangers_pushes_out_nothing_but_itself,
             events::events_are_read_in_order_page_by_page,
+            events::a_time_has_a_place_in_the_order_of_commits,
             events::events_hold_no_secret,
             events::a_page_holds_what_was_asked_for_and_says_where_it_ended,
             events::a_page_ends_by_what_it_costs,

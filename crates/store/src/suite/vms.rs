@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use serde_json::json;
 use skep_api::{
-    AccountId, ErrorCode, VmId,
+    AccountId, ErrorCode, Patch, VmId,
     swarm::{BootAnswer, EndReason},
+    tickets::{AttemptOutcome, Object},
 };
 
 use super::{
     account_named, all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
-    tickets::{change, claim, made},
+    tickets::{call, change, claim, completion, made},
 };
 use crate::{
-    BootedFor, ChangeVm, EndVms, EventKind, ListVms, Once, RecordBoots, RecordCommandEnd, Store, TrimHistory,
-    VmBooted, VmEnd, VmFilter, VmRecord, VmsOf,
+    BootedFor, ChangeVm, CommandOutcome, DeleteTicket, Dependents, EndVms, EventKind, ListVms, Once,
+    ReadTicketHistory, RecordBoots, RecordCommandEnd, Store, TicketNews, TrimHistory, VmBooted, VmEnd,
+    VmFilter, VmRecord, VmWithoutAttempt, VmsOf,
 };
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
@@ -51,7 +53,14 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     let account = default_account(&*store).await.id;
     let (vm, other) = (booted(account, 3), booted(account, 4));
     store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
-    let nothing = ChangeVm { vm: vm.id, name: None, metadata: None, expires_at: None };
+    let nothing = ChangeVm {
+        vm: vm.id,
+        name: None,
+        metadata: None,
+        expires_at: None,
+        at: moment(550),
+        request_id: None,
+    };
     assert_eq!(store.change_vm(nothing.clone()).await.unwrap().vm, vm);
     let later = ChangeVm { expires_at: Some(Some(moment(900))), ..nothing.clone() };
     assert_eq!(store.change_vm(later).await.unwrap().vm.expires_at, Some(moment(900)));
@@ -88,12 +97,22 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
         name: Some(name.map(|name| name.parse().unwrap())),
         metadata: None,
         expires_at: None,
+        at: moment(550),
+        request_id: Some("rename".to_owned()),
     };
     let taken = store.change_vm(name(&plain, Some("web"))).await.unwrap_err();
     assert_eq!(taken.code(), ErrorCode::NameTaken);
     assert_eq!(store.change_vm(name(&web, Some("web"))).await.unwrap().vm, web, "its own name");
     assert_eq!(store.change_vm(name(&web, None)).await.unwrap().vm.name, None);
     store.change_vm(name(&plain, Some("web"))).await.unwrap();
+    let renamed = events_of(&*store, EventKind::VmRenamed).await;
+    let told = renamed.iter().map(|event| serde_json::Value::from(event.body.clone())).collect::<Vec<_>>();
+    let expected = [
+        json!({ "vm": web.id, "pid": web.pid, "name": null, "from": "web" }),
+        json!({ "vm": plain.id, "pid": plain.pid, "name": "web", "from": null }),
+    ];
+    assert_eq!(told, expected, "none where the name stays, or is refused");
+    assert_eq!((renamed[0].at, renamed[0].request_id.as_deref()), (moment(550), Some("rename")));
     // The name is free once its VM ended, whose record keeps it.
     store.record_end(end(plain.id, EndReason::Deleted, 600)).await.unwrap();
     store.record_boots(boot(vec![named(own, 8, "web")])).await.unwrap();
@@ -236,7 +255,7 @@ async fn booted_for(store: &dyn Store, pid: u32) -> (VmBooted, RecordBoots) {
     store.change_ticket(change(account, ticket, claim("booter", None))).await.unwrap();
     let vm = VmBooted { ticket: Some(ticket), ..booted(account, pid) };
     let key = new_key(account, &format!("of vm {pid}"), 7);
-    let work = Some(BootedFor { ticket, attempt: 1, key });
+    let work = Some(BootedFor { ticket, attempt: 1, key, keep_vm: false });
     (vm.clone(), RecordBoots { work, ..boot(vec![vm]) })
 }
 
@@ -244,7 +263,7 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     let (vm, command) = booted_for(&*store, 3).await;
     let mut news = store.ticket_news();
     store.record_boots(command).await.unwrap();
-    assert!(matches!(news.try_recv(), Ok(crate::TicketNews::Held(open)) if Some(open.ticket) == vm.ticket));
+    assert!(matches!(news.try_recv(), Ok(TicketNews::Held(open)) if Some(open.ticket) == vm.ticket));
     let (account, id) = (vm.account, vm.ticket.unwrap());
     let alive: Vec<VmBooted> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
     assert_eq!(alive, std::slice::from_ref(&vm));
@@ -270,12 +289,21 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     store.record_boots(command).await.unwrap();
     let alive = store.alive_vms().await.unwrap();
     assert_eq!((alive[0].command_runs, alive[0].vm.exec_id.as_deref()), (true, Some("exec_1")));
-    let ended = |vm| RecordCommandEnd { vm, at: moment(950) };
+    let evidence = serde_json::Map::from_iter([("exit_code".to_owned(), json!(7))]);
+    let ended = |vm| {
+        let outcome = CommandOutcome::Counts(evidence.clone());
+        RecordCommandEnd { vm, outcome, at: moment(950) }
+    };
     store.record_command_end(ended(vm.id)).await.unwrap();
     let ticket = store.ticket(account, id, moment(960)).await.unwrap();
     assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
     let told = events_of(&*store, EventKind::TicketLeaseExpired).await;
     assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        last_attempt(&*store, &vm).await,
+        (Some(AttemptOutcome::CommandEnded), Some(evidence.clone()))
+    );
+    assert_eq!(ticket.result, None, "it is the attempt's");
     let alive = store.alive_vms().await.unwrap();
     assert_eq!((alive.len(), alive[0].command_runs), (1, false), "the VM lives on");
     // Once.
@@ -284,6 +312,60 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     assert_eq!(all_events(&*store).await.len(), before);
     let unknown = store.record_command_end(ended(VmId::generate())).await.unwrap_err();
     assert_eq!(unknown.code(), ErrorCode::UnknownVm);
+}
+
+/// How the only attempt of a VM's ticket ended, and what is kept with it.
+async fn last_attempt(store: &dyn Store, vm: &VmBooted) -> (Option<AttemptOutcome>, Option<Object>) {
+    let query = ReadTicketHistory { account: vm.account, id: vm.ticket.unwrap(), limit: 10, after: None };
+    let attempt = store.ticket_history(query).await.unwrap().attempts.pop().unwrap();
+    (attempt.outcome, attempt.result)
+}
+
+pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Store>) {
+    let object = |word: &str| Object::from_iter([("word".to_owned(), json!(word))]);
+    let (done, back, kept) =
+        (CommandOutcome::Completes(object("a")), CommandOutcome::GivesBack(object("b")), object("c"));
+    let mut vms = Vec::new();
+    for pid in 3..6 {
+        let (_, mut command) = booted_for(&*store, pid).await;
+        command.work.as_mut().unwrap().key.hash = hash(u8::try_from(pid).unwrap());
+        command.vms[0].exec_id = Some(format!("exec_{pid}"));
+        vms.push(command.vms[0].clone());
+        store.record_boots(command).await.unwrap();
+    }
+    let account = vms[0].account;
+    // The third command finished its ticket by itself before it ended.
+    let failed = skep_tickets::Finishing {
+        resolution: skep_tickets::Resolution::Failed,
+        result: Patch::Value(kept.clone()),
+        attempt: Some(1),
+        assignee: None,
+        key_name: "key".to_owned(),
+    };
+    let failed = skep_tickets::Command::Finish(failed);
+    store.change_ticket(change(account, vms[2].ticket.unwrap(), failed)).await.unwrap();
+    let mut news = store.ticket_news();
+    for (vm, outcome) in vms.iter().zip([done.clone(), back, done]) {
+        let end = RecordCommandEnd { vm: vm.id, outcome, at: moment(950) };
+        store.record_command_end(end).await.unwrap();
+    }
+    let mut records = Vec::new();
+    for vm in &vms {
+        let ticket = store.ticket(account, vm.ticket.unwrap(), moment(960)).await.unwrap();
+        records.push((ticket.status.as_str(), ticket.result, last_attempt(&*store, vm).await));
+    }
+    let completed = (Some(AttemptOutcome::Completed), Some(object("a")));
+    assert_eq!(records[0], ("completed", Some(object("a")), completed));
+    let released = (Some(AttemptOutcome::Released), Some(object("b")));
+    assert_eq!(records[1], ("pending", None, released));
+    let failed = (Some(AttemptOutcome::Failed), Some(kept.clone()));
+    assert_eq!(records[2], ("failed", Some(kept), failed), "what it said itself stays");
+    let mut told = Vec::new();
+    while let Ok(news) = news.try_recv() {
+        told.extend(if let TicketNews::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+    }
+    let ended = |vm: &VmBooted, finished| VmWithoutAttempt { account, vm: vm.id, finished };
+    assert_eq!(told, [ended(&vms[0], true), ended(&vms[1], false)]);
 }
 
 pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>) {
@@ -298,6 +380,54 @@ pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>)
     assert!(store.alive_vms().await.unwrap().is_empty());
     assert!(store.key_by_hash(hash(7)).await.unwrap().is_none());
     assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
+}
+
+pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn Store>) {
+    let mut vms = Vec::new();
+    for pid in 3..8 {
+        let (vm, mut command) = booted_for(&*store, pid).await;
+        let work = command.work.as_mut().unwrap();
+        work.keep_vm = pid == 3;
+        work.key.hash = hash(u8::try_from(pid).unwrap());
+        store.record_boots(command).await.unwrap();
+        vms.push(vm);
+    }
+    let [kept, completed, released, deleted, gone] = vms.try_into().unwrap();
+    let account = kept.account;
+    let ticket = |vm: &VmBooted| vm.ticket.unwrap();
+    assert!(store.vms_without_attempt().await.unwrap().is_empty(), "all attempts go on");
+    let mut news = store.ticket_news();
+    for vm in [&kept, &completed] {
+        store.change_ticket(change(account, ticket(vm), completion(Some(1)))).await.unwrap();
+    }
+    let release = skep_tickets::Release { attempt: None, assignee: None, retry_after: None, by_status: true };
+    let release = change(account, ticket(&released), skep_tickets::Command::Release(release));
+    store.change_ticket(release).await.unwrap();
+    // The next attempt is not its own.
+    store.change_ticket(change(account, ticket(&released), claim("another", None))).await.unwrap();
+    let delete = DeleteTicket {
+        call: call(account, 50),
+        id: ticket(&deleted),
+        expected: None,
+        force: true,
+        dependents: Dependents::Refuse,
+    };
+    store.delete_ticket(delete).await.unwrap();
+    store.record_end(end(gone.id, EndReason::Crashed, 600)).await.unwrap();
+    let expected = [(&completed, true), (&released, false), (&deleted, false)]
+        .map(|(vm, finished)| VmWithoutAttempt { account, vm: vm.id, finished });
+    let mut told = Vec::new();
+    while let Ok(news) = news.try_recv() {
+        told.extend(if let TicketNews::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+    }
+    assert_eq!(told, expected);
+    assert_eq!(store.vms_without_attempt().await.unwrap(), expected, "for a server that missed the news");
+    for vm in [&completed, &released, &deleted] {
+        store.record_end(end(vm.id, EndReason::TicketEnded, 700)).await.unwrap();
+    }
+    assert!(store.vms_without_attempt().await.unwrap().is_empty());
+    let claimed = store.ticket(account, ticket(&released), moment(800)).await.unwrap();
+    assert_eq!(claimed.assignee.as_deref(), Some("another"), "the end of the VM changes no other attempt");
 }
 
 pub async fn the_answer_of_a_named_boot_is_kept_with_it_for_a_day(store: Arc<dyn Store>) {
@@ -343,4 +473,18 @@ pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn
     assert_eq!(ended().await, [7, 6, 4], "what ended before, but for the VM of a key");
     let alive = store.alive_vms().await.unwrap();
     assert_eq!(alive.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>(), [8]);
+}
+
+pub async fn those_that_live_are_counted_by_account(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    let (stays, ends) = (booted(own, 3), booted(own, 4));
+    store.record_boots(boot(vec![stays, ends.clone(), booted(other, 5)])).await.unwrap();
+    let figures = async || {
+        let figures = store.vm_figures().await.unwrap();
+        figures.into_iter().map(|one| (one.account, one.running, one.memory_mb)).collect::<Vec<_>>()
+    };
+    let of = |account: &str, vms| (account.to_owned(), vms, vms * 512);
+    assert_eq!(figures().await, [of("default", 2), of("acme", 1)]);
+    store.record_end(end(ends.id, EndReason::Deleted, 600)).await.unwrap();
+    assert_eq!(figures().await, [of("default", 1), of("acme", 1)]);
 }

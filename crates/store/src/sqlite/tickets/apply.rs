@@ -14,11 +14,12 @@ use super::{
         columns::{self, change, millis, signed},
         events::{self, NewEvent},
         fault::Fault,
+        vms,
     },
     dependencies,
     row::{Row, labels_column, milliseconds, rank},
 };
-use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, WaitingTicket};
+use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, VmWithoutAttempt, WaitingTicket};
 
 /// A change that is decided.
 pub(super) struct Change<'a> {
@@ -82,6 +83,9 @@ pub(super) fn apply(
     update(connection, before, &after)?;
     write_result(connection, &before.ticket, &after.ticket)?;
     tell(before, &after, &steps, call.at, news);
+    if !matches!(after.ticket.state, State::InProgress(_)) {
+        end_vm_of_attempt(connection, before, after.ticket.finish().is_some(), news)?;
+    }
     for step in &steps {
         spread(connection, call, step, news)?;
     }
@@ -294,6 +298,23 @@ fn tell(before: &Row, after: &Row, steps: &[Step], at: Timestamp, news: &mut Vec
     if steps.iter().any(|step| step.kind == StepKind::Ready) {
         news.push(TicketNews::Ready(after.account));
     }
+}
+
+/// Has the VM end whose attempt ended, unless it is kept or ended before.
+pub(super) fn end_vm_of_attempt(
+    connection: &Connection,
+    before: &Row,
+    finished: bool,
+    news: &mut Vec<TicketNews>,
+) -> Result<(), Fault> {
+    if let State::InProgress(holder) = &before.ticket.state
+        && let Some(vm) = holder.vm
+        && vms::ends_with_attempt(connection, vm, before.ticket.id)?
+    {
+        let account = before.account;
+        news.push(TicketNews::VmWithoutAttempt(VmWithoutAttempt { account, vm, finished }));
+    }
+    Ok(())
 }
 
 /// The news of a ticket that somebody holds.

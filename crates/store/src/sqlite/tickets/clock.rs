@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
-use skep_api::{TicketId, VmId, swarm::EndReason};
-use skep_tickets::{Command, Decision, EndCause, EndedAttempt, Lease, Release, State, decide};
+use skep_api::{Patch, TicketId, VmId, swarm::EndReason, tickets::Object};
+use skep_tickets::{
+    Command, Decision, EndCause, EndedAttempt, Finishing, Lease, Release, Resolution, State, decide,
+};
 
 use super::{
     super::{
-        columns::{all, change, millis},
+        columns::{self, all, change, millis},
         fault::Fault,
         vms,
     },
@@ -18,7 +20,10 @@ use super::{
     change::{renew, renewed},
     row::{Row, find},
 };
-use crate::{EndAttempt, Error, OpenAttempt, TicketCall, TicketNews, TimeUp, WaitingTicket, WakeTicket};
+use crate::{
+    CommandOutcome, EndAttempt, Error, OpenAttempt, RecordCommandEnd, TicketCall, TicketNews, TimeUp,
+    WaitingTicket, WakeTicket,
+};
 
 /// Ends an attempt whose time is up; tells whether it did.
 pub(in super::super) fn end_attempt(
@@ -59,36 +64,84 @@ pub(in super::super) fn of_ended_vm(
     request_id: Option<&str>,
 ) -> Result<Vec<TicketNews>, Fault> {
     let cause = match reason {
-        EndReason::Deleted | EndReason::Cleanup => EndCause::VmDeleted,
+        EndReason::Deleted | EndReason::Cleanup | EndReason::TicketEnded => EndCause::VmDeleted,
         _ => EndCause::VmEnded,
     };
-    end_held(connection, vm, cause, at, request_id)
-}
-
-/// Ends the attempts of a VM whose command ended.
-pub(in super::super) fn of_ended_command(
-    connection: &Connection,
-    vm: VmId,
-    at: Timestamp,
-) -> Result<Vec<TicketNews>, Fault> {
-    end_held(connection, vm, EndCause::CommandEnded, at, None)
-}
-
-fn end_held(
-    connection: &Connection,
-    vm: VmId,
-    cause: EndCause,
-    at: Timestamp,
-    request_id: Option<&str>,
-) -> Result<Vec<TicketNews>, Fault> {
-    let sql = "SELECT id FROM tickets WHERE vm = ?1 AND status = 'in_progress' ORDER BY id";
     let mut news = Vec::new();
-    for id in all(connection, sql, [vm.to_string()], |row| row.word::<TicketId>("id"))? {
-        let Some(row) = find(connection, id)? else { continue };
+    for row in held_by(connection, vm)? {
         let call = by_itself(&row, at, request_id);
         end(connection, &call, &row, cause, &mut news)?;
     }
     Ok(news)
+}
+
+/// Ends the attempts of a VM whose command ended, by what that end means.
+pub(in super::super) fn of_ended_command(
+    connection: &Connection,
+    command: &RecordCommandEnd,
+) -> Result<Vec<TicketNews>, Fault> {
+    let mut news = Vec::new();
+    for row in held_by(connection, command.vm)? {
+        let call = by_itself(&row, command.at, None);
+        match &command.outcome {
+            CommandOutcome::Completes(result) => {
+                transition(connection, &call, &row, &completion(&row, result), &mut news)?;
+            }
+            CommandOutcome::Counts(evidence) => {
+                end(connection, &call, &row, EndCause::CommandEnded, &mut news)?;
+                keep_evidence(connection, &row, evidence)?;
+            }
+            CommandOutcome::GivesBack(evidence) => {
+                transition(connection, &call, &row, &Command::Release(release(&row)), &mut news)?;
+                keep_evidence(connection, &row, evidence)?;
+            }
+        }
+    }
+    Ok(news)
+}
+
+/// The tickets that a VM holds.
+fn held_by(connection: &Connection, vm: VmId) -> Result<Vec<Row>, Fault> {
+    let sql = "SELECT id FROM tickets WHERE vm = ?1 AND status = 'in_progress' ORDER BY id";
+    let held = all(connection, sql, [vm.to_string()], |row| row.word::<TicketId>("id"))?;
+    let rows = held.into_iter().map(|id| find(connection, id));
+    rows.filter_map(Result::transpose).collect()
+}
+
+fn completion(row: &Row, result: &Object) -> Command {
+    Command::Finish(Finishing {
+        resolution: Resolution::Completed,
+        result: Patch::Value(result.clone()),
+        attempt: Some(row.ticket.attempt),
+        assignee: None,
+        // Only a ticket that nobody holds is finished in the name of a key.
+        key_name: String::new(),
+    })
+}
+
+fn release(row: &Row) -> Release {
+    Release { attempt: Some(row.ticket.attempt), assignee: None, retry_after: None, by_status: true }
+}
+
+/// Keeps with an attempt how its command ended. The ticket has no result of it.
+fn keep_evidence(connection: &Connection, row: &Row, evidence: &Object) -> Result<(), Fault> {
+    let sql = "UPDATE ticket_attempts SET result = ?3 WHERE ticket = ?1 AND attempt = ?2";
+    let (id, evidence) = (row.ticket.id.to_string(), columns::json(evidence)?);
+    change(connection, sql, params![id, row.ticket.attempt, evidence])?;
+    Ok(())
+}
+
+fn transition(
+    connection: &Connection,
+    call: &TicketCall,
+    row: &Row,
+    command: &Command,
+    news: &mut Vec<TicketNews>,
+) -> Result<(), Fault> {
+    if let Decision::Changed(steps) = decide(&row.ticket, command, call.at).map_err(Error::from)? {
+        apply(connection, call, Change::of(row, steps), news)?;
+    }
+    Ok(())
 }
 
 /// Gives back all that is held.
@@ -96,11 +149,8 @@ pub(in super::super) fn release_all(connection: &Connection, at: Timestamp) -> R
     let sql = "SELECT id FROM tickets WHERE status = 'in_progress' ORDER BY id";
     for id in all(connection, sql, [], |row| row.word::<TicketId>("id"))? {
         let Some(row) = find(connection, id)? else { continue };
-        let release = Release { attempt: None, assignee: None, retry_after: None, by_status: true };
-        let decided = decide(&row.ticket, &Command::Release(release), at).map_err(Error::from)?;
-        if let Decision::Changed(steps) = decided {
-            apply(connection, &by_itself(&row, at, None), Change::of(&row, steps), &mut Vec::new())?;
-        }
+        let call = by_itself(&row, at, None);
+        transition(connection, &call, &row, &Command::Release(release(&row)), &mut Vec::new())?;
     }
     Ok(())
 }
@@ -114,11 +164,7 @@ fn end(
 ) -> Result<(), Fault> {
     let attempt = row.ticket.attempt;
     let earlier = earlier(connection, row)?;
-    let command = Command::End { attempt, cause, earlier };
-    if let Decision::Changed(steps) = decide(&row.ticket, &command, call.at).map_err(Error::from)? {
-        apply(connection, call, Change::of(row, steps), news)?;
-    }
-    Ok(())
+    transition(connection, call, row, &Command::End { attempt, cause, earlier }, news)
 }
 
 /// The attempts that ended by themselves since the ticket was made or retried, where the next one is the last.

@@ -16,7 +16,7 @@ use super::{
         fault::Fault,
     },
     Told,
-    apply::{Change, append, apply},
+    apply::{Change, append, apply, end_vm_of_attempt},
     change::without,
     dependencies,
     row::{Row, check_version, find, reached},
@@ -145,5 +145,5 @@ fn remove(
     change(connection, sql, params![id, at])?;
     change(connection, "DELETE FROM tickets WHERE id = ?1", [&id])?;
     news.push(TicketNews::Free(row.ticket.id));
-    Ok(())
+    end_vm_of_attempt(connection, row, false, news)
 }

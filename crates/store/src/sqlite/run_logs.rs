@@ -1,0 +1,192 @@
+//! What the commands of boots for tickets printed, in pieces.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, params};
+use skep_api::{TicketId, VmId};
+
+use super::{
+    columns::{all, change, millis, one, signed},
+    fault::Fault,
+};
+use crate::{ACCOUNT_LOGS, AppendLog, BootedFor, Error, KEPT_LOG, LogPage, LogPosition, ReadLog, VmBooted};
+
+/// The longest piece, in bytes. What comes is added to the last piece until that is so long.
+const PIECE: usize = 64 << 10;
+/// Pieces that go at once where an account has too much.
+const SURPLUS: u32 = 64;
+/// Pieces that go at once where they are too old: as many bytes as a transaction may well write.
+const OLD_PIECES: u32 = 64;
+
+/// Begins the log of a VM that is booted with a command for a ticket.
+pub(super) fn begin(connection: &Connection, vm: &VmBooted, work: &BootedFor) -> Result<(), Fault> {
+    if vm.exec_id.is_some() {
+        let sql = "INSERT INTO run_logs (vm, account, ticket, attempt) VALUES (?1, ?2, ?3, ?4)";
+        let (id, account) = (vm.id.to_string(), vm.account.to_string());
+        change(connection, sql, params![id, account, work.ticket.to_string(), work.attempt])?;
+    }
+    Ok(())
+}
+
+/// Notes that the command of a VM ended, or the VM with it.
+pub(super) fn end(connection: &Connection, vm: VmId, at: Timestamp) -> Result<(), Fault> {
+    let sql = "UPDATE run_logs SET ended_at = ?2 WHERE vm = ?1 AND ended_at IS NULL";
+    change(connection, sql, params![vm.to_string(), millis(at)])?;
+    Ok(())
+}
+
+/// Adds what a command printed, and deletes what is too much.
+pub(super) fn append(connection: &Connection, command: &AppendLog) -> Result<(), Fault> {
+    let AppendLog { vm, bytes, position } = command;
+    let vm = vm.to_string();
+    let found = one(connection, "SELECT account, size FROM run_logs WHERE vm = ?1", [&vm], |row| {
+        Ok((row.plain::<String>("account")?, row.number::<u64>("size")?))
+    })?;
+    let Some((account, size)) = found else { return Ok(()) };
+    let log = Log { connection, vm: &vm, account: &account };
+    let after = size + bytes.len() as u64;
+    let sql = "UPDATE run_logs SET size = ?2, stdout = ?3, stderr = ?4 WHERE vm = ?1";
+    let (stdout, stderr) = (signed(position.stdout)?, signed(position.stderr)?);
+    change(connection, sql, params![vm, signed(after)?, stdout, stderr])?;
+    let added = log.fill_last(size, bytes)?;
+    let mut offset = size + added as u64;
+    for piece in bytes[added..].chunks(PIECE) {
+        let sql = "INSERT INTO run_log_pieces (vm, account, offset, data) VALUES (?1, ?2, ?3, ?4)";
+        change(connection, sql, params![vm, account, signed(offset)?, piece])?;
+        offset += piece.len() as u64;
+    }
+    log.drop_surplus(after)
+}
+
+/// The log that is written.
+struct Log<'a> {
+    connection: &'a Connection,
+    vm: &'a str,
+    account: &'a str,
+}
+
+impl Log<'_> {
+    /// Adds to the last piece as much as it has room for, and answers how much that is.
+    fn fill_last(&self, size: u64, bytes: &[u8]) -> Result<usize, Fault> {
+        let sql =
+            "SELECT sequence, offset, data FROM run_log_pieces WHERE vm = ?1 ORDER BY offset DESC LIMIT 1";
+        let last = one(self.connection, sql, [self.vm], |row| {
+            let (sequence, offset) = (row.plain::<i64>("sequence")?, row.number::<u64>("offset")?);
+            Ok((sequence, offset, row.plain::<Vec<u8>>("data")?))
+        })?;
+        let Some((sequence, offset, mut data)) = last else { return Ok(0) };
+        let room = PIECE.saturating_sub(data.len()).min(bytes.len());
+        // Where the end of the log was deleted for its account, nothing is joined to what is left.
+        if room == 0 || offset + data.len() as u64 != size {
+            return Ok(0);
+        }
+        data.extend_from_slice(&bytes[..room]);
+        change(
+            self.connection,
+            "UPDATE run_log_pieces SET data = ?2 WHERE sequence = ?1",
+            params![sequence, data],
+        )?;
+        Ok(room)
+    }
+
+    /// Deletes pieces of this log beyond what is kept of one, then the oldest of the account.
+    fn drop_surplus(&self, size: u64) -> Result<(), Fault> {
+        let sql = "DELETE FROM run_log_pieces WHERE vm = ?1 AND offset + length(data) <= ?2";
+        change(self.connection, sql, params![self.vm, signed(size.saturating_sub(KEPT_LOG))?])?;
+        let oldest = "DELETE FROM run_log_pieces WHERE sequence IN
+                      (SELECT sequence FROM run_log_pieces WHERE account = ?1 ORDER BY sequence LIMIT ?2)";
+        while self.volume()? > ACCOUNT_LOGS {
+            if change(self.connection, oldest, params![self.account, SURPLUS])? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn volume(&self) -> Result<u64, Fault> {
+        let sql = "SELECT bytes FROM run_log_volumes WHERE account = ?1";
+        Ok(one(self.connection, sql, [self.account], |row| row.number("bytes"))?.unwrap_or(0))
+    }
+}
+
+/// How far the outputs of a VM's command were read.
+pub(super) fn position(connection: &Connection, vm: VmId) -> Result<LogPosition, Fault> {
+    let sql = "SELECT stdout, stderr FROM run_logs WHERE vm = ?1";
+    let found = one(connection, sql, [vm.to_string()], |row| {
+        Ok(LogPosition { stdout: row.number("stdout")?, stderr: row.number("stderr")? })
+    })?;
+    Ok(found.unwrap_or_default())
+}
+
+/// A page of a log.
+pub(super) fn read(connection: &Connection, query: &ReadLog) -> Result<LogPage, Fault> {
+    check_reach(connection, query)?;
+    let sql = "SELECT * FROM run_logs WHERE ticket = ?1 AND account = ?2 AND (?3 IS NULL OR attempt = ?3)
+               AND (?4 IS NULL OR vm = ?4) ORDER BY attempt DESC, vm DESC LIMIT 1";
+    let (ticket, vm) = (query.ticket.to_string(), query.vm.map(|vm| vm.to_string()));
+    let found = one(connection, sql, params![ticket, query.account.to_string(), query.attempt, vm], |row| {
+        let (vm, attempt) = (row.word::<VmId>("vm")?, row.number::<u32>("attempt")?);
+        Ok((vm, attempt, row.number::<u64>("size")?, row.maybe_time("ended_at")?.is_none()))
+    })?;
+    let Some((vm, attempt, size, running)) = found else { return Err(unknown(connection, query)?.into()) };
+    let sql = "SELECT min(offset) AS first FROM run_log_pieces WHERE vm = ?1";
+    let first = one(connection, sql, [vm.to_string()], |row| row.plain::<Option<i64>>("first"))?.flatten();
+    let kept_from = first.and_then(|first| u64::try_from(first).ok()).unwrap_or(size);
+    let offset = query.offset.clamp(kept_from, size);
+    let bytes = bytes(connection, vm, offset, query.limit.max(1))?;
+    Ok(LogPage { attempt, vm, offset, bytes, kept_from, size, running })
+}
+
+/// So many bytes from there on.
+fn bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> Result<Vec<u8>, Fault> {
+    // No piece is longer than that, so none before it reaches as far.
+    let before = i64::try_from(offset).unwrap_or(i64::MAX).saturating_sub(PIECE as i64);
+    let sql =
+        "SELECT offset, data FROM run_log_pieces WHERE vm = ?1 AND offset > ?2 ORDER BY offset LIMIT ?3";
+    let pieces = i64::try_from(limit / PIECE + 2).unwrap_or(i64::MAX);
+    let found = all(connection, sql, params![vm.to_string(), before, pieces], |row| {
+        Ok((row.number::<u64>("offset")?, row.plain::<Vec<u8>>("data")?))
+    })?;
+    let mut bytes = Vec::new();
+    for (start, data) in found {
+        let skipped = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX).min(data.len());
+        let room = limit - bytes.len();
+        bytes.extend(data[skipped..].iter().take(room));
+    }
+    Ok(bytes)
+}
+
+/// A key of one VM reads the logs of the ticket that its VM holds or held.
+fn check_reach(connection: &Connection, query: &ReadLog) -> Result<(), Fault> {
+    let Some(vm) = query.by else { return Ok(()) };
+    let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2 AND account = ?3 LIMIT 1";
+    let parameters = [query.ticket.to_string(), vm.to_string(), query.account.to_string()];
+    let own = one(connection, sql, parameters, |_| Ok(()))?;
+    own.ok_or_else(|| unknown_ticket(query.ticket).into())
+}
+
+/// There is no such ticket, or it has no such log.
+fn unknown(connection: &Connection, query: &ReadLog) -> Result<Error, Fault> {
+    let sql = "SELECT 1 FROM tickets WHERE id = ?1 AND account = ?2
+               UNION ALL SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND account = ?2 LIMIT 1";
+    let parameters = [query.ticket.to_string(), query.account.to_string()];
+    let known = one(connection, sql, parameters, |_| Ok(()))?.is_some();
+    let (id, attempt) = (query.ticket, query.attempt);
+    Ok(if known { Error::UnknownLog { id, attempt } } else { unknown_ticket(id) })
+}
+
+fn unknown_ticket(id: TicketId) -> Error {
+    Error::UnknownTicket { id: id.to_string() }
+}
+
+/// Deletes a few pieces of logs that ended before this time, and logs of which nothing is left; tells how many.
+pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
+    let sql = "DELETE FROM run_log_pieces WHERE sequence IN (
+                   SELECT pieces.sequence FROM run_logs AS logs JOIN run_log_pieces AS pieces ON pieces.vm = logs.vm
+                   WHERE logs.ended_at < ?1 LIMIT ?2)";
+    let pieces = change(connection, sql, params![millis(before), OLD_PIECES])?;
+    let sql = "DELETE FROM run_logs WHERE vm IN (
+                   SELECT vm FROM run_logs AS logs
+                   WHERE ended_at < ?1 AND NOT EXISTS (SELECT 1 FROM run_log_pieces WHERE vm = logs.vm)
+                   LIMIT ?2)";
+    Ok(pieces + change(connection, sql, params![millis(before), batch])?)
+}
