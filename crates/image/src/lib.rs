@@ -17,7 +17,7 @@ mod shelf;
 pub use bake::{Bakery, Progress};
 pub use error::Error;
 pub use inputs::Inputs;
-pub use shelf::{OtherTemplate, clean};
+pub use shelf::{CONTENTS, OtherTemplate, clean};
 
 /// The guest agent's binary, where it was built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));

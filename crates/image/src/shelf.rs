@@ -19,6 +19,9 @@ const PARTIAL: &str = ".partial-";
 /// The file by which bakes take turns.
 const LOCK: &str = ".lock";
 
+/// The names of all that a bake makes in an image directory.
+pub const CONTENTS: [&str; 3] = [BASE_TEMPLATE, CACHE, LOCK];
+
 /// A template that was baked for other inputs than those of now. Another server may still need it.
 #[derive(Debug)]
 pub struct OtherTemplate {

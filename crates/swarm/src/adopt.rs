@@ -74,6 +74,8 @@ pub(crate) async fn take_over(
                 let handle = vm::settle_in(reached, surroundings.clone());
                 if busy.contains(&vm) {
                     command::follow(&handle, store);
+                } else {
+                    handle.command_is_over();
                 }
             }
             Err(error) => {

@@ -4,9 +4,11 @@
 //! drives them and records what became of them.
 
 mod adopt;
+mod api_access;
 mod boot;
 mod budget;
 mod command;
+mod command_outcome;
 mod console;
 mod demand;
 mod ending;
@@ -20,7 +22,9 @@ mod pool;
 mod refill;
 mod registry;
 mod restore;
+mod run_log;
 mod swarm;
+mod ticket_file;
 mod vm;
 
 pub use adopt::lose_all;

@@ -1,6 +1,6 @@
 //! What the server asks of the swarm.
 
-use std::{sync::Arc, thread::available_parallelism, time::Duration};
+use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -13,10 +13,12 @@ use skep_api::{
 use skep_channel::{Content, ExecStream};
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{RecordBoots, Store};
+use skep_store::{RecordBoots, Store, VmWithoutAttempt};
+use tokio::time::timeout;
 
 use crate::{
     BootOrder, Ending, Error, Figures, Observer, VmChange, adopt,
+    api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
     command, figures,
@@ -24,7 +26,7 @@ use crate::{
     refill,
     registry::Registry,
     restore::Restorer,
-    round_ms,
+    round_ms, ticket_file,
     vm::{self, BootedVm, Surroundings, VmHandle},
 };
 
@@ -32,6 +34,8 @@ use crate::{
 pub(crate) const GUEST_MB: u64 = 128;
 /// How long a command may run that a caller waits for, with the time for its answer.
 const LONGEST_EXEC: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
+/// How long a command may run on whose ticket is finished.
+const LAST_STEPS: Duration = Duration::from_secs(5);
 /// Parked VMs for each processor: enough for the bursts that it serves before others are ready.
 const PARKED_PER_CORE: u32 = 4;
 /// The most that are parked unasked.
@@ -55,6 +59,8 @@ pub struct Parts {
     pub overhead_mb: u64,
     /// VMs that are kept ready. `None`: as many as this machine keeps without feeling it.
     pub pool_size: Option<u32>,
+    /// Where guests reach the API. `None`: they do not.
+    pub api: Option<SocketAddr>,
     /// Is told of VMs as they come and go.
     pub observer: Arc<dyn Observer>,
 }
@@ -68,6 +74,7 @@ struct Inner {
     surroundings: Surroundings,
     budget: Arc<Budget>,
     engine: EngineReport,
+    api: ApiAccess,
 }
 
 impl Swarm {
@@ -82,13 +89,14 @@ impl Swarm {
             registry: Arc::new(Registry::default()),
             observer: parts.observer,
         };
+        let api = ApiAccess::new(parts.keeper.clone(), parts.api);
         let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::take_over(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
         let pool = Pool::new(restorer, budget.clone(), size);
         tokio::spawn(refill::keep_full(pool.clone()));
-        Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, budget, engine: parts.engine })))
+        Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, budget, engine: parts.engine, api })))
     }
 
     /// The account's VMs, and what the machine can hold.
@@ -111,7 +119,7 @@ impl Swarm {
         &self,
         account: &AccountId,
         limits: &Limits,
-        order: BootOrder,
+        mut order: BootOrder,
     ) -> Result<BootAnswer, Error> {
         if order.template != BASE_TEMPLATE {
             return Err(Failure::unknown_template(&order.template).into());
@@ -120,6 +128,7 @@ impl Swarm {
             self.registry().require_free(*account, name)?;
         }
         let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
+        self.0.api.announce(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own: a caller that goes away must not leave half a boot behind.
         tokio::spawn(async move {
@@ -132,7 +141,7 @@ impl Swarm {
     /// Ends all VMs of the account, and tells how many this call ended.
     pub async fn cleanup(&self, account: &AccountId, request_id: &str) -> Result<u32, Error> {
         let vms = self.registry().of(*account);
-        let ends = join_all(vms.iter().map(|handle| handle.end(EndReason::Cleanup, request_id))).await;
+        let ends = join_all(vms.iter().map(|handle| handle.end(EndReason::Cleanup, Some(request_id)))).await;
         let mut terminated = 0;
         for end in ends {
             match end {
@@ -158,8 +167,23 @@ impl Swarm {
     ///
     /// # Errors
     /// Unknown VM, or the store refused.
-    pub async fn change(&self, account: &AccountId, vm: VmId, change: VmChange) -> Result<Vm, Error> {
-        self.registry().by_id(*account, vm)?.change(change).await
+    pub async fn change(
+        &self,
+        account: &AccountId,
+        vm: VmId,
+        change: VmChange,
+        request_id: &str,
+    ) -> Result<Vm, Error> {
+        self.registry().by_id(*account, vm)?.change(change, request_id).await
+    }
+
+    /// Lets the guest of a VM that has a key of its own reach the API, until the VM ends.
+    ///
+    /// # Errors
+    /// Unknown VM, or the keeper refused.
+    pub async fn admit_to_api(&self, account: &AccountId, vm: VmId) -> Result<(), Error> {
+        self.registry().by_id(*account, vm)?;
+        self.0.api.admit(vm).await
     }
 
     /// Ends one VM, and answers what it was.
@@ -168,8 +192,25 @@ impl Swarm {
     /// Unknown VM.
     pub async fn end(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        handle.end(EndReason::Deleted, request_id).await?;
+        handle.end(EndReason::Deleted, Some(request_id)).await?;
         Ok(handle.record())
+    }
+
+    /// Ends a VM because its attempt at a ticket has ended, if it still lives. Where the ticket is finished, a command that
+    /// the VM was booted with has a moment to end by itself, since it may be what finished the ticket.
+    ///
+    /// # Errors
+    /// The keeper or the store is away.
+    pub async fn end_after_attempt(&self, ended: VmWithoutAttempt) -> Result<(), Error> {
+        let VmWithoutAttempt { account, vm, finished } = ended;
+        let Ok(handle) = self.registry().by_id(account, vm) else { return Ok(()) };
+        if finished {
+            let _ = timeout(LAST_STEPS, handle.command_over()).await;
+        }
+        match handle.end(EndReason::TicketEnded, None).await {
+            Err(error) if error.code() != ErrorCode::UnknownVm => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Does an operation in a VM. Dropping the future ends it there.
@@ -274,18 +315,28 @@ impl Swarm {
         }
     }
 
-    /// Starts the command of a boot in all of its VMs, or none of them is left.
-    async fn start_command(&self, vms: &[VmHandle], command: &str, request_id: &str) -> Result<(), Error> {
-        let store = &self.0.surroundings.store;
-        let starts = join_all(vms.iter().map(|vm| command::start(vm, store, command))).await;
-        let Some(error) = starts.into_iter().find_map(Result::err) else { return Ok(()) };
+    /// Lets the VMs of a boot begin with their work, or none of them is left.
+    async fn begin_work(&self, vms: &[VmHandle], order: &BootOrder) -> Result<(), Error> {
+        let Err(error) = self.start_work(vms, order).await else { return Ok(()) };
+        let request_id = order.request_id.as_str();
         // The request that booted them ends them: that does not count as an attempt at a ticket.
-        for end in join_all(vms.iter().map(|vm| vm.end(EndReason::Deleted, request_id))).await {
+        for end in join_all(vms.iter().map(|vm| vm.end(EndReason::Deleted, Some(request_id)))).await {
             if let Err(error) = end {
                 tracing::warn!(%error, "a VM whose command did not start is not ended yet: {error}");
             }
         }
         Err(error)
+    }
+
+    /// Writes the ticket into the VM that works on it, and starts the command of the boot in all of the VMs.
+    async fn start_work(&self, vms: &[VmHandle], order: &BootOrder) -> Result<(), Error> {
+        let store = &self.0.surroundings.store;
+        if let (Some(work), [vm]) = (&order.work, vms) {
+            ticket_file::write(vm, &**store, work).await?;
+        }
+        let Some(command) = &order.command else { return Ok(()) };
+        let starts = join_all(vms.iter().map(|vm| command::start(vm, store, command))).await;
+        starts.into_iter().collect()
     }
 
     fn registry(&self) -> &Registry {
@@ -304,18 +355,21 @@ impl Swarm {
             work: order.work.clone(),
             answer: order.once.clone().map(|once| (once, answer.clone())),
         };
-        if let Err(error) = self.0.surroundings.store.record_boots(command).await {
+        // Before the key is valid: nothing of the guest runs yet, and where the keeper refuses, nothing is on record.
+        let recorded = match self.0.api.admit_all(&booted, order).await {
+            Ok(()) => self.0.surroundings.store.record_boots(command).await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = recorded {
             self.0.booter.undo(booted).await;
-            return Err(error.into());
+            return Err(error);
         }
         let mut handles = Vec::with_capacity(booted.len());
         for vm in booted {
             self.0.surroundings.observer.booted(&vm.facts.boot);
             handles.push(vm::settle_in(vm, self.0.surroundings.clone()));
         }
-        if let Some(command) = &order.command {
-            self.start_command(&handles, command, &order.request_id).await?;
-        }
+        self.begin_work(&handles, order).await?;
         // What is kept is answered as it is kept, to the letter.
         if order.once.is_none() {
             answer.elapsed_ms = round_ms(order.arrived.elapsed());

@@ -44,6 +44,8 @@ pub(crate) struct VmHandle {
     pub(crate) guest: Guest,
     pub(crate) console: ConsoleLog,
     pub(crate) ending: Ending,
+    /// Whether nobody waits any more for the end of the command that it was booted with.
+    command_over: watch::Sender<bool>,
     arrived: Instant,
     /// What may change of it, as it is on record.
     changing: watch::Receiver<Changing>,
@@ -79,7 +81,8 @@ struct ChangeCommand {
 /// The order to end a VM.
 struct EndCommand {
     reason: EndReason,
-    request_id: String,
+    /// The request that ends it, if one does.
+    request_id: Option<String>,
     /// Whether it was this order that ended it.
     done: oneshot::Sender<Result<bool, Error>>,
 }
@@ -137,21 +140,41 @@ impl VmHandle {
     }
 
     /// Changes what may change, and answers the record.
-    pub(crate) async fn change(&self, change: VmChange) -> Result<Vm, Error> {
+    pub(crate) async fn change(&self, change: VmChange, request_id: &str) -> Result<Vm, Error> {
         let (done, answer) = oneshot::channel();
         let VmChange { name, metadata, expires_at } = change;
-        let change = ChangeVm { vm: self.facts.id, name, metadata, expires_at };
+        let change = ChangeVm {
+            vm: self.facts.id,
+            name,
+            metadata,
+            expires_at,
+            at: Timestamp::now(),
+            request_id: Some(request_id.to_owned()),
+        };
         self.order(Command::Change(ChangeCommand { change, done })).await?;
         answer.await.map_err(|_| self.gone())??;
         Ok(self.record())
     }
 
     /// Ends it, and waits until nothing of it is left and its end is on record. `false` where it was ending already.
-    pub(crate) async fn end(&self, reason: EndReason, request_id: &str) -> Result<bool, Error> {
+    pub(crate) async fn end(&self, reason: EndReason, request_id: Option<&str>) -> Result<bool, Error> {
         let (done, answer) = oneshot::channel();
-        let command = EndCommand { reason, request_id: request_id.to_owned(), done };
+        let command = EndCommand { reason, request_id: request_id.map(str::to_owned), done };
         self.order(Command::End(command)).await?;
         answer.await.map_err(|_| self.gone())?
+    }
+
+    /// Notes that nobody waits any more for the end of the command that it was booted with.
+    pub(crate) fn command_is_over(&self) {
+        self.command_over.send_replace(true);
+    }
+
+    /// Waits until the end of the command that it was booted with is on record, where it was booted with one.
+    pub(crate) async fn command_over(&self) {
+        if self.facts.exec_id.is_some() {
+            // The sender lives as long as `self`, so this never fails.
+            let _ = self.command_over.subscribe().wait_for(|over| *over).await;
+        }
     }
 
     async fn order(&self, command: Command) -> Result<(), Error> {
@@ -201,6 +224,7 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
         guest: vm.guest.clone(),
         console: vm.console.clone(),
         ending,
+        command_over: watch::Sender::new(false),
         arrived: vm.arrived,
         changing,
         commands: orders,
@@ -239,7 +263,7 @@ struct Life {
 impl Life {
     async fn run(mut self, pidfd: OwnedFd, reservation: Reservation) {
         let (asked, mut command) = self.cause_of_end(pidfd).await;
-        let request_id = command.as_ref().map(|command| command.request_id.clone());
+        let request_id = command.as_ref().and_then(|command| command.request_id.clone());
         let own_word = match asked {
             Some(_) => None,
             None => timeout(LAST_WORD, self.machine.ended()).await.unwrap_or(None),

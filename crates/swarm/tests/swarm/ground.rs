@@ -122,6 +122,7 @@ impl Ground {
             memory_mb: 100_000,
             overhead_mb: 48,
             pool_size: Some(0),
+            api: None,
             observer: Arc::new(()),
         };
         let swarm = Swarm::start(parts).await.unwrap();
@@ -195,6 +196,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm per request")]
 async fn keep(mut end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
     while let Ok(Some((request, answerer))) = end.receive().await {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
@@ -237,6 +239,7 @@ async fn keep(mut end: KeeperEnd, keeper: Arc<Mutex<Keeper>>) {
             }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
             Request::Usage { .. }
+            | Request::AdmitToApi { .. }
             | Request::Tls { .. }
             | Request::Helper { .. }
             | Request::Restart

@@ -17,7 +17,7 @@ impl Ground {
 
     async fn rename(&self, vm: VmId, name: Option<&str>) {
         let change = VmChange { name: Some(name.map(|name| name.parse().unwrap())), ..VmChange::default() };
-        let changed = self.swarm.change(&self.account, vm, change).await.unwrap();
+        let changed = self.swarm.change(&self.account, vm, change, "rename").await.unwrap();
         assert_eq!(changed.name.map(|name| name.to_string()).as_deref(), name);
     }
 }

@@ -13,23 +13,25 @@ use jiff::Timestamp;
 use skep_accounts::{KeyHash, SessionHash};
 use skep_api::{
     AccountId, KeyId, TicketId, VmId, WebhookId,
+    events::EventId,
     swarm::{BootAnswer, EndReason},
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
     waitlist::WaitlistEntry,
     webhooks::{Delivery, DisabledReason},
 };
 use skep_store::{
-    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AuditPage, BeatTicket, ChangeAccount,
-    ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets, CreateWebhook,
-    DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook, EndAttempt, EndVms,
-    Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error, Event, EventPage,
-    EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit,
-    ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, NewAuditEntry,
-    NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession, ReadEvents, ReadTicketHistory,
-    RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd, Redeliver, RemoveFromWaitlist, Result,
-    RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook, SetAccountRoots, SetGitCredential, Store,
-    TestWebhook, TicketFigures, TicketHistoryPage, TicketNews, TicketNow, TicketPage, TrimHistory, Trimmed,
-    VmBooted, VmEnd, VmPage, VmRecord, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    Account, AccountDeleted, AccountPage, AccountRoot, Answered, AppendLog, AuditPage, BeatTicket,
+    ChangeAccount, ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets,
+    CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
+    EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Error,
+    Event, EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts,
+    ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, LogPage,
+    LogPosition, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession,
+    ReadEvents, ReadLog, ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd,
+    Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
+    SetAccountRoots, SetGitCredential, Store, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews,
+    TicketNow, TicketPage, TrimHistory, Trimmed, VmBooted, VmEnd, VmFigures, VmPage, VmRecord,
+    VmWithoutAttempt, WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -84,6 +86,19 @@ impl Store for Records {
             record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, command_runs: false, end },
             first: true,
         })
+    }
+
+    async fn append_log(&self, _: AppendLog) -> Result<()> {
+        unreachable!()
+    }
+    async fn log_position(&self, _: VmId) -> Result<LogPosition> {
+        unreachable!()
+    }
+    async fn read_log(&self, _: ReadLog) -> Result<LogPage> {
+        unreachable!()
+    }
+    async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>> {
+        unreachable!()
     }
 
     async fn booted_before(&self, _: AccountId, _: Once, _: Timestamp) -> Result<Option<BootAnswer>> {
@@ -185,6 +200,12 @@ impl Store for Records {
         unreachable!()
     }
     async fn read_events(&self, _: ReadEvents) -> Result<EventPage> {
+        unreachable!()
+    }
+    async fn vm_figures(&self) -> Result<Vec<VmFigures>> {
+        unreachable!()
+    }
+    async fn event_place(&self, _: Timestamp) -> Result<EventId> {
         unreachable!()
     }
     async fn event_span(&self) -> Result<EventSpan> {

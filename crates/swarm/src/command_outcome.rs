@@ -1,0 +1,244 @@
+//! What the end of the command of a boot means for the ticket that the VM was booted for.
+//!
+//! | exit | the ticket |
+//! |---|---|
+//! | 0 | is completed with the object in [`RESULT_FILE`], else with the exit code and the end of the output |
+//! | 0, and the file is no such object | the attempt ended, counted |
+//! | 126, 127 | is given back: the shell could not start the command |
+//! | another one, or a signal | the attempt ended, counted |
+
+use std::{collections::VecDeque, time::Duration};
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use skep_api::{
+    ErrorCode,
+    exec::{ExecEvent, ExecExit, KEPT_OUTPUT_BYTES},
+    streams::StreamFile,
+    tickets::{Object, RESULT_FILE},
+};
+use skep_channel::Error;
+use skep_store::CommandOutcome;
+use tokio::time::{sleep, timeout};
+
+use crate::{ticket_file, vm::VmHandle};
+
+/// The exit codes of a shell whose command is not executable, or is not there.
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+/// The largest result, in bytes.
+const LARGEST_RESULT: usize = 1 << 20;
+/// The most commas in it, and so about the most values: each takes more memory than its text.
+const MOST_COMMAS: usize = 250_000;
+/// Bytes of the end of each output that a completed ticket gets.
+const RESULT_TAIL: usize = 64 << 10;
+/// The same for an attempt that did not complete its ticket: a ticket may have a thousand of these.
+const EVIDENCE_TAIL: usize = 4 << 10;
+/// How long the guest may take for the file, or for the output.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How often a guest is asked that does not answer, and the pause before it is asked again.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What an exit means. `None` where the VM ended meanwhile: its own end says all.
+pub(crate) async fn of(vm: &VmHandle, exec_id: &str, exit: &ExecExit) -> Option<CommandOutcome> {
+    let code = exit.exit_code;
+    let result = if code == Some(0) { Some(result(vm).await?) } else { None };
+    if let Some(Ok(Some(result))) = result {
+        return Some(CommandOutcome::Completes(result));
+    }
+    let tails = tails(vm, exec_id).await?;
+    Some(match result {
+        Some(Err(message)) => {
+            let mut evidence = evidence(exit, &tails, EVIDENCE_TAIL);
+            evidence.insert("error".to_owned(), "invalid_result".into());
+            evidence.insert("message".to_owned(), message.into());
+            CommandOutcome::Counts(evidence)
+        }
+        Some(Ok(_)) => CommandOutcome::Completes(evidence(exit, &tails, RESULT_TAIL)),
+        None if matches!(code, Some(NOT_EXECUTABLE | NOT_FOUND)) => {
+            CommandOutcome::GivesBack(evidence(exit, &tails, EVIDENCE_TAIL))
+        }
+        None => CommandOutcome::Counts(evidence(exit, &tails, EVIDENCE_TAIL)),
+    })
+}
+
+/// The end of a command that the guest does not know. Nobody is to blame for it.
+pub(crate) fn of_forgotten() -> CommandOutcome {
+    let message = "how the command ended is not known: it was not started before the server ended, or the server was away for \
+                   more than ten minutes after its end";
+    let evidence = [("error".to_owned(), json!("lost")), ("message".to_owned(), json!(message))];
+    CommandOutcome::GivesBack(evidence.into_iter().collect())
+}
+
+fn evidence(exit: &ExecExit, tails: &[Tail; 2], bytes: usize) -> Object {
+    let mut evidence = Object::from_iter([
+        ("exit_code".to_owned(), json!(exit.exit_code)),
+        ("stdout_tail".to_owned(), json!(tails[0].text(bytes))),
+        ("stderr_tail".to_owned(), json!(tails[1].text(bytes))),
+    ]);
+    if let Some(signal) = &exit.signal {
+        evidence.insert("signal".to_owned(), json!(signal));
+    }
+    evidence
+}
+
+/// The object that the command wrote; the inner `None` where it wrote no file, and the error says why a file is no result. The
+/// outer `None`: the VM ended.
+async fn result(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
+    for _ in 0..TRIES {
+        let error = match timeout(LIMIT, read_result(vm)).await {
+            Ok(Ok(Some(text))) => return Some(parsed(&text).map(Some)),
+            Ok(Ok(None)) => return Some(Ok(None)),
+            Ok(Err(ReadError::Invalid(message))) => return Some(Err(message)),
+            Ok(Err(ReadError::Guest(error))) => error.to_string(),
+            Err(_) => format!("it was not read within {} s", LIMIT.as_secs()),
+        };
+        if vm.guest.is_closed() {
+            return None;
+        }
+        tracing::warn!(vm = %vm.facts.id, %error, "the result in VM {} was not read: {error}", vm.facts.id);
+        sleep(PAUSE).await;
+    }
+    Some(Err(format!("{RESULT_FILE} cannot be read")))
+}
+
+/// Why there are no bytes of the file.
+enum ReadError {
+    /// The file is no result, for this reason.
+    Invalid(String),
+    /// The guest did not answer as it should.
+    Guest(Error),
+}
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> Self {
+        Self::Guest(error)
+    }
+}
+
+async fn read_result(vm: &VmHandle) -> Result<Option<Vec<u8>>, ReadError> {
+    let path = ticket_file::path(RESULT_FILE).map_err(|failure| ReadError::Invalid(failure.message))?;
+    let read = StreamFile { path, range: None, if_range: None };
+    let mut content = match vm.guest.call_streamed(&read, None).await {
+        Ok((_, content)) => content,
+        Err(Error::Refused(failure)) if failure.code == ErrorCode::UnknownPath => return Ok(None),
+        Err(Error::Refused(failure)) if failure.code == ErrorCode::NotAFile => {
+            return Err(ReadError::Invalid(format!("{RESULT_FILE} is not a regular file")));
+        }
+        Err(Error::Refused(failure)) => {
+            return Err(ReadError::Invalid(format!("{RESULT_FILE} cannot be read: {}", failure.message)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut text = Vec::new();
+    while let Some(piece) = content.next().await {
+        text.extend(piece.map_err(|_| Error::Ended)?);
+        if text.len() > LARGEST_RESULT {
+            return Err(ReadError::Invalid(format!("{RESULT_FILE} has more than {LARGEST_RESULT} bytes")));
+        }
+    }
+    Ok(Some(text))
+}
+
+fn parsed(text: &[u8]) -> Result<Object, String> {
+    if text.iter().filter(|byte| **byte == b',').count() > MOST_COMMAS {
+        return Err(format!("{RESULT_FILE} has more than {MOST_COMMAS} values"));
+    }
+    match serde_json::from_slice(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(format!("{RESULT_FILE} is not an object of JSON")),
+        Err(error) => Err(format!("{RESULT_FILE} is not JSON: {error}")),
+    }
+}
+
+/// The end of each of the two outputs of a command that ended, as the guest keeps them. `None`: the VM ended.
+async fn tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
+    let mut tails = [Tail::default(), Tail::default()];
+    let read = async {
+        let mut events = vm.guest.attach(exec_id, 0, 0, LIMIT).await?.outliving();
+        let mut read = 0;
+        // A guest may send more than it keeps.
+        while read <= 3 * KEPT_OUTPUT_BYTES {
+            let (tail, bytes) = match events.next().await {
+                Some(Ok(ExecEvent::Stdout(bytes))) => (&mut tails[0], bytes),
+                Some(Ok(ExecEvent::Stderr(bytes))) => (&mut tails[1], bytes),
+                Some(Ok(ExecEvent::Exit(_))) | None => break,
+                Some(Err(error)) => return Err(error),
+            };
+            read += bytes.len();
+            tail.push(&bytes);
+        }
+        Ok(())
+    };
+    if let Ok(Err(error)) = timeout(LIMIT, read).await {
+        if vm.guest.is_closed() {
+            return None;
+        }
+        tracing::warn!(vm = %vm.facts.id, %error, "the output of the command of VM {} was not read: {error}", vm.facts.id);
+    }
+    Some(tails)
+}
+
+/// The end of an output.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: VecDeque<u8>,
+    is_cut: bool,
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        let over = self.bytes.len().saturating_sub(RESULT_TAIL);
+        self.bytes.drain(..over);
+        self.is_cut |= over > 0;
+    }
+
+    /// At most so many of its last bytes, as text. A character that was cut in the middle is left out.
+    fn text(&self, most: usize) -> String {
+        let over = self.bytes.len().saturating_sub(most);
+        let is_cut = self.is_cut || over > 0;
+        let end: Vec<u8> = self.bytes.range(over..).copied().collect();
+        let rest = end.iter().take(3).take_while(|byte| is_cut && **byte & 0xc0 == 0x80).count();
+        String::from_utf8_lossy(&end[rest..]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_object_within_the_limits_is_a_result() {
+        assert_eq!(parsed(br#"{"a": 1}"#).unwrap()["a"], 1);
+        let many = format!("{{\"a\": [{}0]}}", "0,".repeat(MOST_COMMAS + 1));
+        for (text, words) in [
+            ("[1]", "not an object"),
+            ("{", "not JSON"),
+            ("", "not JSON"),
+            (&"[".repeat(100_000), "not JSON"),
+            (&many, "more than 250000 values"),
+        ] {
+            let refused = parsed(text.as_bytes()).unwrap_err();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_tail_is_the_end_and_cuts_no_character() {
+        let mut tail = Tail::default();
+        tail.push("a".repeat(10).as_bytes());
+        assert_eq!((tail.text(100), tail.text(3)), ("a".repeat(10), "aaa".to_owned()));
+        for _ in 0..RESULT_TAIL {
+            tail.push("é".as_bytes());
+        }
+        tail.push(b"x");
+        let text = tail.text(RESULT_TAIL);
+        assert!(
+            text.len() == RESULT_TAIL - 1 && text.starts_with('é') && text.ends_with("éx"),
+            "{}",
+            text.len()
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! The file in which the commands of a VM find the ticket that the VM was booted for.
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
+use serde_json::json;
+use skep_api::{
+    AbsolutePath, ErrorCode, Failure,
+    files::WriteCondition,
+    path::PathEncoding,
+    streams::UploadFile,
+    tickets::{TICKET_FILE, Ticket},
+};
+use skep_store::{BootedFor, Store};
+
+use crate::{Error, vm::VmHandle};
+
+/// Records that are written whole, in bytes of JSON: the file lies in the memory of the guest.
+const LARGEST_RECORDS: usize = 4 << 20;
+/// Programs of each user in the VM may read it: the VM belongs to this ticket alone.
+const MODE: u32 = 0o644;
+
+/// Writes the file, before any command of the VM is started.
+///
+/// # Errors
+/// The store is away, the ticket is deleted, or the guest refused.
+pub(crate) async fn write(vm: &VmHandle, store: &dyn Store, work: &BootedFor) -> Result<(), Error> {
+    let content = content(store, vm, work).await?;
+    let upload = UploadFile {
+        path: path(TICKET_FILE)?,
+        mode: Some(MODE),
+        create_parents: true,
+        condition: WriteCondition::None,
+    };
+    let bytes = stream::once(std::future::ready(Ok(Bytes::from(content)))).boxed();
+    let (_, nothing) = vm.guest.call_streamed(&upload, Some(bytes)).await?;
+    drop(nothing);
+    Ok(())
+}
+
+/// A path in a VM that this program names.
+pub(crate) fn path(text: &str) -> Result<AbsolutePath, Failure> {
+    AbsolutePath::parse("path", text, PathEncoding::Plain)
+}
+
+/// `{"ticket": RECORD, "prerequisites": [RECORD...]}`.
+async fn content(store: &dyn Store, vm: &VmHandle, work: &BootedFor) -> Result<Vec<u8>, Error> {
+    let account = vm.facts.account;
+    let ticket = store.ticket(account, work.ticket, Timestamp::now()).await?;
+    let mut file = TicketFile::new(&ticket)?;
+    for id in &ticket.dependencies {
+        match store.ticket(account, *id, Timestamp::now()).await {
+            Ok(prerequisite) => file.add(&prerequisite)?,
+            Err(error) if error.code() == ErrorCode::UnknownTicket => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(file.finish())
+}
+
+/// The file while it is written.
+struct TicketFile {
+    text: Vec<u8>,
+    is_first: bool,
+}
+
+impl TicketFile {
+    fn new(ticket: &Ticket) -> Result<Self, Failure> {
+        let mut text = br#"{"ticket":"#.to_vec();
+        text.extend(serde_json::to_vec(ticket).map_err(fault)?);
+        text.extend(br#","prerequisites":["#);
+        Ok(Self { text, is_first: true })
+    }
+
+    /// Adds a prerequisite: whole while there is room, then its id, title and status, which say that there is more to read.
+    fn add(&mut self, prerequisite: &Ticket) -> Result<(), Failure> {
+        let mut record = serde_json::to_vec(prerequisite).map_err(fault)?;
+        if self.text.len() + record.len() > LARGEST_RECORDS {
+            let Ticket { id, title, status, .. } = prerequisite;
+            let brief = json!({"id": id, "title": title, "status": status, "truncated": true});
+            record = serde_json::to_vec(&brief).map_err(fault)?;
+        }
+        if !self.is_first {
+            self.text.push(b',');
+        }
+        self.is_first = false;
+        self.text.extend(record);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.text.extend(b"]}");
+        self.text
+    }
+}
+
+fn fault(error: serde_json::Error) -> Failure {
+    Failure::new(ErrorCode::Internal, format!("a ticket cannot be written as JSON: {error}"))
+}
