@@ -1,7 +1,7 @@
 //! Which folders may be roots of an account.
 
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -124,14 +124,39 @@ impl RootRules {
     }
 
     fn reaches_server_data(&self, root: &Location) -> io::Result<bool> {
-        // The folders in it too: a bind mount of one has other parents.
-        let inside = ["server", "keeper", "templates"].map(|name| self.data_dir.join(name));
-        for folder in [&self.data_dir, &self.workspaces].into_iter().chain(&inside) {
-            if root.overlaps(&Location::of(folder)?) {
-                return Ok(true);
+        if root.overlaps(&Location::of(&self.data_dir)?) {
+            return Ok(true);
+        }
+        // A bind mount of a folder in the data directory has other parents than that folder.
+        for folder in self.folders_of_server_data()? {
+            match Location::of(&folder) {
+                Ok(folder) if root.overlaps(&folder) => return Ok(true),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(_) | Err(_) => {}
             }
         }
         Ok(false)
+    }
+
+    /// `workspaces/`, and all folders of the data directory outside of it that this process may list.
+    fn folders_of_server_data(&self) -> io::Result<Vec<PathBuf>> {
+        let mut folders = vec![self.workspaces.clone()];
+        let mut unread = vec![self.data_dir.clone()];
+        while let Some(folder) = unread.pop() {
+            let entries = match fs::read_dir(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() && entry.path() != self.workspaces {
+                    folders.push(entry.path());
+                    unread.push(entry.path());
+                }
+            }
+        }
+        Ok(folders)
     }
 
     /// Whether a stored path reaches the server's data by its name alone. For roots that earlier versions stored.

@@ -10,7 +10,7 @@ use std::{
 use axum::{
     Router,
     extract::{Request, State},
-    middleware::from_fn_with_state,
+    middleware::{from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
 };
 use skep_api::{ErrorCode, Failure};
@@ -30,6 +30,7 @@ use crate::{
     error::{Refusal, UNKNOWN_ROUTE},
     events::Tail,
     extract::not_utf8,
+    from_vm::keep_out,
     helper::StartHelper,
     key_uses::KeyUses,
     limits::{Limiter, Limits},
@@ -121,7 +122,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let limiter = Arc::new(Limiter::new(&parts.limits));
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let forms = Arc::new(OnceLock::new());
-    let public = public(&parts, &limiter, &text);
+    let [health, public @ ..] = public(&parts, &limiter, &text);
     let guarded = guarded(&parts, &limiter, &actions)?;
     let Parts { store, uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
@@ -129,7 +130,8 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let by_form = from_fn_with_state(Arc::clone(&forms), check);
     let guarded = described(guarded).layer(by_form.clone());
     let guarded = guarded.layer(from_fn_with_state(Arc::clone(&gate), guard));
-    let public = described(public).layer(by_form);
+    let public = described(public).layer(from_fn(keep_out));
+    let public = described([health]).merge(public).layer(by_form);
     let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(public).merge(guarded);
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
@@ -148,7 +150,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         .layer(from_fn_with_state(entrance, locate)))
 }
 
-/// What needs no key.
+/// What needs no key: first what VMs may ask for as well.
 fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [Routes; 4] {
     let vitals = Vitals {
         store: Arc::clone(&parts.store),

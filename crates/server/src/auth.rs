@@ -19,6 +19,7 @@ use skep_store::{Account, PresentedKey, Store};
 use crate::{
     address,
     error::Refusal,
+    from_vm,
     key_uses::KeyUses,
     limits::Limiter,
     memory::{RequestMemory, SharedMemory},
@@ -60,7 +61,7 @@ impl Gate {
     ///
     /// # Errors
     /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
-    /// `Authorization` headers; `address_not_allowed`; `rate_limited`, for the key and for an address that tries many.
+    /// `Authorization` headers; `address_not_allowed`; `vm_key_required`; `rate_limited`, for the key and for an address that tries many.
     pub(crate) async fn admit(
         &self,
         uri: &Uri,
@@ -93,8 +94,14 @@ impl Gate {
         if session.is_some_and(|session| session.expires_at <= now) {
             return Err(skep_accounts::Refusal::TokenExpired.into());
         }
-        let peer = Origin::of(extensions).address();
-        address::check(&found.account.allowed_ips, peer)?;
+        let origin = Origin::of(extensions);
+        let peer = origin.address();
+        if origin.is_from_vm() {
+            // The networks that the account calls from are others.
+            from_vm::check(found.vm_ip, peer)?;
+        } else {
+            address::check(&found.account.allowed_ips, peer)?;
+        }
         self.uses.note(key.id, now);
         let memory = self.memory.for_request(found.account.id);
         Ok(Identity { key, account: found.account, peer, session, memory })

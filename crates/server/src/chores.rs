@@ -9,7 +9,8 @@ use crate::{
     events::Tail,
     key_uses::KeyUses,
     retention::Retention,
-    tickets::{Waiters, keep_time},
+    tickets::{Waiters, end_vms_without_attempt, keep_time},
+    vms::Vms,
     webhooks::Dispatcher,
 };
 
@@ -27,11 +28,13 @@ pub(crate) struct Chores {
     pub tail: Tail,
     /// Events on their way to endpoints.
     pub webhooks: Dispatcher,
+    /// The VMs, of which those end whose attempt at a ticket has ended.
+    pub vms: Vms,
 }
 
 impl Chores {
     /// On this store, with nothing to do yet but what it holds.
-    pub(crate) fn new(store: Arc<dyn Store>, webhooks: Dispatcher) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, webhooks: Dispatcher, vms: Vms) -> Self {
         Self {
             store,
             uses: KeyUses::default(),
@@ -39,6 +42,7 @@ impl Chores {
             waiters: Waiters::default(),
             tail: Tail::default(),
             webhooks,
+            vms,
         }
     }
 
@@ -53,6 +57,7 @@ impl Chores {
             never = self.tail.read(store) => never,
             never = self.webhooks.deliver() => never,
             never = keep_time(Arc::clone(&self.store)) => never,
+            never = end_vms_without_attempt(store, self.vms.clone()) => never,
         }
     }
 

@@ -77,7 +77,7 @@ fn methods(item: &PathItem) -> Vec<(Method, Vec<String>)> {
 
 /// The media types of what an operation answers where it refuses nothing.
 fn forms(operation: &Operation) -> Vec<String> {
-    let answers = operation.responses.responses.iter().filter(|(status, _)| status.starts_with('2'));
+    let answers = operation.responses.responses.iter().filter(|(status, _)| status.starts_with(['2', '3']));
     let mut forms: Vec<String> = answers
         .filter_map(|(_, answer)| if let RefOr::T(answer) = answer { Some(answer) } else { None })
         .flat_map(|answer| answer.content.keys().cloned())

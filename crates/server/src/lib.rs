@@ -17,6 +17,7 @@ mod entrance;
 mod error;
 mod events;
 mod extract;
+mod from_vm;
 mod helper;
 mod json;
 mod key_uses;

@@ -11,9 +11,16 @@ use ipnet::IpNet;
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
-/// Put beside each request of a connection: whether TLS is on it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Encrypted(pub(crate) bool);
+/// Put beside each request of a connection: how it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// To the service's own listener, in plain text.
+    PlainText,
+    /// To the service's own listener, under TLS.
+    Tls,
+    /// To the listener of the API for VMs.
+    Vms,
+}
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +28,7 @@ pub(crate) struct Origin {
     address: Option<IpAddr>,
     https: bool,
     trusted: bool,
+    from_vm: bool,
 }
 
 impl Origin {
@@ -43,6 +51,11 @@ impl Origin {
     /// Whether the rules of this server let the request in: not past the proxies, and not in plain text from elsewhere.
     pub(crate) fn trusted(self) -> bool {
         self.trusted
+    }
+
+    /// Whether it came to the listener for VMs: the address is that of a VM then, as the packet filter of the bridge has seen.
+    pub(crate) fn is_from_vm(self) -> bool {
+        self.from_vm
     }
 
     /// Whether the request came by https, to us or to a trusted proxy.
@@ -75,23 +88,26 @@ impl TrustedProxies {
     /// Where a request comes from.
     pub(crate) fn origin_of(&self, headers: &HeaderMap, extensions: &Extensions) -> Origin {
         let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-        let encrypted = extensions.get::<Encrypted>().is_some_and(|encrypted| encrypted.0);
-        self.origin(peer, encrypted, headers)
+        match extensions.get::<Carrier>() {
+            // Connections from VMs pass no proxy, so forwarding headers count for nothing.
+            Some(Carrier::Vms) => Origin { address: peer, https: false, trusted: true, from_vm: true },
+            carrier => self.origin(peer, carrier == Some(&Carrier::Tls), headers),
+        }
     }
 
     fn origin(&self, peer: Option<IpAddr>, encrypted: bool, headers: &HeaderMap) -> Origin {
         let peer = peer.map(|peer| peer.to_canonical());
         if self.is_empty() {
             // What is served in plain text is served on loopback addresses alone.
-            return Origin { address: peer, https: encrypted, trusted: true };
+            return Origin { address: peer, https: encrypted, trusted: true, from_vm: false };
         }
         match peer.filter(|peer| self.hold(*peer)) {
-            None => Origin { address: peer, https: encrypted, trusted: false },
+            None => Origin { address: peer, https: encrypted, trusted: false, from_vm: false },
             Some(proxy) => {
                 let https = listed(headers, FORWARDED_PROTO)
                     .last()
                     .is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
-                Origin { address: self.forwarded(proxy, headers), https, trusted: https }
+                Origin { address: self.forwarded(proxy, headers), https, trusted: https, from_vm: false }
             }
         }
     }
@@ -184,7 +200,20 @@ mod tests {
         assert!(seen("::ffff:10.0.0.1", &lines).1);
         let direct = TrustedProxies::default().origin("203.0.113.9".parse().ok(), false, &headers(&lines));
         let address = "203.0.113.9".parse().ok();
-        assert_eq!(direct, Origin { address, https: false, trusted: true });
+        assert_eq!(direct, Origin { address, https: false, trusted: true, from_vm: false });
+    }
+
+    #[test]
+    fn what_comes_from_a_vm_is_not_told_where_it_comes_from() {
+        let lines = headers(&[(FORWARDED_FOR, "192.0.2.1"), (FORWARDED_PROTO, "https")]);
+        let mut extensions = Extensions::new();
+        extensions.insert(ConnectInfo::<SocketAddr>("10.77.0.2:1".parse().unwrap()));
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let seen = |extensions: &Extensions| proxies.origin_of(&lines, extensions);
+        assert_eq!(seen(&extensions).address(), "192.0.2.1".parse().ok());
+        extensions.insert(Carrier::Vms);
+        let address = "10.77.0.2".parse().ok();
+        assert_eq!(seen(&extensions), Origin { address, https: false, trusted: true, from_vm: true });
     }
 
     #[test]

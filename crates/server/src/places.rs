@@ -33,6 +33,7 @@ pub(crate) struct Places {
 }
 
 /// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Chosen {
     /// The workspace of the account.
     Workspace,
@@ -146,6 +147,43 @@ impl Places {
     ) -> Result<(O::Answer, Content), Refusal> {
         let roots = self.ready(self.of_account(caller)?).await?;
         Ok(self.git.run_streamed(roots, operation, content).await?)
+    }
+
+    /// Does by git what has bytes behind its request, or behind its answer, where the caller wants it done.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub(crate) async fn run_git_streamed<O: Operation>(
+        &self,
+        caller: &Identity,
+        chosen: Chosen,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Refusal> {
+        match chosen {
+            Chosen::Vm(vm) => {
+                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
+                Ok(swarm.call_streamed(&caller.account.id, vm, operation, content).await?)
+            }
+            Chosen::Workspace => {
+                let roots = self.ready(self.roots(caller)?).await?;
+                Ok(self.git.run_streamed(roots, operation, content).await?)
+            }
+        }
+    }
+
+    /// The same place, a VM by its id: several operations are done there, and another VM may have its name meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Vms::entered_by`]; `vm_key_limited`.
+    pub(crate) async fn settled(&self, caller: &Identity, chosen: Chosen) -> Result<Chosen, Refusal> {
+        match chosen {
+            Chosen::Vm(vm) => Ok(Chosen::Vm(VmRef::Id(self.vm_id(caller, vm).await?))),
+            Chosen::Workspace => {
+                self.roots(caller)?;
+                Ok(Chosen::Workspace)
+            }
+        }
     }
 
     /// Starts a command where the caller wants it started. In a VM the ending has the reason where the events break off.

@@ -14,6 +14,7 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
 };
 use axum_server::{Handle, Server};
+use futures_util::{TryFutureExt, future::try_join_all};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
@@ -37,6 +38,7 @@ use crate::{
     metrics::{self, Metrics},
     restart::{FAREWELL, say_farewell},
     tls::{self, Certificates, warn_of_expiry},
+    vms::Vms,
     webhooks::{Dispatcher, Outgoing},
 };
 
@@ -59,6 +61,8 @@ const MADE_WRONG: usize = 128;
 pub struct ServerOrder {
     /// Bound and listening.
     pub listener: TcpListener,
+    /// The same for the API for VMs, which the packet filter lets only some of them reach. Each takes requests with its own key.
+    pub vm_listener: Option<TcpListener>,
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
     /// The swarm, or why there is none.
@@ -161,9 +165,8 @@ pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
 /// # Errors
 /// See [`Error`].
 pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, metrics_listener, tls, proxies, limits, .. } = order;
+    let ServerOrder { listener, vm_listener, metrics_listener, tls, proxies, limits, .. } = order;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
-    listener.set_nonblocking(true).map_err(Error::Listener)?;
     let (closing, told) = watch::channel(false);
     let (stopping, stopped) = watch::channel(false);
     let (leaving, left) = watch::channel(false);
@@ -171,12 +174,14 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     let outgoing = Outgoing::of(&order.data_dir, &order.webhooks.allow);
     let (store, metrics) = (Arc::clone(&order.store), order.metrics.clone());
     let dispatcher = Dispatcher::new(store, &outgoing, order.webhooks, metrics, stopped.clone());
-    let chores = Chores::new(Arc::clone(&order.store), dispatcher);
+    let vms = Vms::new(order.swarm.clone());
+    let chores = Chores::new(Arc::clone(&order.store), dispatcher, vms);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
     let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
-    let door = Door::new(Arc::new(limits.clone()), proxies.clone(), acceptor, stopped.clone());
-    let mut server = axum_server::from_tcp(listener).map_err(Error::Listener)?.acceptor(door);
-    configure(server.http_builder(), &limits);
+    let shared = Arc::new(limits.clone());
+    let door = Door::new(Arc::clone(&shared), proxies.clone(), acceptor, stopped.clone());
+    let for_vms = vm_listener.map(|listener| (listener, Door::for_vms(shared, stopped.clone())));
+    let servers = servers_of([(listener, door)].into_iter().chain(for_vms), &limits)?;
     let parts = Parts {
         store: order.store,
         swarm: order.swarm,
@@ -202,7 +207,7 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
     let router = router.layer(from_fn_with_state(left, say_farewell));
     let ended = tokio::select! {
-        ended = serve(server, router, shutdown, Stages { leaving, stopping, closing, sessions }) => ended,
+        ended = serve(servers, router, shutdown, Stages { leaving, stopping, closing, sessions }) => ended,
         never = chores.regularly() => match never {},
         never = warn_of_expiry(tls) => match never {},
     };
@@ -222,16 +227,34 @@ struct Stages {
     sessions: TaskTracker,
 }
 
+/// A server for each listener, with what lets its connections in.
+fn servers_of(
+    listeners: impl Iterator<Item = (TcpListener, Door)>,
+    limits: &Limits,
+) -> Result<Vec<Server<SocketAddr, Door>>, Error> {
+    let server = |(listener, door): (TcpListener, Door)| {
+        listener.set_nonblocking(true)?;
+        let mut server = axum_server::from_tcp(listener)?.acceptor(door);
+        configure(server.http_builder(), limits);
+        Ok(server)
+    };
+    listeners.map(server).collect::<io::Result<_>>().map_err(Error::Listener)
+}
+
 async fn serve(
-    server: Server<SocketAddr, Door>,
+    servers: Vec<Server<SocketAddr, Door>>,
     router: Router,
     shutdown: impl Future<Output = Farewell> + Send,
     stages: Stages,
 ) -> io::Result<()> {
     let handle = Handle::new();
-    let serving =
-        server.handle(handle.clone()).serve(router.into_make_service_with_connect_info::<SocketAddr>());
-    let mut serving = Box::pin(serving);
+    // The handle counts the connections of all of them.
+    let serving = servers.into_iter().map(|server| {
+        server
+            .handle(handle.clone())
+            .serve(router.clone().into_make_service_with_connect_info::<SocketAddr>())
+    });
+    let mut serving = Box::pin(try_join_all(serving).map_ok(drop));
     let farewell = tokio::select! {
         ended = &mut serving => return ended,
         farewell = shutdown => farewell,

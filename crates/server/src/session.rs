@@ -33,8 +33,8 @@ pub(crate) fn presented(
     headers: &HeaderMap,
     extensions: &Extensions,
 ) -> Option<Result<SessionToken, Refusal>> {
-    // Whoever sends a key means the key, also one that is refused.
-    if brings_key(headers) {
+    // Whoever sends a key means the key, also one that is refused. In a VM no browser has a session.
+    if brings_key(headers) || Origin::of(extensions).is_from_vm() {
         return None;
     }
     let encrypted = is_encrypted(extensions);

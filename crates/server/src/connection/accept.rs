@@ -26,8 +26,9 @@ use super::{
     wire::Wire,
 };
 use crate::{
+    from_vm::{MOST_CONNECTIONS, MOST_CONNECTIONS_OF_VM},
     limits::{Connections, Limits},
-    origin::{Encrypted, TrustedProxies},
+    origin::{Carrier, TrustedProxies},
 };
 
 /// What an HTTP/2 client says first.
@@ -46,14 +47,20 @@ pub(crate) struct Door(Arc<Inner>);
 struct Inner {
     limits: Arc<Limits>,
     connections: Connections,
-    proxies: TrustedProxies,
-    tls: Option<TlsAcceptor>,
+    callers: Callers,
     /// True once nobody is let in any more who has not said anything yet.
     stopping: watch::Receiver<bool>,
     told: Mutex<Option<Instant>>,
 }
 
+/// Whose connections they are.
+enum Callers {
+    Anybody { proxies: TrustedProxies, tls: Option<TlsAcceptor> },
+    Vms,
+}
+
 impl Door {
+    /// For the service's own listener.
     pub(crate) fn new(
         limits: Arc<Limits>,
         proxies: TrustedProxies,
@@ -61,11 +68,18 @@ impl Door {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let connections = Connections::new(limits.max_connections, limits.max_connections_per_address);
-        Self(Arc::new(Inner { limits, connections, proxies, tls, stopping, told: Mutex::default() }))
+        let callers = Callers::Anybody { proxies, tls };
+        Self(Arc::new(Inner { limits, connections, callers, stopping, told: Mutex::default() }))
+    }
+
+    /// For the listener of the API for VMs: plain HTTP/1.1, and connections that are counted apart.
+    pub(crate) fn for_vms(limits: Arc<Limits>, stopping: watch::Receiver<bool>) -> Self {
+        let connections = Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS_OF_VM);
+        Self(Arc::new(Inner { limits, connections, callers: Callers::Vms, stopping, told: Mutex::default() }))
     }
 }
 
-type Served<S> = AddExtension<AddExtension<S, Exchanges>, Encrypted>;
+type Served<S> = AddExtension<AddExtension<S, Exchanges>, Carrier>;
 type LetIn<S> = (Steady<Wire>, Served<S>);
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Door {
@@ -84,7 +98,7 @@ impl Inner {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?.ip();
         // A proxy brings many callers.
-        let by_address = !self.proxies.hold(peer);
+        let by_address = !matches!(&self.callers, Callers::Anybody { proxies, .. } if proxies.hold(peer));
         let permit = self.connections.open(peer, by_address).map_err(|full| {
             self.tell(&format!("{full:?}"));
             io::Error::from(io::ErrorKind::QuotaExceeded)
@@ -94,11 +108,16 @@ impl Inner {
             greeted = timeout(self.limits.header_timeout, self.greet(stream)) => greeted??,
             () = stopped(&mut stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
-        let encrypted = Encrypted(matches!(stream, Wire::Tls(_)));
+        let is_http2 = first == HTTP2_PREFACE;
+        let carrier = match (&self.callers, &stream) {
+            (Callers::Vms, _) if is_http2 => return Err(io::ErrorKind::Unsupported.into()),
+            (Callers::Vms, _) => Carrier::Vms,
+            (Callers::Anybody { .. }, Wire::Tls(_)) => Carrier::Tls,
+            (Callers::Anybody { .. }, Wire::Plain(_)) => Carrier::PlainText,
+        };
         let exchanges = Exchanges::new();
         let service = Extension(exchanges.clone()).layer(service);
-        let service = Extension(encrypted).layer(service);
-        let is_http2 = first == HTTP2_PREFACE;
+        let service = Extension(carrier).layer(service);
         let limits = Arc::clone(&self.limits);
         let steady = Steady::new(Parts { stream, first, is_http2, exchanges, limits, permit });
         Ok((steady, service))
@@ -106,9 +125,9 @@ impl Inner {
 
     /// TLS, and the first words.
     async fn greet(&self, stream: TcpStream) -> io::Result<(Wire, Vec<u8>)> {
-        let mut wire = match &self.tls {
-            None => Wire::Plain(stream),
-            Some(tls) => {
+        let mut wire = match &self.callers {
+            Callers::Vms | Callers::Anybody { tls: None, .. } => Wire::Plain(stream),
+            Callers::Anybody { tls: Some(tls), .. } => {
                 let mut byte = [0];
                 stream.peek(&mut byte).await?;
                 if byte[0] != TLS_HANDSHAKE && byte[0].is_ascii_uppercase() {
@@ -126,11 +145,18 @@ impl Inner {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| now - told >= TELL_AGAIN) {
             *told = Some(now);
-            tracing::warn!(
-                full,
-                "connections are turned away: there are as many as --max-connections or \
-                 --max-connections-per-address allows ({full})"
-            );
+            match &self.callers {
+                Callers::Anybody { .. } => tracing::warn!(
+                    full,
+                    "connections are turned away: there are as many as --max-connections or \
+                     --max-connections-per-address allows ({full})"
+                ),
+                Callers::Vms => tracing::warn!(
+                    full,
+                    "connections of VMs are turned away: there may be {MOST_CONNECTIONS_OF_VM} of one VM and \
+                     {MOST_CONNECTIONS} of all ({full})"
+                ),
+            }
         }
     }
 }

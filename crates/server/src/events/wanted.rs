@@ -96,7 +96,7 @@ pub(crate) fn named(word: &str) -> Result<Vec<EventKind>, Failure> {
 pub(crate) const fn scope_of(kind: EventKind) -> Scope {
     match kind {
         EventKind::KeyCreated | EventKind::KeyRevoked | EventKind::KeyRotated => Scope::Admin,
-        EventKind::VmBooted | EventKind::VmEnded => Scope::SwarmRead,
+        EventKind::VmBooted | EventKind::VmRenamed | EventKind::VmEnded => Scope::SwarmRead,
         EventKind::TicketCreated
         | EventKind::TicketUpdated
         | EventKind::TicketReady
@@ -128,7 +128,7 @@ mod tests {
     fn a_list_is_narrowed_and_a_name_is_refused() {
         let all = [Scope::TicketsRead, Scope::SwarmRead, Scope::Admin];
         assert_eq!(wanted(&all, None, false), Ok(EventKind::ALL.len()));
-        assert_eq!(wanted(&[Scope::SwarmRead], None, false), Ok(2));
+        assert_eq!(wanted(&[Scope::SwarmRead], None, false), Ok(3));
         assert_eq!(wanted(&all, Some("vm.booted,key.*"), false), Ok(4));
         assert_eq!(wanted(&all, None, true), Ok(11));
         assert_eq!(wanted(&all, Some("ticket.failed,vm.*"), true), Ok(1));

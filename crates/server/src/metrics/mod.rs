@@ -14,6 +14,7 @@ mod readings;
 mod requests;
 mod text;
 mod tickets;
+mod vms;
 
 use std::{
     sync::Arc,
@@ -54,7 +55,7 @@ const READY_BUCKETS: [f64; 13] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 
 const COMMIT_BUCKETS: [f64; 12] =
     [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 /// Every reason, so that each is there before it happens.
-const REASONS: [EndReason; 8] = [
+const REASONS: [EndReason; 9] = [
     EndReason::Deleted,
     EndReason::Cleanup,
     EndReason::Expired,
@@ -63,6 +64,7 @@ const REASONS: [EndReason; 8] = [
     EndReason::OutOfMemory,
     EndReason::Lost,
     EndReason::Failed,
+    EndReason::TicketEnded,
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

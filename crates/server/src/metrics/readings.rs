@@ -21,7 +21,7 @@ use skep_api::{
 use skep_store::{Store, TicketFigures};
 use skep_swarm::Figures;
 
-use super::{Format, Metrics, PREFIX, process::Usage, tickets};
+use super::{Format, Metrics, PREFIX, process::Usage, tickets, vms};
 use crate::{error::Refusal, vms::Vms};
 
 /// How long the store may take to prove that it works.
@@ -71,6 +71,10 @@ impl Readings {
         match self.store.ticket_figures(None).await {
             Ok(figures) => tickets::register(registry, figures, Timestamp::now()),
             Err(error) => tracing::warn!(%error, "metrics: the figures of tickets cannot be read"),
+        }
+        match self.store.vm_figures().await {
+            Ok(figures) => vms::register(registry, figures),
+            Err(error) => tracing::warn!(%error, "metrics: the figures of VMs cannot be read"),
         }
         let working = self.vms.swarm_now().ok().filter(|swarm| swarm.health().is_ok());
         flag(registry, "swarm_up", "Whether VMs can be booted", working.is_some());

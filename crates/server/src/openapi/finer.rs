@@ -217,8 +217,9 @@ fn streams(document: &mut Value) {
         });
     }
     watch_stream(document);
+    log_stream(document);
     each_operation(document, |operation| {
-        let watches = operation["operationId"] == "watch_files";
+        let watches = operation["operationId"] == "watch_files" || operation["operationId"] == "ticket_log";
         let content = operation.pointer_mut("/responses/200/content/text~1event-stream");
         if let Some(content) = content.filter(|_| !watches) {
             *content = json!({
@@ -256,6 +257,35 @@ fn watch_stream(document: &mut Value) {
         *content = json!({
             "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
             "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
+        });
+    }
+}
+
+/// The same of what a command prints that works on a ticket.
+fn log_stream(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
+    let data = ["ExecData", "LogEnd", "StreamRefusal"]
+        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    schemas["TicketLogEvent"] = json!({
+        "type": "object",
+        "description": "One server-sent event of a ticket's log.",
+        "required": ["event", "data"],
+        "properties": {
+            "event": {
+                "type": "string", "enum": ["output", "end", "error"],
+                "description": "What it tells: `end` and `error` are the last of their stream.",
+            },
+            "data": {
+                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                "description": "JSON: `ExecData` of `output`, `LogEnd` of `end`, or `StreamRefusal` of `error`.",
+            },
+        },
+    });
+    let content = "/paths/~1api~1tickets~1{id}~1log/get/responses/200/content/text~1event-stream";
+    if let Some(content) = document.pointer_mut(content) {
+        *content = json!({
+            "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
+            "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
         });
     }
 }

@@ -13,6 +13,7 @@ use skep_api::{
     events::{CurrentTicket, KeyEvent, StreamGap, VmEvent},
     exec::{ExecData, ExecExit, StreamRefusal},
     exec_stream::{ExecControl, ExecNotice},
+    run_log::LogEnd,
     tickets::TicketEvent,
 };
 use utoipa::{
@@ -48,6 +49,7 @@ const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::VmKeyLimited, Needs::Key),
     (ErrorCode::AddressNotAllowed, Needs::Key),
     (ErrorCode::HttpsRequired, Needs::Nothing),
+    (ErrorCode::VmKeyRequired, Needs::Nothing),
     (ErrorCode::NotAcceptable, Needs::Nothing),
     (ErrorCode::BodyTooLarge, Needs::Body),
     (ErrorCode::NotJson, Needs::Body),
@@ -77,6 +79,7 @@ enum Needs {
 #[openapi(components(schemas(
     ErrorBody,
     ExecData,
+    LogEnd,
     ExecExit,
     ExecControl,
     ExecNotice,
@@ -137,7 +140,10 @@ pub(crate) fn beginning() -> openapi::OpenApi {
 const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them, or on the server.\n\n\
     Every refusal is `{error, message}` with its stable code in the header `Skep-Error`. Every answer carries \
     `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.\n\n\
-    Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.";
+    Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.\n\n\
+    A VM that was booted for a ticket reaches this API at the address in its variable `SKEP_URL`, by HTTP/1.1, with its own key, \
+    `SKEP_API_KEY`. Another key is 403 `vm_key_required` there, `allowed_ips` does not count, and of the operations without a \
+    key only the health check is served.";
 
 fn tag(name: &str, description: &str) -> Tag {
     openapi::tag::TagBuilder::new().name(name).description(Some(description)).build()

@@ -126,6 +126,8 @@ refusals! {
     ClaimRefused = [IdempotencyInProgress, IdempotencyMismatch],
     /// Of a ticket that is read.
     TicketRefused = [UnknownTicket],
+    /// Of a ticket's log that is read.
+    TicketLogRefused = [UnknownTicket, UnknownLog],
     /// Of a ticket that is changed.
     ChangeTicketRefused = [
         UnknownTicket, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState, Cycle, VersionStale,

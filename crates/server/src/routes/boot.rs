@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use skep_api::{
     ErrorCode, Failure, TicketId,
-    swarm::{BASE_TEMPLATE, BootRequest, ChangeRequest},
+    swarm::{BASE_TEMPLATE, BootRequest, ChangeRequest, URL_VARIABLE},
+    tickets::{RESULT_FILE, TICKET_FILE},
 };
 use skep_swarm::{BootOrder, VmChange};
 
@@ -21,8 +22,12 @@ const LARGEST_ENV: usize = 1 << 20;
 /// Metadata as JSON, in bytes.
 const LARGEST_METADATA: usize = 64 << 10;
 
-/// What the commands of a VM see that works on a ticket: its key, the ticket, the attempt.
-pub(super) const OF_WORK: [&str; 3] = ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT"];
+/// What the commands of a VM see that works on a ticket: its key, the ticket, the attempt. The swarm adds where the API is.
+pub(super) const OF_WORK: [&str; 4] = ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT", URL_VARIABLE];
+
+/// The variables by which they find the files of their ticket. The command of `skep ticket work` has the same.
+pub(super) const FILES_OF_WORK: [(&str, &str); 2] =
+    [("SKEP_TICKET_FILE", TICKET_FILE), ("SKEP_RESULT_FILE", RESULT_FILE)];
 
 /// What a boot gets that names nothing else.
 #[derive(Debug, Clone, Copy)]
@@ -33,12 +38,21 @@ pub struct BootDefaults {
     pub ttl: Option<Duration>,
 }
 
-/// Reads a body into an order, and the ticket that its one VM shall work on.
+/// What the one VM of an order shall work on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    /// The ticket.
+    pub(super) ticket: TicketId,
+    /// Whether the VM lives on when its attempt has ended.
+    pub(super) keep_vm: bool,
+}
+
+/// Reads a body into an order, and what its one VM shall work on.
 pub(super) fn order(
     mut object: Object,
     defaults: BootDefaults,
     call: &Call,
-) -> Result<(BootOrder, Option<TicketId>), Failure> {
+) -> Result<(BootOrder, Option<Work>), Failure> {
     let max_vms = defaults.max_vms;
     let count = object.take_whole("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
     let ttl = take_ttl(&mut object)?.flatten().or(defaults.ttl);
@@ -56,6 +70,10 @@ pub(super) fn order(
     }
     if request.ticket.is_some() {
         check_work(count, &env)?;
+    } else if request.keep_vm.is_some() {
+        return Err(invalid(
+            "`keep_vm` says what becomes of the VM of a `ticket`; give both, or neither".to_owned(),
+        ));
     }
     request.command.as_deref().map_or(Ok(()), check_command)?;
     let order = BootOrder {
@@ -73,7 +91,8 @@ pub(super) fn order(
         command: request.command,
         once: None,
     };
-    Ok((order, request.ticket))
+    let keep_vm = request.keep_vm.unwrap_or(false);
+    Ok((order, request.ticket.map(|ticket| Work { ticket, keep_vm })))
 }
 
 /// What a boot for a ticket may not ask for besides.
@@ -83,7 +102,8 @@ fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure>
             "`count` is {count}, and a `ticket` has one VM; boot one for each ticket"
         )));
     }
-    match OF_WORK.iter().find(|name| env.contains_key(**name)) {
+    let files = FILES_OF_WORK.map(|(name, _)| name);
+    match OF_WORK.iter().chain(&files).find(|name| env.contains_key(**name)) {
         Some(name) => Err(invalid(format!("`env.{name}` is set where there is a `ticket`; leave it out"))),
         None => Ok(()),
     }

@@ -9,7 +9,7 @@ use skep_store::{Answered, BootedFor, ChangeTicket, NewKey, Store, TicketCall};
 use skep_swarm::{BootOrder, Swarm};
 use skep_tickets::{Assignee, Claim, Command, Edits, Release};
 
-use super::boot::OF_WORK;
+use super::boot::{FILES_OF_WORK, OF_WORK, Work};
 use crate::{auth::Identity, error::Refusal, extract::Call, random, tickets::Begun};
 
 /// How long a boot may take before somebody else may have the ticket. Once the VM lives, the ticket is held while it does.
@@ -36,14 +36,14 @@ impl Booter {
         self,
         swarm: Swarm,
         order: BootOrder,
-        ticket: Option<TicketId>,
+        work: Option<Work>,
         begun: Begun,
     ) -> Result<Answered<BootAnswer>, Refusal> {
         // In a task of its own: a caller that goes away must not leave a claim behind that nobody works on, nor open the way
         // for a second boot of the same name.
         let booting = tokio::spawn(async move {
             let _begun = begun;
-            self.boot_once(&swarm, order, ticket).await
+            self.boot_once(&swarm, order, work).await
         });
         booting.await.map_err(|error| Refusal::internal(format!("a boot broke off: {error}")))?
     }
@@ -52,7 +52,7 @@ impl Booter {
         &self,
         swarm: &Swarm,
         order: BootOrder,
-        ticket: Option<TicketId>,
+        work: Option<Work>,
     ) -> Result<Answered<BootAnswer>, Refusal> {
         let account = &self.caller.account;
         if let Some(once) = order.once.clone()
@@ -60,11 +60,11 @@ impl Booter {
         {
             return Ok(Answered { answer, replayed: true });
         }
-        let answer = match ticket {
+        let answer = match work {
             None => swarm.boot(&account.id, &account.limits, order).await?,
-            Some(ticket) => {
+            Some(Work { ticket, keep_vm }) => {
                 let claimed = self.claim(ticket).await?;
-                let booted = self.boot_claimed(swarm, order, &claimed).await;
+                let booted = self.boot_claimed(swarm, order, &claimed, keep_vm).await;
                 if booted.is_err() {
                     self.give_back(&claimed).await;
                 }
@@ -79,11 +79,13 @@ impl Booter {
         swarm: &Swarm,
         mut order: BootOrder,
         claimed: &Ticket,
+        keep_vm: bool,
     ) -> Result<BootAnswer, Refusal> {
         let Identity { key, account, .. } = &self.caller;
         let secret = KeySecret::from_random(key.environment, random::bytes()?);
         let values = [secret.expose().to_owned(), claimed.id.to_string(), claimed.attempt.to_string()];
         order.env.extend(OF_WORK.map(str::to_owned).into_iter().zip(values));
+        order.env.extend(FILES_OF_WORK.map(|(name, path)| (name.to_owned(), path.to_owned())));
         let key = NewKey {
             account: account.id,
             name: format!("{} attempt {}", claimed.id, claimed.attempt),
@@ -98,7 +100,7 @@ impl Booter {
             at: Timestamp::now(),
             request_id: Some(self.request_id.clone()),
         };
-        order.work = Some(BootedFor { ticket: claimed.id, attempt: claimed.attempt, key });
+        order.work = Some(BootedFor { ticket: claimed.id, attempt: claimed.attempt, key, keep_vm });
         Ok(swarm.boot(&account.id, &account.limits, order).await?)
     }
 

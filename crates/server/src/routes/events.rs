@@ -64,15 +64,19 @@ struct Which {
     /// The id of the last event that was seen; the stream goes on behind it. Unless given, it begins now.
     #[param(example = "evt_3f2a9c0d1b4e5f67_42", pattern = "^evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17})$")]
     after: Option<String>,
+    /// A time (RFC 3339); the stream begins with the first event that happened then or later, as far as events are kept. Not
+    /// beside `after`; a `Last-Event-ID` comes before it.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
 }
 
 /// Follow events
 ///
 /// What happens to the account's tickets (scope `tickets:read`), VMs (`swarm:read`) and keys (`admin`), in the order of
 /// commits, each once. A stream that broke is come back to by the last event's id, as `Last-Event-ID` or `after`: nothing is
-/// missing then. `Skep-Event-Id` names the place where the stream begins, to come back to before the first event. Where
-/// events are missing all the same, since they are kept for 30 days or a backup was restored, it begins with `stream.gap`,
-/// which says why, and goes on with the oldest that there is. An event `error` (`{error, message, code}`) is the last of a
+/// missing then. `since` begins with a time instead. `Skep-Event-Id` names the place where the stream begins, to come back to
+/// before the first event. Where events are missing all the same, since they are kept for 30 days or a backup was restored, it
+/// begins with `stream.gap`, which says why, and goes on with the oldest that there is. An event `error` (`{error, message, code}`) is the last of a
 /// stream that ends by the server or by the key. Each 15 s there is a comment. Who does not read is cut off, and comes back.
 #[utoipa::path(
     get, path = "/api/events", tag = "events", operation_id = "events",
@@ -94,7 +98,14 @@ async fn events(
     Query(which): Query<Which>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let from = cursor(&headers, which.after.as_deref())?;
+    let from = match (cursor(&headers, which.after.as_deref())?, which.since) {
+        (_, Some(_)) if which.after.is_some() => {
+            let message = "`after` and `since` both name a beginning; give one of them";
+            return Err(Refusal::new(ErrorCode::InvalidValue, message));
+        }
+        (None, Some(since)) => Some(desk.store.event_place(since).await?),
+        (from, _) => from,
+    };
     let (types, ticket) = (which.types.as_deref(), which.ticket.as_deref());
     let wanted = Wanted::of(caller.account.id, &caller.key.scopes, types, ticket)?;
     // Before the place is looked up: what is written after it is told.

@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
-    Answer, Routes, content,
+    Answer, Routes, content, link,
     raw::{self, FilesDesk},
     watch,
 };
@@ -54,6 +54,7 @@ pub(crate) fn routes(desk: FilesDesk) -> Routes {
         routes!(grep).with_state(places.clone()),
         routes!(remove).with_state(places.clone()),
         routes!(make).with_state(places.clone()),
+        routes!(link::make_link).with_state(places.clone()),
         routes!(move_file).with_state(places.clone()),
         routes!(copy_file).with_state(places),
     ]

@@ -108,6 +108,9 @@ async fn create(
         request_id: Some(call.id.as_str().to_owned()),
     });
     let record = record.await?;
+    if let Some(vm) = vm {
+        desk.vms.swarm().await?.admit_to_api(&account.id, vm).await?;
+    }
     call.trail.acts_on(record.key.id);
     created(CreatedKey { key: secret.expose().to_owned(), record: record.key })
 }

@@ -18,6 +18,7 @@ pub(crate) mod files;
 pub(crate) mod git;
 pub(crate) mod health;
 pub(crate) mod keys;
+mod link;
 pub(crate) mod metrics;
 pub(crate) mod openapi;
 pub(crate) mod page;

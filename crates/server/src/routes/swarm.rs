@@ -85,7 +85,8 @@ async fn status(
 ///
 /// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
 /// No body, an empty one and `{}` mean one VM. A `name` belongs to one VM: it is given with a `count` of 1. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
-/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed. With `command`, which
+/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed. The VM ends with its attempt,
+/// unless `keep_vm` is true. With `command`, which
 /// needs the scope `swarm:exec` besides, that command is started in each VM and runs on by itself.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
@@ -110,8 +111,8 @@ async fn boot(
     // Where an account may have none, the quota's own refusal says so.
     let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
     let once = named_once(&headers, "/api/swarm/boot", &object)?;
-    let (mut order, ticket) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
-    if ticket.is_some() {
+    let (mut order, work) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
+    if work.is_some() {
         caller.needs(Scope::TicketsWrite)?;
     }
     if order.command.is_some() {
@@ -121,7 +122,7 @@ async fn boot(
     let begun = desk.under_way.begin(account.id, once.as_ref())?;
     order.once = once;
     let booter = Booter::new(Arc::clone(&desk.store), &caller, &call);
-    let booted = booter.boot(swarm, order, ticket, begun).await?;
+    let booted = booter.boot(swarm, order, work, begun).await?;
     match booted.answer.vms.as_slice() {
         [] => {}
         [one] => call.trail.acts_on(one.id),
@@ -199,7 +200,7 @@ async fn change_vm(
     let vm = path.vm()?;
     let change = change(object, &call)?;
     let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
-    let changed = swarm.change(&caller.account.id, vm, change).await?;
+    let changed = swarm.change(&caller.account.id, vm, change, call.id.as_str()).await?;
     call.trail.acts_on(changed.id);
     Ok(Json(changed))
 }

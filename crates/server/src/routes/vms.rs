@@ -58,8 +58,8 @@ impl Keyed for Wanted {
 /// List VMs
 ///
 /// The account's VMs that live, the youngest first; with `state=ended` those that ended, the last to end first, with
-/// `ended_at` and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`). `metadata.KEY=VALUE`
-/// keeps those whose metadata has VALUE under KEY, a string as it is and a number, `true`, `false` or `null` as JSON writes
+/// `ended_at` and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`,
+/// `ticket_ended`). `metadata.KEY=VALUE` keeps those whose metadata has VALUE under KEY, a string as it is and a number, `true`, `false` or `null` as JSON writes
 /// it; it may be given for up to 16 keys. Their
 /// records are kept for 30 days, 100,000 on the whole server at most. A VM that ended is found in this list only: its `pid`
 /// may be another VM's by now.

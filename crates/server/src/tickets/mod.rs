@@ -4,10 +4,12 @@
 mod clock;
 mod once;
 mod timers;
+mod vms_without_attempt;
 mod waiters;
 
 pub(crate) use self::{
     once::{Begun, NAMED_ONCE, UnderWay, named_once},
     timers::keep_time,
+    vms_without_attempt::end_vms_without_attempt,
     waiters::Waiters,
 };

@@ -57,7 +57,7 @@ async fn note(store: &dyn Store, told: Result<TicketNews, RecvError>, clock: &mu
         Ok(TicketNews::Held(open)) => clock.hold(open, Now::read()),
         Ok(TicketNews::Free(ticket)) => clock.free(ticket),
         Ok(TicketNews::Waiting(waiting)) => clock.wait(waiting, Now::read()),
-        Ok(TicketNews::Ready(_)) => {}
+        Ok(TicketNews::Ready(_) | TicketNews::VmWithoutAttempt(_)) => {}
         Err(RecvError::Lagged(_)) => read_all(store, clock).await,
         // The store is going away, and the server with it.
         Err(RecvError::Closed) => std::future::pending().await,

@@ -53,6 +53,8 @@ async fn what_a_boot_does_not_have_is_refused_by_name() {
         (r#"{"env": {"A B": "x"}}"#, "invalid_value", "A B"),
         (r#"{"env": {"A": 1}}"#, "invalid_value", "`env.A`"),
         (r#"{"ticket": "a"}"#, "invalid_value", "`ticket`"),
+        (r#"{"keep_vm": true}"#, "invalid_value", "`keep_vm`"),
+        (r#"{"ticket": "tkt_01jv0000000000000000000000", "keep_vm": 1}"#, "invalid_value", "`keep_vm`"),
         (r#"{"name": "Web"}"#, "invalid_value", "`name`: \"Web\""),
         (r#"{"name": "42"}"#, "invalid_value", "not digits only"),
         (r#"{"name": ""}"#, "invalid_value", "`name`"),
@@ -64,6 +66,11 @@ async fn what_a_boot_does_not_have_is_refused_by_name() {
             r#"{"ticket": "tkt_01jv0000000000000000000000", "env": {"SKEP_TICKET_ID": "x"}}"#,
             "invalid_value",
             "SKEP_TICKET_ID",
+        ),
+        (
+            r#"{"ticket": "tkt_01jv0000000000000000000000", "env": {"SKEP_URL": "http://x"}}"#,
+            "invalid_value",
+            "SKEP_URL",
         ),
     ] {
         let found = refused(skep.post("/api/swarm/boot", body).await).await;

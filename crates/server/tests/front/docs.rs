@@ -111,8 +111,11 @@ async fn the_root_leads_browsers_to_the_page_and_programs_to_the_document() {
         let request = plain.get(format!("http://{}/", skep.address)).header("accept", accept);
         async move { request.send().await.unwrap() }
     };
-    let browser = get("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8").await;
-    assert_eq!((browser.status().as_u16(), &browser.headers()["location"]), (303, &"/docs".parse().unwrap()));
+    for accept in ["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html"] {
+        let browser = get(accept).await;
+        assert_eq!(browser.status(), 303, "{accept}");
+        assert_eq!(browser.headers()["location"], "/docs");
+    }
     for accept in ["*/*", "application/json", "application/json, text/html;q=0.5"] {
         let answer = get(accept).await;
         assert_eq!(

@@ -319,6 +319,30 @@ async fn a_key_may_come_as_a_subprotocol() {
     assert_eq!(refused(plain.send().await.unwrap()).await.code, "missing_token");
 }
 
+/// A page of another site can open a WebSocket to us, with the cookie of our session where the browser sends it along.
+#[tokio::test]
+async fn a_page_of_another_site_runs_nothing_by_our_cookie() {
+    let skep = Skep::start().await;
+    let begun = skep.request(Method::POST, "/api/session").send().await.unwrap();
+    let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let (own, port) = (url(&skep), skep.address.port());
+    for origin in
+        ["http://evil.example", "null", &format!("http://localhost:{port}"), &format!("{own}.example"), ""]
+    {
+        let mut headers = vec![("cookie", cookie.as_str())];
+        headers.extend((!origin.is_empty()).then_some(("origin", origin)));
+        match dial(&skep, "/api/exec", &headers).await {
+            Err(SocketError::Http(answer)) => assert_eq!(answer.status(), 401, "{origin}"),
+            other => panic!("{origin}: {other:?}"),
+        }
+    }
+    // The control: the same cookie counts for our own page.
+    let mut socket = dial(&skep, "/api/exec", &[("cookie", &cookie), ("origin", &own)]).await.unwrap();
+    socket.send(Message::text(json!({"command": "exit 3"}).to_string())).await.unwrap();
+    assert_eq!(notice(&mut socket).await["type"], "started");
+    assert_eq!(notice(&mut socket).await["exit_code"], json!(3));
+}
+
 #[tokio::test]
 async fn messages_that_are_none_are_refused_by_name() {
     let skep = Skep::start().await;

@@ -71,6 +71,38 @@ async fn folders_are_made_and_files_moved_and_copied() {
 }
 
 #[tokio::test]
+async fn links_are_made_and_lead_nowhere_else() {
+    let skep = Skep::start().await;
+    write(&skep, "file", "content").await;
+    write(&skep, "folder/file", "content").await;
+    let link = async |name: &str, more: Value| {
+        let mut body = json!({"path": skep.at(name), "target": "file"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        skep.request(Method::POST, "/api/files/link").json(&body).send().await.unwrap()
+    };
+    assert_eq!(link("link", json!({})).await.status(), StatusCode::CREATED);
+    assert_eq!(read(&skep, "link").await.json::<Value>().await.unwrap()["content"], "content");
+    refused(link("link", json!({})).await, 409, "already_exists").await;
+    let replaced = link("link", json!({"target": "/etc/passwd", "overwrite": true})).await;
+    assert_eq!(replaced.status(), StatusCode::OK);
+    refused(read(&skep, "link").await, 403, "path_outside_roots").await;
+    // A folder is no file that is replaced, and the folder of the link is there.
+    refused(link("folder", json!({"overwrite": true})).await, 409, "not_a_file").await;
+    refused(link("nowhere/link", json!({})).await, 404, "unknown_path").await;
+    refused(link("link/below", json!({})).await, 403, "path_outside_roots").await;
+    for target in ["", "a\0b"] {
+        refused(link("other", json!({"target": target})).await, 400, "invalid_value").await;
+    }
+    let odd = link("odd", json!({"path_encoding": "percent", "target": "%FF"})).await;
+    assert_eq!(odd.json::<Value>().await.unwrap()["target"], "%FF");
+    let page: Value = skep.get(&format!("/api/ls?path={}", skep.at(""))).await.json().await.unwrap();
+    let entries = page["entries"].as_array().unwrap();
+    let odd = entries.iter().find(|entry| entry["name"] == "odd").unwrap();
+    assert_eq!((&odd["target"], &odd["target_encoding"]), (&json!("%FF"), &json!("percent")));
+    assert!(entries.iter().all(|entry| !entry["name"].as_str().unwrap().starts_with(".skep-")), "{page}");
+}
+
+#[tokio::test]
 async fn a_tag_holds_for_one_content() {
     let skep = Skep::start().await;
     let tag = write(&skep, "file", "one").await.json::<Value>().await.unwrap()["etag"].clone();

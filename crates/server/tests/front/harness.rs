@@ -41,6 +41,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// A server; it ends when dropped.
 pub(crate) struct Skep {
     pub(crate) address: SocketAddr,
+    /// Where the API for VMs is served.
+    pub(crate) vm_address: SocketAddr,
     /// Where metrics are served without a key.
     pub(crate) metrics_address: SocketAddr,
     pub(crate) store: Arc<dyn Store>,
@@ -129,11 +131,14 @@ impl Skep {
         let account = store.ensure_default_account(command).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let vm_listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let vm_address = vm_listener.local_addr().unwrap();
         let metrics_listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let metrics_address = metrics_listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<Farewell>();
         let order = ServerOrder {
             listener,
+            vm_listener: Some(vm_listener),
             store: Arc::clone(&store),
             swarm: swarm_at_hand(Err("these tests have none".to_owned())),
             helper: helper(data.path().join("workspaces"), git),
@@ -152,6 +157,7 @@ impl Skep {
         let serving = tokio::spawn(run(order, async move { stopped.await.unwrap_or(Farewell::Nobody) }));
         let mut skep = Self {
             address,
+            vm_address,
             metrics_address,
             store,
             account,

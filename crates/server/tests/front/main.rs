@@ -16,6 +16,7 @@ mod events;
 mod exec;
 mod faults;
 mod files;
+mod from_vm;
 mod git;
 mod harness;
 mod keys;

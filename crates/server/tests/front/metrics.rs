@@ -117,6 +117,20 @@ async fn tickets_are_counted_by_account_and_state() {
     assert!(samples.value("skep_ticket_oldest_ready_seconds", &[("account", "default")]) >= 4.0);
 }
 
+#[tokio::test]
+async fn vms_are_counted_by_account_and_state() {
+    let skep = Skep::start().await;
+    skep.other_account("other").await;
+    crate::tickets::vms::vm(&skep, 1).await;
+    let samples = whole(&skep).await;
+    let vms = |account, state| samples.value("skep_account_vms", &[("account", account), ("state", state)]);
+    assert_eq!((vms("default", "running"), vms("default", "paused")), (1.0, 0.0));
+    assert_eq!((vms("other", "running"), vms("other", "paused")), (0.0, 0.0));
+    let memory = |account| samples.value("skep_account_vms_memory_bytes", &[("account", account)]);
+    assert!(memory("default") >= f64::from(1 << 20), "{}", memory("default"));
+    assert_eq!(memory("other"), 0.0);
+}
+
 /// Whoever may send anything could else fill the server's memory, and Prometheus' with it.
 #[tokio::test]
 async fn callers_make_no_series() {

@@ -1,46 +1,108 @@
-//! A push or a pull of a VM's repository: the VM packs or joins, the server speaks to the remote.
+//! Pushes, pulls and clones of which the server passes on the pack: the place of the repository packs or joins, and the server,
+//! or the place where the remote is, speaks to the remote. So no token enters a VM.
 
 use skep_api::{
-    ErrorCode, Failure, VmRef,
+    AbsolutePath, ErrorCode, Failure, Operation, Scope,
     git::{
-        GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitPull, GitPush, GitReach, GitSend, Pulled,
-        Pushed,
+        Cloned, ExportSource, FetchedRefs, GitCheckTarget, GitClone, GitExchange, GitExport, GitFetch,
+        GitFetchRemote, GitImport, GitJoin, GitNotePush, GitPack, GitPull, GitPush, GitReach, GitSend,
+        GitTake, Pulled, Pushed, RelayPlace, RelayUrl,
     },
+    path::PathEncoding,
 };
+use skep_workspace::{Content, Run};
 
 use crate::{
     auth::Identity,
     error::Refusal,
+    extract::check_scope,
     places::{Chosen, Places},
 };
 
-/// Takes a branch out of a VM, and sends it to its remote.
+/// Sends a branch to its remote. The server passes on what a VM pushes, and what goes to a VM.
 pub(super) async fn push(
     places: &Places,
     caller: &Identity,
-    vm: VmRef,
+    at: Chosen,
     push: GitPush,
 ) -> Result<Pushed, Refusal> {
-    let vm = VmRef::Id(places.vm_id(caller, vm).await?);
+    match alone(places, caller, &at, &push).await {
+        Some(done) => done,
+        None => relayed_push(places, caller, at, push).await,
+    }
+}
+
+/// Fetches a branch, and joins it with the current one. The server passes on what a VM pulls, and what comes out of a VM.
+pub(super) async fn pull(
+    places: &Places,
+    caller: &Identity,
+    at: Chosen,
+    pull: GitPull,
+) -> Result<Pulled, Refusal> {
+    match alone(places, caller, &at, &pull).await {
+        Some(done) => done,
+        None => relayed_pull(places, caller, at, pull).await,
+    }
+}
+
+/// Fetches all branches of a remote. The server passes on what a VM fetches, and what comes out of a VM.
+pub(super) async fn fetch(
+    places: &Places,
+    caller: &Identity,
+    at: Chosen,
+    fetch: GitFetchRemote,
+) -> Result<FetchedRefs, Refusal> {
+    match alone(places, caller, &at, &fetch).await {
+        Some(done) => done,
+        None => relayed_fetch(places, caller, at, fetch).await,
+    }
+}
+
+/// What git on the server does by itself, without passing anything on: all in the workspace but where the remote is in a VM.
+async fn alone<O: Operation + Run + Clone>(
+    places: &Places,
+    caller: &Identity,
+    at: &Chosen,
+    operation: &O,
+) -> Option<Result<O::Answer, Refusal>> {
+    if *at != Chosen::Workspace {
+        return None;
+    }
+    match places.run(caller, Chosen::Workspace, operation.clone()).await {
+        Err(refusal) if refusal.failure().code == ErrorCode::RemoteForbidden => None,
+        done => Some(done),
+    }
+}
+
+/// Takes a branch out of its place, and sends it to its remote.
+async fn relayed_push(
+    places: &Places,
+    caller: &Identity,
+    at: Chosen,
+    push: GitPush,
+) -> Result<Pushed, Refusal> {
+    let at = places.settled(caller, at).await?;
     let (path, remote, branch) = (push.path.clone(), push.remote.clone(), push.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: true };
-    let plan = places.run(caller, Chosen::Vm(vm.clone()), plan).await?;
+    let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, Chosen::Vm(vm.clone()), GitPush { reach: its_own(), ..push }).await;
+        return places.run(caller, at.clone(), GitPush { reach: of_paths(), ..push }).await;
     }
+    let remote = Remote::of(places, caller, plan.url, push.reach).await?;
     let commit = plan.commit.ok_or_else(|| Failure::new(ErrorCode::Internal, "internal error"))?;
     let pack = GitPack { path: push.path.clone(), commit: commit.clone() };
-    let (_, pack) = places.run_streamed(caller, Chosen::Vm(vm.clone()), pack, None).await?;
+    let (_, pack) = places.run_git_streamed(caller, at.clone(), &pack, None).await?;
     let send = GitSend {
-        url: plan.url,
+        url: remote.url.clone(),
+        here: remote.place.is_some(),
         branch: plan.branch.clone(),
         commit: commit.clone(),
         last_seen: plan.last_seen,
         force_with_lease: push.force_with_lease,
         boundary: plan.boundary,
-        reach: push.reach,
+        reach: remote.reach.clone(),
     };
-    let (sent, _) = places.run_beside(caller, &send, Some(pack)).await?;
+    let (sent, _) = remote.run(places, caller, &send, Some(pack)).await?;
     let (remote, branch) = (plan.remote, plan.branch);
     let note = GitNotePush {
         path: push.path,
@@ -49,27 +111,37 @@ pub(super) async fn push(
         commit: commit.clone(),
         set_upstream: push.set_upstream,
     };
-    places.run(caller, Chosen::Vm(vm), note).await?;
+    places.run(caller, at, note).await?;
     Ok(Pushed { remote, branch, from: sent.from, to: commit, created: sent.created })
 }
 
-/// Fetches a branch for a VM, which joins it with its current one.
-pub(super) async fn pull(
+/// Fetches a branch for another place, which joins it with its current one.
+async fn relayed_pull(
     places: &Places,
     caller: &Identity,
-    vm: VmRef,
+    at: Chosen,
     pull: GitPull,
 ) -> Result<Pulled, Refusal> {
-    let vm = VmRef::Id(places.vm_id(caller, vm).await?);
+    let at = places.settled(caller, at).await?;
     let (path, remote, branch) = (pull.path.clone(), pull.remote.clone(), pull.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: false };
-    let plan = places.run(caller, Chosen::Vm(vm.clone()), plan).await?;
+    let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, Chosen::Vm(vm.clone()), GitPull { reach: its_own(), ..pull }).await;
+        return places.run(caller, at.clone(), GitPull { reach: of_paths(), ..pull }).await;
     }
-    let branch = plan.branch.clone();
-    let fetch = GitFetch { url: plan.url, branch, has: plan.has, boundary: plan.boundary, reach: pull.reach };
-    let (fetched, pack) = places.run_beside(caller, &fetch, None).await?;
+    let remote = Remote::of(places, caller, plan.url, pull.reach).await?;
+    if remote.place.is_some() {
+        check_scope(caller, Scope::GitRead)?;
+    }
+    let fetch = GitFetch {
+        url: remote.url.clone(),
+        here: remote.place.is_some(),
+        branch: plan.branch.clone(),
+        has: plan.has,
+        boundary: plan.boundary,
+        reach: remote.reach.clone(),
+    };
+    let (fetched, pack) = remote.run(places, caller, &fetch, None).await?;
     let join = GitJoin {
         path: pull.path,
         remote: plan.remote,
@@ -78,11 +150,129 @@ pub(super) async fn pull(
         strategy: pull.strategy,
         committer: pull.committer,
     };
-    let (pulled, _) = places.run_streamed(caller, Chosen::Vm(vm), join, Some(pack)).await?;
+    let (pulled, _) = places.run_git_streamed(caller, at, &join, Some(pack)).await?;
     Ok(pulled)
 }
 
-/// What a VM reaches by itself, without any token.
-fn its_own() -> GitReach {
-    GitReach { anywhere: true, ..GitReach::default() }
+/// Fetches all branches of a remote for another place.
+async fn relayed_fetch(
+    places: &Places,
+    caller: &Identity,
+    at: Chosen,
+    fetch: GitFetchRemote,
+) -> Result<FetchedRefs, Refusal> {
+    let at = places.settled(caller, at).await?;
+    // Of the plan of a pull only the branch is not used: any name does.
+    let (path, remote) = (fetch.path.clone(), fetch.remote.clone());
+    let plan = GitExchange { path, remote, branch: Some("main".to_owned()), pushes: false };
+    let plan = places.run(caller, at.clone(), plan).await?;
+    if plan.is_local {
+        let fetch = GitFetchRemote { reach: of_paths(), ..fetch };
+        return places.run(caller, at, fetch).await;
+    }
+    let remote = Remote::of(places, caller, plan.url, fetch.reach).await?;
+    let source = match &remote.place {
+        Some(_) => {
+            check_scope(caller, Scope::GitRead)?;
+            ExportSource::Path(AbsolutePath::parse("url", &remote.url, PathEncoding::Percent)?)
+        }
+        None => ExportSource::Url { url: remote.url.clone(), reach: remote.reach.clone() },
+    };
+    let export = GitExport { source, branch: None, depth: None, has: plan.has, has_boundary: plan.boundary };
+    let (exported, pack) = remote.run(places, caller, &export, None).await?;
+    let take = GitTake { path: fetch.path, remote: plan.remote, prune: fetch.prune, exported };
+    let (taken, _) = places.run_git_streamed(caller, at, &take, Some(pack)).await?;
+    Ok(taken)
+}
+
+/// What is cloned into another place than its own.
+pub(super) enum CloneFrom {
+    /// A repository of a place.
+    Place(Chosen, AbsolutePath),
+    /// A remote, to which the server speaks.
+    Url(String, GitReach),
+}
+
+/// Clones a repository into another place. Whatever can be refused is refused before anything is packed.
+pub(super) async fn clone(
+    places: &Places,
+    caller: &Identity,
+    from: CloneFrom,
+    target: Chosen,
+    clone: GitClone,
+) -> Result<Cloned, Refusal> {
+    let target = places.settled(caller, target).await?;
+    let (remote, source, url) = match from {
+        CloneFrom::Place(place, path) => {
+            check_scope(caller, Scope::GitRead)?;
+            let place = places.settled(caller, place).await?;
+            if place == target {
+                return places.run(caller, target, clone).await;
+            }
+            let at = match &place {
+                Chosen::Workspace => RelayPlace::Server,
+                Chosen::Vm(vm) => RelayPlace::Vm(vm.clone()),
+            };
+            let url = RelayUrl { place: at, path: path.clone() }.to_string();
+            (Some(place), ExportSource::Path(path), url)
+        }
+        CloneFrom::Url(url, reach) => (None, ExportSource::Url { url: url.clone(), reach }, url),
+    };
+    places.run(caller, target.clone(), GitCheckTarget { path: clone.path.clone() }).await?;
+    let export = GitExport {
+        source,
+        branch: clone.branch.clone(),
+        depth: clone.depth,
+        has: Vec::new(),
+        has_boundary: Vec::new(),
+    };
+    let (exported, pack) = match remote {
+        Some(place) => places.run_git_streamed(caller, place, &export, None).await?,
+        None => places.run_beside(caller, &export, None).await?,
+    };
+    let import = GitImport { path: clone.path, url, branch: clone.branch, exported, reach: clone.reach };
+    let (cloned, _) = places.run_git_streamed(caller, target, &import, Some(pack)).await?;
+    Ok(cloned)
+}
+
+/// The remote of a VM's repository.
+struct Remote {
+    /// A path where there is a place, else a URL.
+    url: String,
+    /// Another place of this server; `None` where the network leads to it.
+    place: Option<Chosen>,
+    reach: GitReach,
+}
+
+impl Remote {
+    /// As the VM named it, which may name anything: its own place is looked at as if the caller had named it.
+    async fn of(places: &Places, caller: &Identity, url: String, reach: GitReach) -> Result<Self, Refusal> {
+        let Some(relayed) = RelayUrl::parse(&url) else { return Ok(Self { url, place: None, reach }) };
+        let place = match relayed.place {
+            RelayPlace::Server => Chosen::Workspace,
+            RelayPlace::Vm(vm) => Chosen::Vm(vm),
+        };
+        let place = Some(places.settled(caller, place).await?);
+        let url = skep_api::path::encoded(relayed.path.as_path().as_os_str());
+        Ok(Self { url, place, reach: GitReach::default() })
+    }
+
+    /// Does its part of an exchange where it is.
+    async fn run<O: Operation>(
+        &self,
+        places: &Places,
+        caller: &Identity,
+        operation: &O,
+        content: Option<Content>,
+    ) -> Result<(O::Answer, Content), Refusal> {
+        match self.place.clone() {
+            Some(place) => places.run_git_streamed(caller, place, operation, content).await,
+            None => places.run_beside(caller, operation, content).await,
+        }
+    }
+}
+
+/// What git reaches whose remote is a path: nothing else.
+fn of_paths() -> GitReach {
+    GitReach::default()
 }

@@ -2,8 +2,11 @@
 
 pub(crate) mod credentials;
 mod exchange;
+mod history;
+mod make;
 mod network;
 mod read;
+mod remotes;
 mod write;
 
 use std::sync::Arc;
@@ -39,6 +42,9 @@ pub(crate) fn routes(desk: GitDesk) -> Routes {
     let mut all = read::routes(&desk);
     all.extend(write::routes(&desk));
     all.extend(network::routes(&desk));
+    all.extend(make::routes(&desk));
+    all.extend(history::routes(&desk));
+    all.extend(remotes::routes(&desk));
     all.extend(credentials::routes(desk.vault));
     all
 }

@@ -3,29 +3,27 @@
 use axum::extract::State;
 use serde::Deserialize;
 use skep_api::{
-    ErrorCode, Failure,
     exec::VmField,
-    git::{Cloned, GitClone, GitPull, GitPush, GitReach, PullStrategy, Pulled, Pushed},
+    git::{FetchedRefs, GitFetchRemote, GitPull, GitPush, PullStrategy, Pulled, Pushed},
     path::PathEncoding,
 };
 use utoipa::ToSchema;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, any_path, exchange, key_as_person, path, word, written};
+use super::{GitDesk, any_path, exchange, key_as_person, written};
 use crate::{
     body::Body,
     extract::{Call, Caller, GitWrite, NoParameters, Query},
     json::Json,
     openapi::refusals::GitNetworkRefused,
-    places::Chosen,
-    routes::{Answer, Created, Routes, created},
+    routes::{Answer, Routes},
 };
 
 pub(super) fn routes(desk: &GitDesk) -> Routes {
     vec![
         routes!(push).with_state(desk.clone()),
         routes!(pull).with_state(desk.clone()),
-        routes!(clone_repository).with_state(desk.clone()),
+        routes!(fetch).with_state(desk.clone()),
     ]
 }
 
@@ -79,10 +77,7 @@ async fn push(
         force_with_lease: body.force_with_lease.unwrap_or(false),
         reach,
     };
-    Ok(Json(match chosen {
-        Chosen::Workspace => desk.places.run(&caller, chosen, operation).await?,
-        Chosen::Vm(vm) => exchange::push(&desk.places, &caller, vm, operation).await?,
-    }))
+    Ok(Json(exchange::push(&desk.places, &caller, chosen, operation).await?))
 }
 
 /// What is fetched.
@@ -133,69 +128,49 @@ async fn pull(
         committer: key_as_person(&caller),
         reach,
     };
-    Ok(Json(match chosen {
-        Chosen::Workspace => desk.places.run(&caller, chosen, operation).await?,
-        Chosen::Vm(vm) => exchange::pull(&desk.places, &caller, vm, operation).await?,
-    }))
+    Ok(Json(exchange::pull(&desk.places, &caller, chosen, operation).await?))
 }
 
-/// What is cloned, and to where.
+/// Which remote is fetched.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct CloneBody {
-    /// `https://`, `ssh://`, or an absolute path below a root.
-    #[schema(example = "https://git.example.com/project.git")]
-    url: String,
-    /// The folder, which is made: absolute, below a root.
+struct FetchBody {
+    /// The repository: absolute, below a root; unless given, the only one of the place.
     #[schema(example = "/srv/workspace/project")]
-    path: String,
+    path: Option<String>,
     /// How paths are written.
     path_encoding: Option<PathEncoding>,
-    /// The branch that is checked out; the remote's own unless given.
-    branch: Option<String>,
-    /// Only so many commits of its history.
-    depth: Option<u32>,
+    /// A remote's name; that of the branch, or `origin`, unless given.
+    #[schema(example = "origin")]
+    remote: Option<String>,
+    /// Whether branches are forgotten that the remote has no longer.
+    prune: Option<bool>,
     /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<VmField>,
 }
 
-/// Clone
+/// Fetch
 ///
-/// Private and loopback addresses only where the operator allows them. A VM clones by its own network, and without
-/// tokens. In a VM it needs the scope `swarm:exec` besides.
+/// All branches of a remote, and the tags that belong to them. The current branch and the work tree stay. What a VM fetches, the
+/// server fetches for it, as with a pull. In a VM it needs the scope `swarm:exec` besides.
 #[utoipa::path(
-    post, path = "/api/git/clone", tag = "git", operation_id = "git_clone", security(("bearer" = ["git:write"])),
-    request_body(content = CloneBody, example = json!({"url": "https://git.example.com/project.git", "path": "/srv/workspace/project"})),
-    responses((status = 201, description = "The repository", body = Cloned), GitNetworkRefused)
+    post, path = "/api/git/fetch", tag = "git", operation_id = "git_fetch", security(("bearer" = ["git:write"])),
+    request_body(content = FetchBody, example = json!({"path": "/srv/workspace/project"})),
+    responses((status = 200, description = "What changed", body = FetchedRefs), GitNetworkRefused)
 )]
-async fn clone_repository(
+async fn fetch(
     State(desk): State<GitDesk>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
     call: Call,
-    Body(body): Body<CloneBody>,
-) -> Created<Cloned> {
+    Body(body): Body<FetchBody>,
+) -> Answer<FetchedRefs> {
     let chosen = written(body.vm.as_ref(), &call)?;
-    let reach = match chosen {
-        Chosen::Workspace => desk.reach(&caller).await?,
-        // Its own network decides, and no token enters it.
-        Chosen::Vm(_) => GitReach { anywhere: true, ..GitReach::default() },
+    let operation = GitFetchRemote {
+        path: any_path(body.path.as_deref(), body.path_encoding)?,
+        remote: body.remote,
+        prune: body.prune.unwrap_or(false),
+        reach: desk.reach(&caller).await?,
     };
-    let operation = GitClone {
-        url: word("url", body.url)?,
-        path: path("path", &body.path, body.path_encoding)?,
-        branch: body.branch,
-        depth: depth(body.depth)?,
-        reach,
-    };
-    created(desk.places.run(&caller, chosen, operation).await?)
-}
-
-fn depth(depth: Option<u32>) -> Result<Option<u32>, Failure> {
-    match depth {
-        Some(0) => {
-            Err(Failure::new(ErrorCode::InvalidValue, "`depth` is 0; it must be a whole number from 1"))
-        }
-        depth => Ok(depth),
-    }
+    Ok(Json(exchange::fetch(&desk.places, &caller, chosen, operation).await?))
 }

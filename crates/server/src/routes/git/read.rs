@@ -5,8 +5,8 @@ use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure,
     git::{
-        Branches, Diff, GitBranches, GitDiff, GitLog, GitStatus, GitWorktrees, LONGEST_LOG, Log,
-        RepositoryStatus, Worktrees,
+        Branches, Diff, GitBranches, GitDiff, GitLog, GitRepositories, GitStatus, GitWorktrees, LONGEST_LOG,
+        Log, Repositories, RepositoryStatus, Worktrees,
     },
     path::PathEncoding,
 };
@@ -30,6 +30,7 @@ const LARGEST_CONTEXT: u32 = 10_000;
 
 pub(super) fn routes(desk: &GitDesk) -> Routes {
     vec![
+        routes!(repositories).with_state(desk.clone()),
         routes!(status).with_state(desk.clone()),
         routes!(diff).with_state(desk.clone()),
         routes!(log).with_state(desk.clone()),
@@ -50,6 +51,33 @@ struct RepositoryQuery {
     path_encoding: Option<PathEncoding>,
     /// A VM, by process id, id or name; the server's workspace unless given.
     vm: Option<String>,
+}
+
+/// Which place.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PlaceQuery {
+    /// A VM, by process id, id or name; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// List repositories
+///
+/// A root that is a repository; else those directly below the roots, in a VM also below `/root`. Where `path` may be left out,
+/// the only one is meant. In a VM it needs the scope `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/repositories", tag = "git", operation_id = "git_repositories", params(PlaceQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "The repositories", body = Repositories), GitRefused)
+)]
+async fn repositories(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<PlaceQuery>,
+) -> Answer<Repositories> {
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, GitRepositories {}).await?))
 }
 
 /// Tell what is changed
@@ -222,7 +250,7 @@ async fn worktrees(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-fn file(file: Option<String>) -> Result<Option<String>, Failure> {
+pub(super) fn file(file: Option<String>) -> Result<Option<String>, Failure> {
     match file {
         Some(empty) if empty.is_empty() => Err(Failure::new(
             ErrorCode::InvalidValue,

@@ -6,8 +6,8 @@ use skep_api::{
     exec::VmField,
     git::{
         BranchChanged, CheckedOut, Committed, GitAdd, GitChangeBranch, GitChangeWorktree, GitCheckout,
-        GitCommit, GitInit, GitReset, GitStash, Initialized, Person, ResetDone, ResetMode, Staged,
-        StashAction, Stashes, WorktreeChanged,
+        GitCommit, GitReset, GitStash, Person, ResetDone, ResetMode, Staged, StashAction, Stashes,
+        WorktreeChanged,
     },
     path::PathEncoding,
 };
@@ -27,7 +27,6 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     vec![
         routes!(add).with_state(desk.clone()),
         routes!(commit).with_state(desk.clone()),
-        routes!(init).with_state(desk.clone()),
         routes!(checkout).with_state(desk.clone()),
         routes!(change_branch).with_state(desk.clone()),
         routes!(change_worktree).with_state(desk.clone()),
@@ -135,39 +134,6 @@ async fn commit(
         amend: body.amend.unwrap_or(false),
         allow_empty: body.allow_empty.unwrap_or(false),
     };
-    created(desk.places.run(&caller, chosen, operation).await?)
-}
-
-/// A repository to make.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct InitBody {
-    /// Its folder, which is made where it is missing: absolute, below a root.
-    #[schema(example = "/srv/workspace/project")]
-    path: String,
-    /// How paths are written.
-    path_encoding: Option<PathEncoding>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
-    vm: Option<VmField>,
-}
-
-/// Make a repository
-///
-/// Its first branch is `main`. In a VM it needs the scope `swarm:exec` besides.
-#[utoipa::path(
-    post, path = "/api/git/init", tag = "git", operation_id = "git_init", security(("bearer" = ["git:write"])),
-    request_body(content = InitBody, example = json!({"path": "/srv/workspace/project"})),
-    responses((status = 201, description = "The repository", body = Initialized), GitWriteRefused)
-)]
-async fn init(
-    State(desk): State<GitDesk>,
-    caller: Caller<GitWrite>,
-    _: Query<NoParameters>,
-    call: Call,
-    Body(body): Body<InitBody>,
-) -> Created<Initialized> {
-    let chosen = written(body.vm.as_ref(), &call)?;
-    let operation = GitInit { path: path("path", &body.path, body.path_encoding)? };
     created(desk.places.run(&caller, chosen, operation).await?)
 }
 

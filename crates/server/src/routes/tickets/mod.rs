@@ -4,6 +4,7 @@ mod change;
 mod claim;
 mod create;
 mod list;
+mod log;
 mod look;
 
 use std::sync::Arc;
@@ -53,7 +54,8 @@ pub(crate) fn routes(desk: TicketDesk) -> Routes {
         routes!(look::read, change::change, change::delete).with_state(desk.clone()),
         routes!(claim::beat).with_state(desk.clone()),
         routes!(look::why).with_state(desk.clone()),
-        routes!(look::history).with_state(desk),
+        routes!(look::history).with_state(desk.clone()),
+        routes!(log::log).with_state(desk),
     ]
 }
 

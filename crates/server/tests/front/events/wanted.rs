@@ -57,12 +57,42 @@ async fn only_what_was_asked_for_is_told() {
     // The same out of the store.
     let mut again = skep.follow(&format!("?types=ticket.claimed,vm.*&after={begun}")).await;
     assert_eq!(again.take(3).await, all);
-    for query in
-        ["?types=", "?types=run", "?types=vm.*,", "?after=7", "?after=evt_x_7", "?ticket=tkt_x&types=vm.*"]
-    {
+    for query in [
+        "?types=",
+        "?types=run",
+        "?types=vm.*,",
+        "?after=7",
+        "?after=evt_x_7",
+        "?ticket=tkt_x&types=vm.*",
+        "?since=yesterday",
+        "?since=",
+    ] {
         let found = refused(skep.get(&format!("/api/events{query}")).await).await;
         assert_eq!((found.status, found.code.as_str()), (400, "invalid_value"), "{query}: {}", found.message);
     }
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_a_time() {
+    let skep = Skep::start().await;
+    skep.boots(2).await;
+    let all = skep.follow("?types=vm.*&since=1970-01-01T00:00:00Z").await.take(2).await;
+    let since = all[1].data["at"].as_str().unwrap();
+    // Both may have been written in one millisecond.
+    let first = skep.follow(&format!("?types=vm.*&since={since}")).await.next().await.unwrap();
+    assert_eq!(first.data["at"], all[1].data["at"]);
+    // As with a place: what is new comes behind it, also from a time that is still to come.
+    let mut later = skep.follow("?types=vm.*&since=9999-01-01T00:00:00Z").await;
+    skep.boots(1).await;
+    assert_eq!(later.next().await.unwrap().kind, "vm.booted");
+    let id = skep.simple("a").await;
+    let told = skep.follow(&format!("?ticket={id}&since=1970-01-01T00:00:00Z")).await.take(2).await;
+    assert_eq!(kinds(&told), ["ticket.created", "ticket.ready"], "no record: nothing is missing");
+    let both = refused(skep.get(&format!("/api/events?since={since}&after={}", all[0].id)).await).await;
+    assert_eq!((both.status, both.code.as_str()), (400, "invalid_value"), "{}", both.message);
+    let again = skep.request(Method::GET, "/api/events?types=vm.*&since=1970-01-01T00:00:00Z");
+    let again = again.header("last-event-id", &all[0].id);
+    assert_eq!(Follower::of(again).await.next().await.unwrap().id, all[1].id, "a browser that comes back");
 }
 
 #[tokio::test]

@@ -17,8 +17,11 @@ use skep_workspace::{Place, run_by_name};
 use super::{git, repository, send};
 use crate::harness::Skep;
 
-/// Calls while the settings change. Without the fence about every tenth one starts a program.
-const ROUNDS: usize = 500;
+/// Calls while the settings change. Without the fence about every tenth one starts a program. `make soak` asks for more.
+fn rounds() -> usize {
+    std::env::var("SOAK_GIT_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap())
+}
+
 /// Repositories that are worked on at the same time.
 const REPOSITORIES: usize = 2;
 
@@ -104,7 +107,7 @@ async fn settings_that_change_while_git_works_start_nothing() {
         tokio::spawn(async move {
             let turncoat = Turncoat::new(&skep, &format!("project-{number}"));
             let mut done = 0;
-            for round in 0..ROUNDS / REPOSITORIES {
+            for round in 0..rounds() / REPOSITORIES {
                 let (verb, body) = turncoat.call(round);
                 done += usize::from(send(&skep, verb, body).await.status().is_success());
             }
@@ -122,7 +125,7 @@ async fn settings_that_change_while_git_works_start_nothing() {
     let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
     let place = Place::new(&path, &path, env, PathBuf::new()).without_groups();
     let person = json!({"name": "Ada", "email": "ada@example.com"});
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let (verb, mut body) = turncoat.call(round);
         body["committer"] = person.clone();
         for field in ["to", "message", "files"] {

@@ -6,6 +6,7 @@ mod graph;
 mod labels;
 mod leases;
 mod lists;
+mod logs;
 mod once;
 pub(crate) mod vms;
 mod work;

@@ -13,7 +13,7 @@ use skep_tickets::{Assignee, Claim, Command, Edits};
 
 use crate::harness::{Skep, refused};
 
-fn receipt() -> BootReceipt {
+pub(super) fn receipt() -> BootReceipt {
     BootReceipt {
         source: BootSource::Cold,
         restore_ms: 1.0,
@@ -26,13 +26,18 @@ fn receipt() -> BootReceipt {
 
 /// A VM that lives, and a key of it.
 pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
+    vm_at(skep, number, format!("10.77.0.{number}")).await
+}
+
+/// The same at this address.
+pub(crate) async fn vm_at(skep: &Skep, number: u8, ip: String) -> (VmId, String) {
     let id = VmId::generate();
     let booted = VmBooted {
         id,
         account: skep.account.id,
         name: None,
         pid: 4_000 + u32::from(number),
-        ip: format!("10.77.0.{number}"),
+        ip,
         template: "base".to_owned(),
         vcpus: 1,
         memory_mb: 128,

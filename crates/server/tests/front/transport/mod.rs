@@ -7,6 +7,6 @@ mod http2;
 mod limits;
 mod proxies;
 mod slow;
-mod tls;
+pub(crate) mod tls;
 mod unread;
 pub(crate) mod wire;

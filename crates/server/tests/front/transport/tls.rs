@@ -16,7 +16,7 @@ use super::wire::{HEALTH, LAST, answer, connect, exchange};
 use crate::harness::{Options, Skep};
 
 /// A certificate for this machine that ends in this year.
-fn made(until: i32) -> Pem {
+pub(crate) fn certificate(until: i32) -> Pem {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
     params.not_before = date_time_ymd(2001, 1, 1);
@@ -54,7 +54,7 @@ async fn is_served(stream: &mut TlsStream<TcpStream>) {
 
 #[tokio::test]
 async fn both_kinds_of_http_are_spoken_and_the_newer_one_is_preferred() {
-    let pem = made(2100);
+    let pem = certificate(2100);
     let (skep, _) = serving(&pem).await;
     for (offered, chosen) in
         [(&["http/1.1", "h2"][..], Some("h2")), (&["http/1.1"], Some("http/1.1")), (&[], None)]
@@ -73,7 +73,7 @@ async fn both_kinds_of_http_are_spoken_and_the_newer_one_is_preferred() {
 
 #[tokio::test]
 async fn a_certificate_is_exchanged_while_serving() {
-    let (old, new) = (made(2100), made(2100));
+    let (old, new) = (certificate(2100), certificate(2100));
     let (skep, certificates) = serving(&old).await;
     let mut kept = trusting(&skep, &old, &[]).await.unwrap();
     is_served(&mut kept).await;
@@ -86,7 +86,7 @@ async fn a_certificate_is_exchanged_while_serving() {
 
 #[tokio::test]
 async fn what_cannot_be_used_is_refused_and_the_old_one_goes_on() {
-    let (old, other) = (made(2100), made(2100));
+    let (old, other) = (certificate(2100), certificate(2100));
     let (skep, certificates) = serving(&old).await;
     let with =
         |certificate: &str, key: &str| Pem { certificate: certificate.to_owned(), key: key.to_owned() };
@@ -113,7 +113,7 @@ async fn what_cannot_be_used_is_refused_and_the_old_one_goes_on() {
 
 #[tokio::test]
 async fn an_expired_certificate_is_shown_and_its_clients_say_so() {
-    let pem = made(2002);
+    let pem = certificate(2002);
     let (skep, certificates) = serving(&pem).await;
     assert!(certificates.expires_at() < jiff::Timestamp::now());
     let error = trusting(&skep, &pem, &[]).await.unwrap_err().to_string();
@@ -122,7 +122,7 @@ async fn an_expired_certificate_is_shown_and_its_clients_say_so() {
 
 #[tokio::test]
 async fn plain_text_where_tls_is_spoken_is_told_so() {
-    let pem = made(2100);
+    let pem = certificate(2100);
     let (skep, _) = serving(&pem).await;
     let said = exchange(&skep, LAST).await;
     assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
@@ -136,7 +136,8 @@ async fn plain_text_where_tls_is_spoken_is_told_so() {
 
 #[tokio::test]
 async fn a_handshake_that_does_not_come_to_its_end_is_given_up() {
-    let mut options = Options { tls: Some(Certificates::new(&made(2100)).unwrap()), ..Options::default() };
+    let mut options =
+        Options { tls: Some(Certificates::new(&certificate(2100)).unwrap()), ..Options::default() };
     options.limits.header_timeout = std::time::Duration::from_millis(150);
     let skep = Skep::start_with(options).await;
     for beginning in [&b""[..], b"\x16", b"\x16\x03\x01\x02\0"] {

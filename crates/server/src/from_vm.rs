@@ -1,0 +1,57 @@
+//! Requests that come to the listener of the API for VMs: what is served there, and to whom.
+//!
+//! The packet filter lets only packets through that have the address of the VM that sent them. So the address of a connection
+//! tells which VM it comes from, and a key counts only if it is that VM's.
+
+use std::net::IpAddr;
+
+use axum::{extract::Request, middleware::Next, response::Response};
+use skep_api::{ErrorCode, Failure};
+
+use crate::{error::Refusal, origin::Origin};
+
+/// Connections of all VMs together at the same time. They are counted apart from those of other callers.
+pub(crate) const MOST_CONNECTIONS: usize = 4_096;
+/// Connections of one VM at the same time.
+pub(crate) const MOST_CONNECTIONS_OF_VM: usize = 32;
+
+/// Checks that a key is that of the VM that calls. `vm_ip` is the address of the VM that the key is bound to.
+///
+/// # Errors
+/// `vm_key_required`.
+pub(crate) fn check(vm_ip: Option<IpAddr>, peer: Option<IpAddr>) -> Result<(), Failure> {
+    match (vm_ip, peer) {
+        (Some(vm_ip), Some(peer)) if vm_ip == peer => Ok(()),
+        _ => Err(Failure::new(
+            ErrorCode::VmKeyRequired,
+            "at this address a VM calls with its own key only, which is in its variable SKEP_API_KEY; use that key",
+        )),
+    }
+}
+
+/// The layer around public routes that are not for VMs.
+pub(crate) async fn keep_out(request: Request, next: Next) -> Result<Response, Refusal> {
+    if Origin::of(request.extensions()).is_from_vm() {
+        let message = "this operation is not served to VMs; use another address of the server";
+        return Err(Refusal::new(ErrorCode::VmKeyRequired, message));
+    }
+    Ok(next.run(request).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_vm_of_the_key_may_call() {
+        let ip = |text: &str| text.parse::<IpAddr>().ok();
+        assert!(check(ip("10.77.0.2"), ip("10.77.0.2")).is_ok());
+        for (vm_ip, peer) in [("10.77.0.3", "10.77.0.2"), ("", "10.77.0.2"), ("10.77.0.2", ""), ("", "")] {
+            assert_eq!(
+                check(ip(vm_ip), ip(peer)).unwrap_err().code,
+                ErrorCode::VmKeyRequired,
+                "{vm_ip} {peer}"
+            );
+        }
+    }
+}

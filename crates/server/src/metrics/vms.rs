@@ -1,0 +1,41 @@
+//! VMs of each account: how many there are, and the memory of their guests.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::{Registry, Unit},
+};
+use skep_store::VmFigures;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    account: String,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AccountLabels {
+    account: String,
+}
+
+/// Registers the figures of VMs, with the account as a label. The store answers those of a thousand accounts at most.
+pub(super) fn register(registry: &mut Registry, figures: Vec<VmFigures>) {
+    let states = Family::<StateLabels, Gauge>::default();
+    let memory = Family::<AccountLabels, Gauge>::default();
+    for VmFigures { account, running, memory_mb } in figures {
+        // No VM can be paused yet.
+        for (state, count) in [("running", running), ("paused", 0)] {
+            let labels = StateLabels { account: account.clone(), state };
+            states.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let bytes = i64::try_from(memory_mb.saturating_mul(1 << 20)).unwrap_or(i64::MAX);
+        memory.get_or_create(&AccountLabels { account }).set(bytes);
+    }
+    registry.register("account_vms", "VMs that live, by account and state", states);
+    registry.register_with_unit(
+        "account_vms_memory",
+        "Memory of the guests, by account",
+        Unit::Bytes,
+        memory,
+    );
+}

@@ -1,0 +1,119 @@
+//! Which remotes a repository has.
+
+use axum::extract::State;
+use serde::Deserialize;
+use skep_api::{
+    ErrorCode, Failure,
+    exec::VmField,
+    git::{GitChangeRemote, GitRemotes, RemoteChange, RemoteChanged, Remotes},
+    path::PathEncoding,
+};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{GitDesk, any_path, path, word, written};
+use crate::{
+    body::Body,
+    extract::{Call, Caller, GitRead, GitWrite, NoParameters, Query},
+    json::Json,
+    openapi::refusals::{GitNetworkRefused, GitRefused},
+    places::Chosen,
+    routes::{Answer, Routes},
+};
+
+pub(super) fn routes(desk: &GitDesk) -> Routes {
+    vec![routes!(remotes).with_state(desk.clone()), routes!(change_remote).with_state(desk.clone())]
+}
+
+/// Of which repository.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemotesQuery {
+    /// The repository; unless given, the only one of the place.
+    #[param(example = "/srv/workspace/project")]
+    path: Option<String>,
+    /// How `path` is written.
+    path_encoding: Option<PathEncoding>,
+    /// A VM, by process id, id or name; the server's workspace unless given.
+    vm: Option<String>,
+}
+
+/// List remotes
+///
+/// `skep://server/PATH` and `skep://VM/PATH` are repositories in other places of this server. In a VM it needs the scope
+/// `swarm:exec` besides.
+#[utoipa::path(
+    get, path = "/api/git/remote", tag = "git", operation_id = "git_remotes", params(RemotesQuery),
+    security(("bearer" = ["git:read"])),
+    responses((status = 200, description = "The remotes", body = Remotes), GitRefused)
+)]
+async fn remotes(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitRead>,
+    Query(query): Query<RemotesQuery>,
+) -> Answer<Remotes> {
+    let operation = GitRemotes { path: any_path(query.path.as_deref(), query.path_encoding)? };
+    let chosen = Chosen::by_query(query.vm.as_deref())?;
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+/// A remote to add, change or remove.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RemoteBody {
+    /// The repository: absolute, below a root.
+    #[schema(example = "/srv/workspace/project")]
+    path: String,
+    /// How paths are written.
+    path_encoding: Option<PathEncoding>,
+    /// Its name.
+    #[schema(example = "origin")]
+    name: String,
+    /// `https://`, `ssh://`, a path, or `skep://server/PATH` and `skep://VM/PATH` of a repository in another place.
+    #[schema(example = "https://git.example.com/project.git")]
+    url: Option<String>,
+    /// Whether the remote is there, and gets another URL.
+    replace: Option<bool>,
+    /// Whether it is removed, with what was fetched from it.
+    remove: Option<bool>,
+    /// A VM, by process id, id or name; the server's workspace unless given.
+    vm: Option<VmField>,
+}
+
+/// Add, change or remove a remote
+///
+/// With `url` it is added, or with `replace` too its URL is changed. Nothing is fetched. In a VM it needs the scope `swarm:exec`
+/// besides.
+#[utoipa::path(
+    post, path = "/api/git/remote", tag = "git", operation_id = "git_change_remote", security(("bearer" = ["git:write"])),
+    request_body(content = RemoteBody, example = json!({"path": "/srv/workspace/project", "name": "origin", "url": "https://git.example.com/project.git"})),
+    responses((status = 200, description = "It was added, changed or removed", body = RemoteChanged), GitNetworkRefused)
+)]
+async fn change_remote(
+    State(desk): State<GitDesk>,
+    caller: Caller<GitWrite>,
+    _: Query<NoParameters>,
+    call: Call,
+    Body(body): Body<RemoteBody>,
+) -> Answer<RemoteChanged> {
+    let chosen = written(body.vm.as_ref(), &call)?;
+    let operation = GitChangeRemote {
+        path: path("path", &body.path, body.path_encoding)?,
+        name: word("name", body.name)?,
+        change: change(body.url, body.replace.unwrap_or(false), body.remove.unwrap_or(false))?,
+    };
+    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+}
+
+fn change(url: Option<String>, replace: bool, remove: bool) -> Result<RemoteChange, Failure> {
+    match (url, replace, remove) {
+        (Some(url), false, false) => Ok(RemoteChange::Add(word("url", url)?)),
+        (Some(url), true, false) => Ok(RemoteChange::SetUrl(word("url", url)?)),
+        (None, false, true) => Ok(RemoteChange::Remove),
+        _ => Err(Failure::new(
+            ErrorCode::InvalidValue,
+            "`url` must be given, with `replace` where the remote is there, or else `remove` alone",
+        )),
+    }
+}

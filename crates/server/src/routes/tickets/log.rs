@@ -1,0 +1,256 @@
+//! `GET /api/tickets/{id}/log`: what the command of a boot printed, in pages or as it comes.
+
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use data_encoding::BASE64;
+use futures_util::{Stream, stream};
+use serde::{Deserialize, Serialize};
+use skep_api::{
+    ErrorCode, Failure, VmId,
+    exec::{ExecData, OutputEncoding, StreamRefusal},
+    run_log::{LogEnd, TicketLog},
+};
+use skep_store::{LogPage, ReadLog, Store};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+use utoipa::IntoParams;
+
+use super::{TicketDesk, ticket_id};
+use crate::{
+    error::{self, Refusal},
+    extract::{Caller, Query, Segment, TicketRead},
+    json::Json,
+    key_watch::{closed, key_lost},
+    openapi::refusals::TicketLogRefused,
+    pieces::Pieces,
+};
+
+/// Bytes of a log on one page, and in one event.
+const PAGE_BYTES: usize = 512 << 10;
+const PIECE_BYTES: usize = 64 << 10;
+/// The most that a page takes as JSON: a control character takes six bytes.
+const LONGEST_PAGE: u64 = 6 * PAGE_BYTES as u64 + (64 << 10);
+/// How often a caller is told that nothing was printed, which also shows whether it is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Minimum time between two reads of the store: commits that do not concern the log wake a follower too.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Interval of reads without a commit of this server: during a restart the other server writes the log.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// Which log, and which part of it.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LogQuery {
+    /// The attempt; the latest that has a log unless given.
+    #[param(minimum = 0, maximum = 4_294_967_295_u64, example = 1)]
+    attempt: Option<u32>,
+    /// The VM of the attempt, by its id.
+    #[param(inline, value_type = Option<VmId>)]
+    vm: Option<String>,
+    /// The first byte; 0 unless given. What is not kept any more is passed over.
+    #[param(minimum = 0, maximum = 9_223_372_036_854_775_807_u64, example = 0)]
+    offset: Option<u64>,
+    /// Whether to stream what is there and what comes until the command ends.
+    #[param(example = false)]
+    follow: Option<bool>,
+    /// How the output is written: `utf-8`, or `base64` for the exact bytes.
+    #[param(inline, value_type = Option<OutputEncoding>)]
+    encoding: Option<OutputEncoding>,
+}
+
+/// Read a ticket's log
+///
+/// What the command of `POST /api/swarm/boot` with `ticket` and `command` printed, standard output and standard error in the order in
+/// which they came: the last 4 MiB of each attempt, for 30 days after its end, also where the VM or the ticket is gone; 256 MiB
+/// of all logs of an account, beyond which the oldest parts go. A page has at most 512 KiB. With `follow=true` it is a stream: events `output` with
+/// `{data, offset}`, where `offset` is where to come back to, and at the end of the command `end` with `{attempt, size_bytes}`; an `error`
+/// event (`{error, message, code}`) is the last of a stream that broke. A key that is bound to a VM reads the logs of the ticket
+/// that this VM works on.
+#[utoipa::path(
+    get, path = "/api/tickets/{id}/log", tag = "tickets", operation_id = "ticket_log",
+    security(("bearer" = ["tickets:read"])),
+    params(
+        ("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000"),
+        LogQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of the log, or its events", content(
+            (TicketLog = "application/json"), (String = "text/event-stream"),
+        )),
+        TicketLogRefused,
+    )
+)]
+pub(super) async fn log(
+    State(desk): State<TicketDesk>,
+    caller: Caller<TicketRead>,
+    Segment(id): Segment,
+    Query(query): Query<LogQuery>,
+) -> Result<Response, Refusal> {
+    let vm = query.vm.as_deref().map(vm_id).transpose()?;
+    let offset = query.offset.unwrap_or(0);
+    let mut wanted = ReadLog {
+        account: caller.account.id,
+        by: caller.key.vm,
+        ticket: ticket_id(&id)?,
+        attempt: query.attempt,
+        vm,
+        offset,
+        limit: PAGE_BYTES,
+    };
+    let encoding = query.encoding.unwrap_or_default();
+    if query.follow != Some(true) {
+        caller.memory.reserve(LONGEST_PAGE).await?;
+        let page = desk.store.read_log(wanted).await?;
+        return Ok(Json(shown(&wanted, page, encoding)).into_response());
+    }
+    wanted.limit = 1;
+    let found = desk.store.read_log(wanted).await?;
+    // A later attempt does not take the place of the one that is followed.
+    let wanted = ReadLog { attempt: Some(found.attempt), vm: Some(found.vm), limit: PIECE_BYTES, ..wanted };
+    let followed = Followed {
+        commits: desk.store.commits(),
+        key_lost: Box::pin(key_lost(Arc::clone(&desk.store), caller.key.clone())),
+        closing: Box::pin(closed(desk.stopping.clone())),
+        store: desk.store,
+        wanted,
+        text: (encoding == OutputEncoding::Utf8).then(Pieces::default),
+    };
+    Ok(Sse::new(followed.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+fn vm_id(text: &str) -> Result<VmId, Failure> {
+    text.parse().map_err(|_| {
+        let message =
+            format!("`vm` is `{text}`; give the id of the VM, `vm_` and 26 characters: it may be gone");
+        Failure::new(ErrorCode::InvalidValue, message)
+    })
+}
+
+fn shown(wanted: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog {
+    let LogPage { attempt, vm, offset, bytes, size, running, .. } = page;
+    let end = offset + bytes.len() as u64;
+    let (output, pending) = match encoding {
+        OutputEncoding::Base64 => (BASE64.encode(&bytes), 0),
+        OutputEncoding::Utf8 => {
+            let mut pieces = Pieces::default();
+            let mut text = pieces.push(&bytes);
+            // A character that may still be completed begins the next page.
+            let pending = if running || end < size { pieces.pending() as u64 } else { 0 };
+            if pending == 0 {
+                text.push_str(&pieces.finish());
+            }
+            (text, pending)
+        }
+    };
+    TicketLog {
+        ticket: wanted.ticket,
+        attempt,
+        vm,
+        offset,
+        next_offset: end - pending,
+        size_bytes: size,
+        output,
+        encoding,
+        running,
+        truncated: end < size,
+    }
+}
+
+/// One who follows a log.
+struct Followed {
+    store: Arc<dyn Store>,
+    /// What is read next.
+    wanted: ReadLog,
+    /// Text that waits for the rest of its last character. `None`: bytes as base64.
+    text: Option<Pieces>,
+    commits: watch::Receiver<u64>,
+    key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
+    /// Ready when the server is about to end.
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Followed {
+    fn into_events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        stream::unfold(Some(self), |followed| async move {
+            let mut followed = followed?;
+            let refusal = match followed.next().await {
+                Ok((event, false)) => return Some((Ok(event), Some(followed))),
+                Ok((event, true)) => return Some((Ok(event), None)),
+                Err(refusal) => refusal,
+            };
+            if let Some(cause) = refusal.cause() {
+                tracing::error!("the stream of a log broke: {cause}");
+            }
+            let Failure { code, message } = refusal.failure().clone();
+            let error = error::reason_of(code.kind()).to_owned();
+            Some((Ok(event("error", &StreamRefusal { error, message, code })), None))
+        })
+    }
+
+    /// The next event, and whether it is the last.
+    async fn next(&mut self) -> Result<(Event, bool), Refusal> {
+        let Self { store, wanted, text, commits, key_lost, closing } = self;
+        tokio::select! {
+            biased;
+            failure = key_lost => Err(failure.into()),
+            () = closing => Err(Refusal::new(ErrorCode::ShuttingDown, "the server ends; come back with the last offset")),
+            page = next_page(store, wanted, commits) => {
+                let page = page?;
+                wanted.offset = page.offset + page.bytes.len() as u64;
+                Ok(encode(&page, wanted.offset, text))
+            }
+        }
+    }
+}
+
+/// Waits until something was printed, or the command ended. Nothing is lost where this is given up.
+async fn next_page(
+    store: &Arc<dyn Store>,
+    wanted: &ReadLog,
+    commits: &mut watch::Receiver<u64>,
+) -> Result<LogPage, Refusal> {
+    loop {
+        // Marked as seen before the read, so that a commit during the read wakes the next one.
+        commits.borrow_and_update();
+        let (reader, query) = (Arc::clone(store), *wanted);
+        // A task of its own waits for the store: this is polled only while the caller reads.
+        let reading = AbortOnDropHandle::new(tokio::spawn(async move { reader.read_log(query).await }));
+        let page = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        if !page.bytes.is_empty() || !page.running {
+            return Ok(page);
+        }
+        sleep(PAUSE).await;
+        let _ = timeout(GLANCE, commits.changed()).await;
+    }
+}
+
+fn encode(page: &LogPage, end: u64, text: &mut Option<Pieces>) -> (Event, bool) {
+    if page.bytes.is_empty() {
+        return (event("end", &LogEnd { attempt: page.attempt, size_bytes: page.size }), true);
+    }
+    let (data, pending) = match text {
+        None => (BASE64.encode(&page.bytes), 0),
+        Some(pieces) => {
+            let data = pieces.push(&page.bytes);
+            (data, pieces.pending() as u64)
+        }
+    };
+    (event("output", &ExecData { data, offset: end - pending }), false)
+}
+
+fn event(name: &str, data: &impl Serialize) -> Event {
+    // Our own types of texts and numbers always serialize.
+    let text = serde_json::to_string(data).unwrap_or_default();
+    Event::default().event(name).data(text)
+}
