@@ -9,6 +9,7 @@ use std::{
 use eventsource_stream::{Event as Raw, EventStreamError, Eventsource};
 use futures_util::{Stream, StreamExt, stream};
 use http::Method;
+use jiff::Timestamp;
 use skep_api::{
     TicketId,
     events::{EVENT_ID_HEADER, Event},
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// The longest silence: the server sends a comment each 15 seconds.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// Which events, from where on.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +33,8 @@ pub struct EventQuery {
     pub ticket: Option<TicketId>,
     /// The last event that was seen; from now on unless given.
     pub after: Option<String>,
+    /// From the first event at or after this time on; not beside `after`.
+    pub since: Option<Timestamp>,
 }
 
 /// One event.
@@ -79,6 +82,7 @@ impl Client {
             ("types", query.types.clone()),
             ("ticket", query.ticket.map(|id| id.to_string())),
             ("after", query.after.clone()),
+            ("since", query.since.map(|since| since.to_string())),
         ];
         let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(&value))).collect();
@@ -115,7 +119,7 @@ impl Client {
 
 /// Why nothing comes any more.
 #[derive(Debug, thiserror::Error)]
-enum Lost {
+pub(crate) enum Lost {
     #[error("the connection broke")]
     Broken(#[source] reqwest::Error),
     #[error("nothing came for too long")]
@@ -123,7 +127,7 @@ enum Lost {
 }
 
 /// What comes, until it stops: a server that is gone says so by silence alone.
-fn heard<T: Send + 'static>(
+pub(crate) fn heard<T: Send + 'static>(
     pieces: impl Stream<Item = std::result::Result<T, reqwest::Error>> + Send + 'static,
 ) -> impl Stream<Item = std::result::Result<T, Lost>> + Send {
     stream::unfold(Some(Box::pin(pieces)), |pieces| async move {

@@ -5,25 +5,28 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use data_encoding::BASE64;
 use eventsource_stream::{Event, EventStreamError, Eventsource};
 use futures_util::{Stream, StreamExt};
 use http::Method;
 use reqwest::RequestBuilder;
 use serde::de::DeserializeOwned;
-use skep_api::exec::{EXEC_ID_HEADER, ExecData, ExecExit, ExecOutcome, ExecRequest, StreamRefusal};
+use skep_api::exec::{
+    EXEC_ID_HEADER, ExecData, ExecExit, ExecOutcome, ExecRequest, OutputEncoding, StreamRefusal,
+};
 
 use crate::{
     Answered, Client, Error, Result,
     client::{refused_in_stream, segment},
 };
 
-/// What a running command says.
+/// What a running command prints, and its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
-    /// A piece of standard output.
-    Stdout(String),
-    /// A piece of standard error.
-    Stderr(String),
+    /// A piece of standard output: the exact bytes.
+    Stdout(Vec<u8>),
+    /// A piece of standard error: the exact bytes.
+    Stderr(Vec<u8>),
     /// It ended; the last event.
     Exit(ExecExit),
 }
@@ -91,12 +94,13 @@ impl Client {
         self.post(&path_of(vm), &request).await
     }
 
-    /// `POST /api/exec` with `stream`: the output as it comes.
+    /// `POST /api/exec` with `stream`: the output as it comes. The request's `encoding` counts for nothing.
     ///
     /// # Errors
     /// As [`Client::exec`], now or as an item of the stream.
     pub async fn exec_stream(&self, request: &ExecRequest) -> Result<ExecEvents> {
-        let request = ExecRequest { stream: Some(true), ..request.clone() };
+        let encoding = Some(OutputEncoding::Base64);
+        let request = ExecRequest { stream: Some(true), encoding, ..request.clone() };
         let request = self.request(Method::POST, "api/exec")?.json(&request);
         self.events(request, (0, 0)).await
     }
@@ -114,7 +118,7 @@ impl Client {
         stderr_offset: u64,
     ) -> Result<ExecEvents> {
         let (vm, exec_id) = (path_of(vm), segment(exec_id));
-        let path = format!("{vm}/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}");
+        let path = format!("{vm}/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}&encoding=base64");
         self.events(self.request(Method::GET, &path)?, (stdout_offset, stderr_offset)).await
     }
 
@@ -133,14 +137,8 @@ impl Client {
             other => self.strange(other.to_string()),
         })?;
         match event.event.as_str() {
-            "stdout" => {
-                let ExecData { data, offset } = self.data(&event)?;
-                Ok((ExecEvent::Stdout(data), offset))
-            }
-            "stderr" => {
-                let ExecData { data, offset } = self.data(&event)?;
-                Ok((ExecEvent::Stderr(data), offset))
-            }
+            "stdout" => self.output(&event).map(|(bytes, offset)| (ExecEvent::Stdout(bytes), offset)),
+            "stderr" => self.output(&event).map(|(bytes, offset)| (ExecEvent::Stderr(bytes), offset)),
             "exit" => Ok((ExecEvent::Exit(self.data(&event)?), 0)),
             "error" => {
                 let StreamRefusal { error, message, code } = self.data(&event)?;
@@ -148,6 +146,14 @@ impl Client {
             }
             other => Err(self.strange(format!("an event named `{other}`"))),
         }
+    }
+
+    /// The bytes of a piece of output, and where its stream goes on.
+    fn output(&self, event: &Event) -> Result<(Vec<u8>, u64)> {
+        let ExecData { data, offset } = self.data(event)?;
+        let bytes = BASE64.decode(data.as_bytes());
+        let bytes = bytes.map_err(|error| self.strange(format!("output that is not base64: {error}")))?;
+        Ok((bytes, offset))
     }
 
     fn data<T: DeserializeOwned>(&self, event: &Event) -> Result<T> {

@@ -12,10 +12,10 @@ use reqwest::Body;
 use serde_json::{Map, Value, json};
 use skep_api::{
     files::{
-        FileWritten, FilesFound, FolderMade, FolderPage, GrepFiles, LinesFound, PatternSyntax, Relocated,
-        SearchFiles,
+        FileRemoved, FileWritten, FilesFound, FolderMade, FolderPage, GrepFiles, LinesFound, LinkMade,
+        PatternSyntax, Relocated, SearchFiles,
     },
-    path::{AbsolutePath, told},
+    path::{AbsolutePath, LinkTarget, encoded, told},
 };
 
 use crate::{Answered, Client, Error, Result, client::with_query};
@@ -169,7 +169,48 @@ impl Files {
         self.client.post("api/files/copy", &body).await
     }
 
-    fn query(&self, route: &str, path: &AbsolutePath, more: &[(&str, Option<String>)]) -> String {
+    /// `POST /api/files/move`, within this place.
+    ///
+    /// # Errors
+    /// As [`Files::copy`].
+    pub async fn relocate(
+        &self,
+        from: &AbsolutePath,
+        to: &AbsolutePath,
+        overwrite: bool,
+    ) -> Result<Answered<Relocated>> {
+        let body = self.body(&[("from", from), ("to", to)], [("overwrite", json!(overwrite))]);
+        self.client.post("api/files/move", &body).await
+    }
+
+    /// `DELETE /api/files`: a file, a link, or a folder, which has to be empty unless `recursive` is given.
+    ///
+    /// # Errors
+    /// `unknown_path`, `not_empty`, `path_outside_roots`, and those of every call.
+    pub async fn remove(&self, path: &AbsolutePath, recursive: bool) -> Result<Answered<FileRemoved>> {
+        let path = self.query("api/files", path, &[("recursive", Some(recursive.to_string()))]);
+        self.client.delete(&path).await
+    }
+
+    /// `POST /api/files/link`: a symbolic link with this target; a file or a link that stands there is replaced.
+    ///
+    /// # Errors
+    /// `not_a_file` where a folder stands, `path_outside_roots`, and those of every call.
+    pub async fn make_link(&self, path: &AbsolutePath, target: &LinkTarget) -> Result<Answered<LinkMade>> {
+        let mut body = Map::new();
+        body.insert("path".to_owned(), json!(encoded(path.as_path().as_os_str())));
+        body.insert("target".to_owned(), json!(encoded(target.as_os_str())));
+        body.insert("path_encoding".to_owned(), json!("percent"));
+        body.insert("overwrite".to_owned(), json!(true));
+        body.extend(self.vm.iter().map(|vm| ("vm".to_owned(), json!(vm))));
+        self.client.post("api/files/link", &Value::Object(body)).await
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn query(&self, route: &str, path: &AbsolutePath, more: &[(&str, Option<String>)]) -> String {
         let (text, encoding) = told(path.as_path().as_os_str());
         let mut given = vec![
             ("path", Some(text)),

@@ -1,16 +1,21 @@
 //! Git: repositories of the server's workspace, or those of a VM.
 
+mod requests;
+
 use http::Method;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use skep_api::{
     git::{
-        BranchChanged, Branches, CheckedOut, Cloned, Committed, Diff, Initialized, Log, Person, PullStrategy,
-        Pulled, Pushed, RepositoryStatus, ResetDone, ResetMode, Staged, StashAction, Stashes,
-        WorktreeChanged, Worktrees,
+        BranchChanged, Branches, CheckedOut, Cloned, Committed, CredentialPage, CredentialRemoved, Diff,
+        FetchedRefs, Initialized, KeptCredential, Log, PullStrategy, Pulled, Pushed, RemoteChanged, Remotes,
+        Repositories, RepositoryStatus, ResetDone, ResetMode, Shown, Staged, StashAction, Stashes,
+        TagChanged, Tags, WorktreeChanged, Worktrees,
     },
     path::{AbsolutePath, encoded},
 };
+
+pub use requests::{CloneRequest, CommitRequest, DiffQuery, LogQuery, Upstream};
 
 use crate::{Answered, Client, Result, client::with_query};
 
@@ -21,71 +26,48 @@ pub struct Repository {
     place: Map<String, Value>,
 }
 
-/// What is compared; nothing given: the work tree with what is staged.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct DiffQuery {
-    /// What is staged with the current commit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub staged: Option<bool>,
-    /// A commit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// Another one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<String>,
-    /// Only this file or folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// Lines around each change; 3 unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub context: Option<u32>,
-}
-
-/// Which commits, newest first.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct LogQuery {
-    /// Where to begin; the current commit unless given.
-    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    pub revision: Option<String>,
-    /// Only those that touch this file or folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// Commits on the page; 50 unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
-}
-
-/// A commit to be made.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct CommitRequest {
-    /// What it says.
-    pub message: String,
-    /// Who wrote it; the key unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub author: Option<Person>,
-    /// With all changes of files that git knows.
-    pub all: bool,
-    /// In the place of the current commit.
-    pub amend: bool,
-    /// Also where it changes nothing.
-    pub allow_empty: bool,
-}
-
-/// Where a branch goes, or comes from; what is not given is the branch's upstream, or `origin`.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Upstream {
-    /// A remote's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub remote: Option<String>,
-    /// The branch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub branch: Option<String>,
-}
-
 impl Client {
+    /// `GET /api/git/repositories` of this VM, or of the server's workspace.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every call.
+    pub async fn repositories(&self, vm: Option<&str>) -> Result<Answered<Repositories>> {
+        self.get(&with_query("api/git/repositories", &[("vm", vm.map(str::to_owned))])).await
+    }
+
+    /// `GET /api/git/credentials`: all hosts that an account may have fit one page.
+    ///
+    /// # Errors
+    /// Those of every call: see [`crate::Error`].
+    pub async fn git_credentials(&self) -> Result<Answered<CredentialPage>> {
+        self.get("api/git/credentials?limit=1000").await
+    }
+
+    /// `POST /api/git/credentials`.
+    ///
+    /// # Errors
+    /// `invalid_value`, and those of every call.
+    pub async fn set_git_credential(
+        &self,
+        host: &str,
+        token: &str,
+        username: Option<&str>,
+    ) -> Result<Answered<KeptCredential>> {
+        let mut body = json!({"host": host, "token": token});
+        if let Some(username) = username {
+            body["username"] = json!(username);
+        }
+        self.post("api/git/credentials", &body).await
+    }
+
+    /// `DELETE /api/git/credentials`.
+    ///
+    /// # Errors
+    /// `unknown_credential`, and those of every call.
+    pub async fn remove_git_credential(&self, host: &str) -> Result<Answered<CredentialRemoved>> {
+        self.delete(&with_query("api/git/credentials", &[("host", Some(host.to_owned()))])).await
+    }
+
     /// A repository of this VM, given by process id, id or name, or of the server's workspace. Without a path some calls find the
     /// only one there is.
     pub fn git(&self, vm: Option<&str>, path: Option<&AbsolutePath>) -> Repository {
@@ -184,25 +166,102 @@ impl Repository {
         self.post("pull", &joined(from, json!({"strategy": strategy}))).await
     }
 
-    /// `POST /api/git/init`.
+    /// `POST /api/git/init`, without a work tree where `bare`.
     ///
     /// # Errors
     /// `already_exists`, `path_outside_roots`, and those of every call.
-    pub async fn init(&self) -> Result<Answered<Initialized>> {
-        self.post("init", &json!({})).await
+    pub async fn init(&self, bare: bool) -> Result<Answered<Initialized>> {
+        self.post("init", &json!({"bare": bare})).await
+    }
+
+    /// `GET /api/git/show`: this commit, or the current one, with its changes or with one file.
+    ///
+    /// # Errors
+    /// As [`Self::diff`]; `unknown_path`.
+    pub async fn show(&self, revision: Option<&str>, file: Option<&str>) -> Result<Answered<Shown>> {
+        self.get("show", &json!({"ref": revision, "file": file})).await
+    }
+
+    /// `POST /api/git/fetch`: all branches of a remote.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; what the remote refuses.
+    pub async fn fetch(&self, remote: Option<&str>, prune: bool) -> Result<Answered<FetchedRefs>> {
+        self.post("fetch", &json!({"remote": remote, "prune": prune})).await
+    }
+
+    /// `POST /api/git/merge`.
+    ///
+    /// # Errors
+    /// As [`Self::diff`]; a conflict.
+    pub async fn merge(
+        &self,
+        revision: &str,
+        ff_only: bool,
+        message: Option<&str>,
+    ) -> Result<Answered<Pulled>> {
+        self.post("merge", &json!({"ref": revision, "ff_only": ff_only, "message": message})).await
+    }
+
+    /// `GET /api/git/remote`.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub async fn remotes(&self) -> Result<Answered<Remotes>> {
+        self.get("remote", &json!({})).await
+    }
+
+    /// `POST /api/git/remote`: adds one or, where `replace`, changes its URL.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; `already_exists`, `unknown_remote`, `remote_forbidden`.
+    pub async fn set_remote(&self, name: &str, url: &str, replace: bool) -> Result<Answered<RemoteChanged>> {
+        self.post("remote", &json!({"name": name, "url": url, "replace": replace})).await
+    }
+
+    /// `POST /api/git/remote` with `remove`.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; `unknown_remote`.
+    pub async fn remove_remote(&self, name: &str) -> Result<Answered<RemoteChanged>> {
+        self.post("remote", &json!({"name": name, "remove": true})).await
+    }
+
+    /// `GET /api/git/tag`.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub async fn tags(&self) -> Result<Answered<Tags>> {
+        self.get("tag", &json!({})).await
+    }
+
+    /// `POST /api/git/tag`: makes one.
+    ///
+    /// # Errors
+    /// As [`Self::diff`]; `already_exists`.
+    pub async fn make_tag(
+        &self,
+        name: &str,
+        revision: Option<&str>,
+        message: Option<&str>,
+    ) -> Result<Answered<TagChanged>> {
+        self.post("tag", &json!({"name": name, "ref": revision, "message": message})).await
+    }
+
+    /// `POST /api/git/tag` with `delete`.
+    ///
+    /// # Errors
+    /// As [`Self::diff`].
+    pub async fn delete_tag(&self, name: &str) -> Result<Answered<TagChanged>> {
+        self.post("tag", &json!({"name": name, "delete": true})).await
     }
 
     /// `POST /api/git/clone`: another repository becomes this one.
     ///
     /// # Errors
     /// As [`Self::init`]; what the remote refuses.
-    pub async fn clone_from(
-        &self,
-        url: &str,
-        branch: Option<&str>,
-        depth: Option<u32>,
-    ) -> Result<Answered<Cloned>> {
-        self.post("clone", &json!({"url": url, "branch": branch, "depth": depth})).await
+    pub async fn clone_from(&self, source: &CloneRequest) -> Result<Answered<Cloned>> {
+        self.post("clone", source).await
     }
 
     /// `POST /api/git/checkout`.

@@ -12,7 +12,9 @@ mod files;
 mod git;
 mod keys;
 mod swarm;
+mod ticket_log;
 mod tickets;
+mod watch;
 mod webhooks;
 
 pub use answer::Answered;
@@ -23,5 +25,7 @@ pub use events::{EventQuery, Events, Followed};
 pub use exec::{ExecEvent, ExecEvents};
 pub use exec_duplex::{DuplexEvent, DuplexInput, DuplexOutput};
 pub use files::{FileStream, Files};
-pub use git::{CommitRequest, DiffQuery, LogQuery, Repository, Upstream};
+pub use git::{CloneRequest, CommitRequest, DiffQuery, LogQuery, Repository, Upstream};
+pub use ticket_log::{LogEvent, LogEvents, TicketLogQuery};
 pub use tickets::{Deletion, TicketQuery};
+pub use watch::{Changes, WatchedChange};

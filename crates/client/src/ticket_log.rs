@@ -1,0 +1,97 @@
+//! `/api/tickets/{id}/log`.
+
+use std::pin::Pin;
+
+use eventsource_stream::{Event, EventStreamError, Eventsource};
+use futures_util::{Stream, StreamExt};
+use http::Method;
+use serde::de::DeserializeOwned;
+use skep_api::{
+    TicketId, VmId,
+    exec::{ExecData, StreamRefusal},
+    run_log::{LogEnd, TicketLog},
+};
+
+use crate::{Answered, Client, Error, Result, client::refused_in_stream};
+
+/// Which log of a ticket, and where it begins.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TicketLogQuery {
+    /// The attempt; the latest with a log unless given.
+    pub attempt: Option<u32>,
+    /// The VM of the attempt.
+    pub vm: Option<VmId>,
+    /// The first byte.
+    pub offset: u64,
+}
+
+/// What a log that is followed says. Its data is base64 of the exact bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogEvent {
+    /// What was printed, and where to come back to.
+    Output(ExecData),
+    /// The command ended; the last event.
+    End(LogEnd),
+}
+
+/// The events of a log that is followed.
+pub type LogEvents = Pin<Box<dyn Stream<Item = Result<LogEvent>> + Send>>;
+
+impl Client {
+    /// `GET /api/tickets/{id}/log`: a page, as base64 of the exact bytes.
+    ///
+    /// # Errors
+    /// `unknown_ticket`, `unknown_log`, and those of every call.
+    pub async fn ticket_log(&self, id: TicketId, query: TicketLogQuery) -> Result<Answered<TicketLog>> {
+        self.get(&path(id, query, false)).await
+    }
+
+    /// The same with `follow=true`: what is there, and what comes until the command ends.
+    ///
+    /// # Errors
+    /// As [`Client::ticket_log`], now or as an item of the stream.
+    pub async fn follow_ticket_log(&self, id: TicketId, query: TicketLogQuery) -> Result<LogEvents> {
+        let response = self.send(self.request(Method::GET, &path(id, query, true))?).await?;
+        let client = self.clone();
+        let events = response.bytes_stream().eventsource().map(move |event| client.read_log_event(event));
+        Ok(Box::pin(events))
+    }
+
+    fn read_log_event(
+        &self,
+        event: std::result::Result<Event, EventStreamError<reqwest::Error>>,
+    ) -> Result<LogEvent> {
+        let event = event.map_err(|error| match error {
+            EventStreamError::Transport(source) => self.unreachable(source),
+            other => self.strange(other.to_string()),
+        })?;
+        match event.event.as_str() {
+            "output" => Ok(LogEvent::Output(data(&event)?)),
+            "end" => Ok(LogEvent::End(data(&event)?)),
+            "error" => {
+                let StreamRefusal { error, message, code } = data(&event)?;
+                Err(refused_in_stream(code, error, message))
+            }
+            other => Err(self.strange(format!("an event named `{other}`"))),
+        }
+    }
+}
+
+fn data<T: DeserializeOwned>(event: &Event) -> Result<T> {
+    serde_json::from_str(&event.data).map_err(|error| Error::Strange {
+        url: format!("the event `{}` of a log", event.event),
+        why: error.to_string(),
+    })
+}
+
+fn path(id: TicketId, query: TicketLogQuery, follow: bool) -> String {
+    let TicketLogQuery { attempt, vm, offset } = query;
+    let mut path = format!("api/tickets/{id}/log?encoding=base64&offset={offset}&follow={follow}");
+    if let Some(attempt) = attempt {
+        path.push_str(&format!("&attempt={attempt}"));
+    }
+    if let Some(vm) = vm {
+        path.push_str(&format!("&vm={vm}"));
+    }
+    path
+}

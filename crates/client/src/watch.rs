@@ -1,0 +1,64 @@
+//! `/api/files/watch`: changes of files, as they happen.
+
+use std::pin::Pin;
+
+use eventsource_stream::{Event, EventStreamError, Eventsource};
+use futures_util::{Stream, StreamExt};
+use http::Method;
+use skep_api::{exec::StreamRefusal, path::AbsolutePath, streams::FileChange};
+
+use crate::{
+    Client, Error, Files, Result,
+    client::refused_in_stream,
+    events::{Lost, SILENCE, heard},
+};
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedChange {
+    /// What happened. Its type may be `overflow`: then others are missing before it.
+    pub change: FileChange,
+    /// The same as it came, as JSON.
+    pub text: String,
+}
+
+/// Changes as they happen, until the folder is removed, or the connection is lost.
+pub type Changes = Pin<Box<dyn Stream<Item = Result<WatchedChange>> + Send>>;
+
+impl Files {
+    /// `GET /api/files/watch`: changes of a folder and of all below it.
+    ///
+    /// # Errors
+    /// `unknown_path`, `not_a_directory`, `path_outside_roots`, and those of every call; as an item of the stream
+    /// `shutting_down`, `vm_ended` and `token_expired`.
+    pub async fn watch(&self, path: &AbsolutePath) -> Result<Changes> {
+        let client = self.client().clone();
+        let request = client.request(Method::GET, &self.query("api/files/watch", path, &[]))?;
+        let response = client.send(request).await?;
+        let changes = heard(response.bytes_stream()).eventsource().map(move |event| watched(&client, event));
+        Ok(Box::pin(changes))
+    }
+}
+
+fn watched(
+    client: &Client,
+    event: std::result::Result<Event, EventStreamError<Lost>>,
+) -> Result<WatchedChange> {
+    let event = event.map_err(|error| match error {
+        EventStreamError::Transport(Lost::Broken(source)) => client.unreachable(source),
+        EventStreamError::Transport(Lost::Silent) => {
+            client.silent(format!("nothing came for {} s", SILENCE.as_secs()))
+        }
+        other => client.strange(other.to_string()),
+    })?;
+    let strange = |error: serde_json::Error| Error::Strange {
+        url: format!("the stream of `{}`", event.event),
+        why: error.to_string(),
+    };
+    if event.event == "error" {
+        let StreamRefusal { error, message, code } = serde_json::from_str(&event.data).map_err(strange)?;
+        return Err(refused_in_stream(code, error, message));
+    }
+    let change = serde_json::from_str(&event.data).map_err(strange)?;
+    Ok(WatchedChange { change, text: event.data })
+}
