@@ -38,7 +38,7 @@ pub(crate) fn inherited(settings: &Settings) -> Option<Listeners> {
         (Some(address), Some(number)) => Some(socket(number.ok()?, address)?),
         _ => None,
     };
-    Some(Listeners { api, metrics })
+    Some(Listeners { api, vms: None, metrics })
 }
 
 /// `None` where this number is no socket at this address. A port of 0 was whichever.

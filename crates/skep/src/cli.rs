@@ -8,8 +8,8 @@ use crate::{
     connection::EXIT_CODES,
     verbs::{
         account, attach, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events,
-        exec, find, git, grep, helper, keys, logs, ls, ps, restore, run, serve, status, ticket, webhook,
-        whoami, write,
+        exec, find, git, grep, helper, keys, logs, ls, mkdir, mv, ps, rename, restore, rm, run, serve,
+        status, ticket, uninstall, watch, webhook, whoami, write,
     },
 };
 
@@ -45,6 +45,14 @@ pub(crate) enum Verb {
     Write(write::Write),
     /// Copy files and folders between this machine, the server's workspace and VMs.
     Cp(cp::Cp),
+    /// Make folders.
+    Mkdir(mkdir::Mkdir),
+    /// Move or rename a file or a folder.
+    Mv(mv::Mv),
+    /// Remove files and folders.
+    Rm(rm::Rm),
+    /// Print changes below a folder as they happen.
+    Watch(watch::Watch),
     /// Find files by name.
     Find(find::Find),
     /// Search file contents.
@@ -57,8 +65,9 @@ pub(crate) enum Verb {
     Events(events::Events),
     /// Send events to an HTTP endpoint.
     Webhook(webhook::Webhook),
+    /// Give a VM another name.
+    Rename(rename::Rename),
     /// End VMs.
-    #[command(alias = "rm")]
     End(end::End),
     /// End all VMs of the account.
     Cleanup(cleanup::Cleanup),
@@ -84,6 +93,8 @@ pub(crate) enum Verb {
     Config(config::Config),
     /// Build the base template.
     Bake(bake::Bake),
+    /// Remove skep and its data from this machine.
+    Uninstall(uninstall::Uninstall),
 }
 
 /// Verbs by which skep starts itself. They are a command line of their own, so that none is suggested for a mistyped verb.
@@ -123,7 +134,7 @@ mod tests {
 
     #[test]
     fn settings_stand_where_they_count_and_the_connection_under_its_own_heading() {
-        let with_settings = ["skep serve", "skep bake", "skep doctor", "skep config check"];
+        let with_settings = ["skep serve", "skep bake", "skep doctor", "skep config check", "skep uninstall"];
         each_verb(&Cli::command(), "skep", &mut |words, verb| {
             let heading = |id: &str| {
                 let argument = verb.get_arguments().find(|argument| argument.get_id() == id)?;
@@ -174,7 +185,7 @@ mod tests {
     fn example(word: &str) -> String {
         match word {
             "ID" => "key_01jv0000000000000000000000".to_owned(),
-            "$PLAN" | "$PORT" => "tkt_01jv0000000000000000000000".to_owned(),
+            "$PLAN" | "$PORT" | "$SUM" => "tkt_01jv0000000000000000000000".to_owned(),
             word => word.to_owned(),
         }
     }
@@ -205,6 +216,27 @@ mod tests {
             }
         }
         assert!(checked > 40, "{checked}");
+    }
+
+    /// The options below a heading that are not those of the connection, of this verb and of all below it.
+    fn misplaced(verb: &clap::Command, path: &str, found: &mut Vec<String>) {
+        for option in verb.get_arguments() {
+            let name = option.get_id().as_str();
+            let is_connection = ["url", "api_key", "ca_file", "data_dir", "config"].contains(&name);
+            if option.get_help_heading() == Some("Connection") && !is_connection {
+                found.push(format!("{path} {name}"));
+            }
+        }
+        for below in verb.get_subcommands() {
+            misplaced(below, &format!("{path} {}", below.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn the_options_of_a_verb_stand_before_those_of_the_connection() {
+        let mut found = Vec::new();
+        misplaced(&Cli::command(), "skep", &mut found);
+        assert!(found.is_empty(), "{found:#?}");
     }
 
     #[test]

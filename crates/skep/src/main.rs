@@ -12,7 +12,9 @@ mod escape;
 mod failure;
 mod helper_process;
 mod invocation;
+mod located;
 mod logging;
+mod moment;
 mod output;
 mod place;
 mod privileges;
@@ -34,8 +36,8 @@ use cli::{Cli, Internal, Verb};
 use settings::TryError;
 use verbs::{
     account, attach, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events, exec,
-    find, git, grep, helper, keys, logs, ls, ps, restore, run as run_verb, serve, server_process, status,
-    ticket, webhook, whoami, write,
+    find, git, grep, helper, keys, logs, ls, mkdir, mv, ps, rename, restore, rm, run as run_verb, serve,
+    server_process, status, ticket, uninstall, watch, webhook, whoami, write,
 };
 
 fn main() -> ExitCode {
@@ -91,12 +93,17 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Cat(verb) => connection::block_on(cat::run(verb)),
         Verb::Write(verb) => connection::block_on(write::run(verb)),
         Verb::Cp(verb) => connection::block_on(cp::run(verb)),
+        Verb::Mkdir(verb) => connection::block_on(mkdir::run(verb)),
+        Verb::Mv(verb) => connection::block_on(mv::run(verb)),
+        Verb::Rm(verb) => connection::block_on(rm::run(verb)),
+        Verb::Watch(verb) => connection::block_on(watch::run(verb)),
         Verb::Find(verb) => connection::block_on(find::run(verb)),
         Verb::Grep(verb) => connection::block_on(grep::run(verb)),
         Verb::Git(verb) => connection::block_on(git::run(verb)),
         Verb::Ticket(verb) => connection::block_on(ticket::run(verb)),
         Verb::Events(verb) => connection::block_on(events::run(verb)),
         Verb::Webhook(verb) => connection::block_on(webhook::run(verb)),
+        Verb::Rename(verb) => connection::block_on(rename::run(verb)),
         Verb::End(verb) => connection::block_on(end::run(verb)),
         Verb::Cleanup(verb) => connection::block_on(cleanup::run(verb)),
         Verb::Status(verb) => connection::block_on(status::run(verb)),
@@ -106,6 +113,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Keys(verb) => keys::run(verb),
         Verb::Audit(verb) => connection::block_on(audit::run(verb)),
         Verb::Doctor(verb) => doctor::run(verb),
+        Verb::Uninstall(verb) => uninstall::run(verb),
         Verb::Bake(verb) => bake::run(verb),
         Verb::Backup(verb) => backup::run(verb),
         Verb::Restore(verb) => restore::run(verb),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use comfy_table::{Table, presets::NOTHING};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -81,14 +81,20 @@ pub(crate) fn spinner() -> ProgressBar {
     bar
 }
 
-/// How many bytes have come, and how many there are; nothing where there is no terminal.
+/// How many bytes have come, and how many there are; nothing until [`show`].
 pub(crate) fn bytes_bar() -> ProgressBar {
-    let bar = ProgressBar::new(0);
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
     let style = "{bytes} of {total_bytes} ({bytes_per_sec}, {eta} left) {wide_msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
     bar
+}
+
+/// Shows a hidden bar from now on; nothing where there is no terminal.
+pub(crate) fn show(bar: &ProgressBar) {
+    bar.set_draw_target(ProgressDrawTarget::stderr());
+    bar.enable_steady_tick(TICK);
 }
 
 /// Prints an answer of the API as it came; on a terminal, what would steer it stands in JSON's own escapes.

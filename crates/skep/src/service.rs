@@ -37,6 +37,8 @@ pub(crate) struct AdminKey {
 pub(crate) struct Listeners {
     /// The API.
     pub(crate) api: TcpListener,
+    /// The API for VMs, where there are any.
+    pub(crate) vms: Option<TcpListener>,
     /// Metrics without a key, where the settings ask for them.
     pub(crate) metrics: Option<TcpListener>,
 }
@@ -160,7 +162,7 @@ impl Stop {
 /// Serves until SIGTERM, Ctrl-C, or `end`.
 pub(crate) async fn serve(
     settings: &Settings,
-    Listeners { api: listener, metrics: metrics_listener }: Listeners,
+    Listeners { api: listener, vms: vm_listener, metrics: metrics_listener }: Listeners,
     metrics: Metrics,
     store: Arc<dyn Store>,
     others: Others,
@@ -190,6 +192,7 @@ pub(crate) async fn serve(
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
     let order = ServerOrder {
         listener,
+        vm_listener,
         store,
         swarm,
         helper,

@@ -17,7 +17,7 @@ const USAGE: u8 = 2;
 const ELSEWHERE: [(&str, &str); 9] = [
     ("stop", "`skep end VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
     ("kill", "`skep end VM` ends a VM, `skep cleanup` ends all"),
-    ("delete", "`skep end VM` ends a VM"),
+    ("delete", "`skep end VM` ends a VM, `skep rm PATH` removes a file"),
     ("list", "`skep ps` lists the VMs, `skep ls` the files of a folder"),
     ("shell", "`skep exec VM COMMAND` runs a command in a VM"),
     ("ssh", "`skep exec VM COMMAND` runs a command in a VM"),

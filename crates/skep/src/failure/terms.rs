@@ -5,12 +5,13 @@ use skep_api::ErrorCode;
 use crate::invocation::Invocation;
 
 /// Operations that messages of the API name, and the verbs that call them. `*` is one segment of a path.
-const VERBS: [(&str, &str); 45] = [
+const VERBS: [(&str, &str); 53] = [
     ("GET /api/swarm/status", "skep ps"),
     ("GET /api/vms", "skep ps --all"),
     ("POST /api/swarm/boot", "skep boot"),
     ("POST /api/swarm/cleanup", "skep cleanup"),
     ("DELETE /api/swarm/vm/*", "skep end"),
+    ("PATCH /api/swarm/vm/*", "skep rename"),
     ("POST /api/swarm/vm/*/exec", "skep exec"),
     ("POST /api/exec", "skep exec"),
     ("GET /api/ls", "skep ls"),
@@ -18,6 +19,10 @@ const VERBS: [(&str, &str); 45] = [
     ("POST /api/files/write", "skep write"),
     ("GET /api/files/search", "skep find"),
     ("GET /api/files/grep", "skep grep"),
+    ("GET /api/files/watch", "skep watch"),
+    ("POST /api/files/move", "skep mv"),
+    ("POST /api/mkdir", "skep mkdir"),
+    ("DELETE /api/files", "skep rm"),
     ("GET /api/git/status", "skep git status"),
     ("GET /api/git/diff", "skep git diff"),
     ("GET /api/git/log", "skep git log"),
@@ -27,6 +32,9 @@ const VERBS: [(&str, &str); 45] = [
     ("POST /api/git/worktree", "skep git worktree"),
     ("POST /api/git/init", "skep git init"),
     ("POST /api/git/clone", "skep git clone"),
+    ("POST /api/git/tag", "skep git tag"),
+    ("GET /api/git/credentials", "skep git credentials list"),
+    ("POST /api/git/credentials", "skep git credentials set"),
     ("POST /api/git/add", "skep git add"),
     ("POST /api/git/commit", "skep git commit"),
     ("POST /api/git/push", "skep git push"),

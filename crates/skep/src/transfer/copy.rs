@@ -1,6 +1,7 @@
 //! From one end to the other.
 
 use std::{
+    collections::HashSet,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, future, stream};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use skep_api::path::LinkTarget;
 use skep_client::Client;
 
 use super::{
@@ -30,7 +32,8 @@ const AT_ONCE: usize = 4;
 pub(crate) struct Copied {
     pub files: u64,
     pub size_bytes: u64,
-    /// Links and devices, which are not copied.
+    pub links: u64,
+    /// Devices, sockets and FIFOs, which are not copied.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -38,6 +41,8 @@ pub(crate) struct Copied {
 struct End {
     place: Option<Place>,
     path: PathBuf,
+    /// Whether the path is as it was given: then a link that stands there is followed.
+    is_given: bool,
 }
 
 /// Copies files and folders to `target`, or into it where it is a folder.
@@ -57,11 +62,11 @@ pub(crate) async fn copy(
     let mut copied = Copied::default();
     for source in sources {
         let source = End::open(client, source).await?;
-        let to = match (into, source.path.file_name()) {
-            (Some(true), Some(name)) => target.path.join(name),
-            _ => target.path.clone(),
+        let (to, is_given) = match (into, source.path.file_name()) {
+            (Some(true), Some(name)) => (target.path.join(name), false),
+            _ => (target.path.clone(), true),
         };
-        copy_one(&source, &End { place: target.place.clone(), path: to }, bar, &mut copied).await?;
+        copy_one(&source, &End { place: target.place.clone(), path: to, is_given }, bar, &mut copied).await?;
     }
     Ok(copied)
 }
@@ -75,17 +80,44 @@ async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) 
     );
     let Plan { items, left_out } = from.plan(bar).await?;
     copied.left_out.extend(left_out);
-    for folder in items.iter().filter(|item| item.kind == Kind::Folder) {
-        to.make_folder(folder).await?;
-    }
-    let files = items.iter().filter(|item| item.kind != Kind::Folder).map(anyhow::Ok);
+    make_folders(to, &items).await?;
+    let files = items.iter().filter(|item| matches!(item.kind, Kind::File { .. })).map(anyhow::Ok);
     let sizes =
         stream::iter(files).map_ok(|file| copy_file(from, to, file, bar)).try_buffer_unordered(AT_ONCE);
     let (files, size_bytes) =
         sizes.try_fold((0, 0), |(count, sum), size| future::ok((count + 1, sum + size))).await?;
     copied.files += files;
     copied.size_bytes += size_bytes;
+    // Last, so that no file of this copy is written through one.
+    for item in &items {
+        if let Kind::Link { target } = &item.kind {
+            to.make_link(&item.below, target).await?;
+            copied.links += 1;
+        }
+    }
     Ok(())
+}
+
+/// Makes all folders. No link that stands in the target is followed: whoever filled the source could otherwise lead files
+/// anywhere, by a link of one copy and a folder or a file of the same name in the next.
+async fn make_folders(to: &End, items: &[Item]) -> anyhow::Result<()> {
+    let refused = |path: &Path| {
+        let path = joined(&to.path, path);
+        anyhow::anyhow!("{} is a link in the target, and none in the source; remove it first", path.display())
+    };
+    let mut links = HashSet::new();
+    for folder in items.iter().filter(|item| item.kind == Kind::Folder) {
+        let is_top = folder.below.as_os_str().is_empty();
+        if links.contains(&folder.below) || (is_top && to.is_strange_link().await?) {
+            return Err(refused(&folder.below));
+        }
+        if !to.make_folder(folder).await? {
+            links.extend(to.links_in(&folder.below).await?);
+        }
+    }
+    let through =
+        items.iter().find(|item| matches!(item.kind, Kind::File { .. }) && links.contains(&item.below));
+    through.map_or(Ok(()), |file| Err(refused(&file.below)))
 }
 
 /// Copies one file, and tells how long it was.
@@ -121,11 +153,11 @@ async fn copy_file(from: &End, to: &End, file: &Item, bar: &ProgressBar) -> anyh
 impl End {
     async fn open(client: &Client, spot: &Spot) -> anyhow::Result<Self> {
         Ok(match spot {
-            Spot::Here(path) => Self { place: None, path: path.clone() },
+            Spot::Here(path) => Self { place: None, path: path.clone(), is_given: true },
             Spot::There { vm, path } => {
                 let place = Place::open(client, vm.as_deref()).await?;
                 let path = place.path(path)?.as_path().to_owned();
-                Self { place: Some(place), path }
+                Self { place: Some(place), path, is_given: true }
             }
         })
     }
@@ -151,12 +183,43 @@ impl End {
         Ok(plan)
     }
 
-    async fn make_folder(&self, folder: &Item) -> anyhow::Result<()> {
+    /// Makes a folder, unless it is there. Whether it was not.
+    async fn make_folder(&self, folder: &Item) -> anyhow::Result<bool> {
         let path = joined(&self.path, &folder.below);
         match &self.place {
             None => here::make_folder(&path, folder.mode),
             Some(place) => {
-                place.files.make_folder(&there::absolute(&path)?, Some(folder.mode)).await?;
+                Ok(place.files.make_folder(&there::absolute(&path)?, Some(folder.mode)).await?.created)
+            }
+        }
+    }
+
+    /// The links in a folder, by their paths below this end.
+    async fn links_in(&self, below: &Path) -> anyhow::Result<Vec<PathBuf>> {
+        let path = joined(&self.path, below);
+        let names = match &self.place {
+            None => here::links_in(&path)?,
+            Some(place) => there::links_in(&place.files, &path).await?,
+        };
+        Ok(names.iter().map(|name| below.join(name)).collect())
+    }
+
+    /// Whether the folder's own name is that of a link, which nobody gave.
+    async fn is_strange_link(&self) -> anyhow::Result<bool> {
+        let (Some(folder), Some(name), false) = (self.path.parent(), self.path.file_name(), self.is_given)
+        else {
+            return Ok(false);
+        };
+        let above = Self { place: self.place.clone(), path: folder.to_owned(), is_given: true };
+        Ok(above.links_in(Path::new("")).await?.iter().any(|link| link.as_os_str() == name))
+    }
+
+    async fn make_link(&self, below: &Path, target: &LinkTarget) -> anyhow::Result<()> {
+        let path = joined(&self.path, below);
+        match &self.place {
+            None => here::make_link(&path, target),
+            Some(place) => {
+                place.files.make_link(&there::absolute(&path)?, target).await?;
                 Ok(())
             }
         }

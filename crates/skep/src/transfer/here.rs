@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     pin::pin,
 };
@@ -11,6 +11,7 @@ use std::{
 use anyhow::Context;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use skep_api::path::{LinkTarget, PathEncoding, encoded};
 use tempfile::NamedTempFile;
 use tokio::{fs::File, io::AsyncWriteExt};
 use tokio_util::io::ReaderStream;
@@ -20,7 +21,7 @@ use super::plan::Plan;
 /// Read at once, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// All that lies below a path, links and devices left out.
+/// All that lies below a path, devices left out.
 pub(super) fn plan(source: &Path) -> anyhow::Result<Plan> {
     let mut plan = Plan::default();
     let mut found = vec![PathBuf::new()];
@@ -38,6 +39,11 @@ pub(super) fn plan(source: &Path) -> anyhow::Result<Plan> {
             let entries = fs::read_dir(&path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
             let entries = entries.with_context(|| format!("{} cannot be listed", path.display()))?;
             found.extend(entries.iter().map(|entry| below.join(entry.file_name())));
+        } else if about.is_symlink() {
+            let target =
+                fs::read_link(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            let text = encoded(target.as_os_str());
+            plan.add_link(&below, LinkTarget::parse("target", &text, PathEncoding::Percent)?);
         } else {
             plan.left_out.push(path);
         }
@@ -50,13 +56,32 @@ pub(super) fn is_folder(path: &Path) -> Option<bool> {
     fs::metadata(path).ok().map(|about| about.is_dir())
 }
 
-pub(super) fn make_folder(path: &Path, mode: u32) -> anyhow::Result<()> {
+/// The names of the links in a folder.
+pub(super) fn links_in(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.with_context(|| format!("{} cannot be listed", path.display()))?;
+    let links = entries.iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    Ok(links.map(|entry| entry.file_name().into()).collect())
+}
+
+/// Makes a link; a file or a link that stands there is replaced.
+pub(super) fn make_link(path: &Path, target: &LinkTarget) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = tempfile::Builder::new()
+        .make_in(folder, |name| symlink(target.as_os_str(), name))
+        .and_then(|link| link.into_temp_path().persist(path).map_err(|error| error.error));
+    made.with_context(|| format!("{} cannot be made", path.display()))
+}
+
+/// Makes a folder, unless it is there. Whether it was not.
+pub(super) fn make_folder(path: &Path, mode: u32) -> anyhow::Result<bool> {
     if is_folder(path) == Some(true) {
-        return Ok(());
+        return Ok(false);
     }
     let made =
         fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
-    made.with_context(|| format!("{} cannot be made", path.display()))
+    made.with_context(|| format!("{} cannot be made", path.display()))?;
+    Ok(true)
 }
 
 pub(super) async fn read(

@@ -8,3 +8,4 @@ mod there;
 
 pub(crate) use copy::{Copied, copy};
 pub(crate) use spot::Spot;
+pub(crate) use there::{absolute, is_folder};

@@ -2,7 +2,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-/// A file or a folder to copy.
+use skep_api::path::LinkTarget;
+
+/// A file, a folder or a link to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     /// Below the source; empty for the source itself.
@@ -12,17 +14,23 @@ pub(super) struct Item {
     pub kind: Kind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Folder,
-    File { size_bytes: u64 },
+    File {
+        size_bytes: u64,
+    },
+    /// A symbolic link: what it says is copied, and it is never followed.
+    Link {
+        target: LinkTarget,
+    },
 }
 
 /// All of it, folders before what lies in them.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub items: Vec<Item>,
-    /// What is neither file nor folder stays where it is.
+    /// Devices, sockets and FIFOs stay where they are.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -37,9 +45,13 @@ impl Plan {
         self.items.push(Item { below: below.into(), mode: mode & 0o777 | 0o700, kind: Kind::Folder });
     }
 
+    pub(super) fn add_link(&mut self, below: &Path, target: LinkTarget) {
+        self.items.push(Item { below: below.into(), mode: 0o777, kind: Kind::Link { target } });
+    }
+
     pub(super) fn size_bytes(&self) -> u64 {
         let sizes = self.items.iter().map(|item| match item.kind {
-            Kind::Folder => 0,
+            Kind::Folder | Kind::Link { .. } => 0,
             Kind::File { size_bytes } => size_bytes,
         });
         sizes.sum()

@@ -9,7 +9,7 @@ use std::{
 use skep_api::{
     ErrorCode,
     files::{FileType, FolderEntry},
-    path::{AbsolutePath, PathEncoding, encoded},
+    path::{AbsolutePath, LinkTarget, PathEncoding, encoded},
 };
 use skep_client::Files;
 
@@ -18,7 +18,7 @@ use super::{
     plan::{Plan, is_name},
 };
 
-/// All that lies below a path, links and devices left out.
+/// All that lies below a path, devices left out.
 pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
     let mut plan = Plan::default();
     let mut folders = vec![PathBuf::new()];
@@ -40,7 +40,8 @@ pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
                     plan.add_folder(&below, mode_of(&entry));
                     folders.push(below);
                 }
-                FileType::Symlink | FileType::Other => plan.left_out.push(source.join(below)),
+                FileType::Symlink => plan.add_link(&below, target_of(&entry)?),
+                FileType::Other => plan.left_out.push(source.join(below)),
             }
         }
     }
@@ -48,7 +49,7 @@ pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
 }
 
 /// Whether a folder stands there; `None` where nothing does.
-pub(super) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Option<bool>> {
+pub(crate) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Option<bool>> {
     match files.list(&absolute(path)?, None).await {
         Ok(_) => Ok(Some(true)),
         Err(error) if error.is(ErrorCode::NotADirectory) => Ok(Some(false)),
@@ -57,8 +58,14 @@ pub(super) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Opti
     }
 }
 
+/// The names of the links in a folder.
+pub(super) async fn links_in(files: &Files, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = list(files, path).await?;
+    entries.iter().filter(|entry| entry.r#type == FileType::Symlink).map(name_of).collect()
+}
+
 /// A path as the API takes it.
-pub(super) fn absolute(path: &Path) -> anyhow::Result<AbsolutePath> {
+pub(crate) fn absolute(path: &Path) -> anyhow::Result<AbsolutePath> {
     Ok(AbsolutePath::parse("PATH", &encoded(path.as_os_str()), PathEncoding::Percent)?)
 }
 
@@ -112,6 +119,13 @@ fn name_of(entry: &FolderEntry) -> anyhow::Result<PathBuf> {
     Ok(name)
 }
 
+/// What a link says, as it came out of a VM, which may be anything.
+fn target_of(entry: &FolderEntry) -> anyhow::Result<LinkTarget> {
+    let target = entry.target.as_deref().unwrap_or_default();
+    let parsed = LinkTarget::parse("target", target, entry.target_encoding.unwrap_or_default());
+    parsed.map_err(|why| anyhow::anyhow!("the link {} cannot be read: {}", entry.path, why.message))
+}
+
 fn mode_of(entry: &FolderEntry) -> u32 {
     u32::from_str_radix(&entry.mode, 8).unwrap_or(0o600)
 }
@@ -135,6 +149,7 @@ mod tests {
             gid: 0,
             modified_at: Timestamp::UNIX_EPOCH,
             target: None,
+            target_encoding: None,
         };
         let percent = Some(PathEncoding::Percent);
         assert_eq!(name_of(&entry("a%2Fb", None)).unwrap(), Path::new("a%2Fb"));

@@ -42,11 +42,15 @@ pub(crate) struct Boot {
     /// Environment variable for all commands in the VMs; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// Ticket for the VM to work on. It is claimed first, and held while the VM lives.
+    /// Ticket for the VM to work on. It is claimed first, and held while the VM lives. The VM ends with its attempt.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
+    /// With --ticket: the VM lives on when its attempt has ended.
+    #[arg(long, requires = "ticket")]
+    keep_vm: bool,
     /// Command to start in each VM, by `/bin/sh -c`; the boot does not wait for its end. With --ticket, the ticket is held
-    /// while it runs.
+    /// while it runs: exit 0 completes it, with the object in /run/skep/result.json or the end of the output; 126 and 127 give it
+    /// back; another exit ends the attempt. `skep ticket logs` prints its output.
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
     #[command(flatten)]
@@ -63,6 +67,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
         ticket: verb.ticket,
         command: verb.command,
+        keep_vm: verb.keep_vm.then_some(true),
     };
     let client = verb.connection.client()?;
     let booted = match boot_unless_signalled(&client, &request).await? {

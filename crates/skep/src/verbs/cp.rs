@@ -1,8 +1,10 @@
 //! `skep cp`.
 
-use std::process::ExitCode;
+use std::{convert::Infallible, future, process::ExitCode, time::Duration};
 
 use clap::Args;
+use indicatif::ProgressBar;
+use tokio::time::sleep;
 
 use crate::{
     connection::Connection,
@@ -19,8 +21,14 @@ below the workspace, in a VM below /root.
   skep cp web:out/ report      /root/out of the VM `web`, as the folder report
   skep cp server:a.csv 4242:   a file of the workspace into the VM
 
-Exit codes: 0 done; 1 refused, failed, no server, or something was left out: links and devices are not copied; 128+n where
+Links within a folder are copied as links, wherever they lead. A copy that takes longer than a second shows its progress on a
+terminal.
+
+Exit codes: 0 done; 1 refused, failed, no server, or something was left out: devices are not copied; 128+n where
 signal n ended it, and a file on its way is then what it was before; 2 the command line is wrong.";
+
+/// How long a copy may take without showing its progress.
+const UNSEEN: Duration = Duration::from_secs(1);
 
 /// Copy files and folders between this machine, the server's workspace and VMs.
 #[derive(Debug, Args)]
@@ -42,10 +50,18 @@ pub(crate) async fn run(verb: Cp) -> anyhow::Result<ExitCode> {
     let copied = tokio::select! {
         copied = copy(&client, &verb.sources, &verb.target, &bar) => copied?,
         code = signals.next() => return Ok(code),
+        never = show_later(&bar) => match never {},
     };
     bar.finish_and_clear();
     tell(&verb, &copied)?;
     Ok(if copied.left_out.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows the progress from now on, unless the copy ends soon.
+async fn show_later(bar: &ProgressBar) -> Infallible {
+    sleep(UNSEEN).await;
+    output::show(bar);
+    future::pending().await
 }
 
 fn tell(verb: &Cp, copied: &Copied) -> anyhow::Result<()> {
@@ -53,7 +69,7 @@ fn tell(verb: &Cp, copied: &Copied) -> anyhow::Result<()> {
         return output::value(copied);
     }
     for path in &copied.left_out {
-        output::say(&format!("skep: {} is neither file nor folder; it was left out", path.display()));
+        output::say(&format!("skep: {} is neither file, folder nor link; it was left out", path.display()));
     }
     Ok(())
 }

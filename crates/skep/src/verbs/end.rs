@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use skep_client::Client;
 
 use crate::{
     connection::{Connection, EXIT_CODES},
@@ -26,11 +27,20 @@ pub(crate) async fn run(verb: End) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for vm in &verb.vms {
         // One that cannot be ended keeps none of the others alive.
-        match client.end_vm(vm).await {
-            Ok(ended) if verb.connection.json => output::json(&ended.text)?,
-            Ok(ended) => output::line(&format!("{} {}", ended.pid, ended.id))?,
-            Err(error) => code = output::failed(&error.into()),
+        if let Err(error) = end(&client, vm, verb.connection.json).await {
+            code = output::failed(&error);
         }
     }
     Ok(code)
+}
+
+/// Ends one VM, and prints which that was.
+pub(super) async fn end(client: &Client, vm: &str, as_json: bool) -> anyhow::Result<()> {
+    let ended = client.end_vm(vm).await?;
+    if as_json {
+        output::json(&ended.text)?;
+    } else {
+        output::line(&format!("{} {}", ended.pid, ended.id))?;
+    }
+    Ok(())
 }

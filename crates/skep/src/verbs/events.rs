@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use futures_util::StreamExt;
+use jiff::Timestamp;
 use serde_json::Value;
 use skep_api::{ErrorCode, TicketId, events::GAP};
 use skep_client::{Client, Error, EventQuery, Followed};
@@ -11,7 +12,9 @@ use tokio::time::sleep;
 
 use crate::{
     connection::{Connection, EXIT_CODES},
-    failure, output,
+    failure,
+    moment::past,
+    output,
 };
 
 /// How long to wait before the server is asked again: first, and at the most.
@@ -25,12 +28,18 @@ pub(crate) struct Events {
     /// Event types, separated by commas: ticket.completed, or a family such as ticket.* [default: all that the key may read].
     #[arg(long, value_name = "TYPES")]
     types: Option<String>,
-    /// Only events of this ticket; its record is printed first.
+    /// Only events of this ticket; its record is printed first, unless a beginning is given.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
     /// Start after the event with this id [default: start now].
     #[arg(long, value_name = "ID")]
     after: Option<String>,
+    /// Start with the first event since a time: a duration such as 90s, 2h or 30d ago, a date, or a time.
+    #[arg(long, value_name = "TIME", conflicts_with = "after", value_parser = past)]
+    since: Option<Timestamp>,
+    /// Start with the oldest event that is kept.
+    #[arg(long, conflicts_with_all = ["after", "since"])]
+    from_start: bool,
     /// Exit after this number of events.
     #[arg(short = 'n', long, value_name = "NUMBER")]
     count: Option<u64>,
@@ -40,7 +49,8 @@ pub(crate) struct Events {
 
 pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
-    let mut query = EventQuery { types: verb.types, ticket: verb.ticket, after: verb.after };
+    let since = if verb.from_start { Some(Timestamp::UNIX_EPOCH) } else { verb.since };
+    let mut query = EventQuery { types: verb.types, ticket: verb.ticket, after: verb.after, since };
     let mut printer = Printer { json: verb.connection.json, left: verb.count };
     // What is wrong with the request itself is said, not tried again.
     let mut events = client.follow_events(&query).await?;
@@ -59,7 +69,9 @@ pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
         if let Some(error) = lost.filter(|error| !is_passing(error)) {
             return Err(error.into());
         }
-        query.after = events.last_id().map(str::to_owned);
+        if let Some(last) = events.last_id() {
+            query = EventQuery { after: Some(last.to_owned()), since: None, ..query };
+        }
         events = come_back(&client, &query).await?;
     }
 }

@@ -170,16 +170,16 @@ pub(super) async fn pass_on(
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
     while let Some(event) = events.next().await {
         match event? {
-            ExecEvent::Stdout(text) => {
+            ExecEvent::Stdout(bytes) => {
                 // A reader that went away ends the command, as it would on this machine.
                 let written = async {
-                    out.write_all(text.as_bytes()).await?;
+                    out.write_all(&bytes).await?;
                     out.flush().await
                 };
                 written.await.context("the output has no reader")?;
             }
-            ExecEvent::Stderr(text) => {
-                let _ = err.write_all(text.as_bytes()).await;
+            ExecEvent::Stderr(bytes) => {
+                let _ = err.write_all(&bytes).await;
                 let _ = err.flush().await;
             }
             ExecEvent::Exit(exit) => return Ok(Some(ended(&exit))),

@@ -263,7 +263,7 @@ fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
         bound.with_context(|| format!("cannot listen at {address}; choose another with --{flag}"))
     };
     let metrics = settings.metrics_listen.map(|address| bind(address, "metrics-listen")).transpose()?;
-    Ok(Listeners { api: bind(settings.listen, "listen")?, metrics })
+    Ok(Listeners { api: bind(settings.listen, "listen")?, vms: None, metrics })
 }
 
 /// One server for one data directory. The lock ends with the process, however that ends.

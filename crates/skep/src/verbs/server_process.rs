@@ -3,7 +3,7 @@
 use std::{
     env,
     fs::DirBuilder,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::{
         fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::DirBuilderExt,
@@ -136,7 +136,10 @@ async fn serve_as(
     let tls = Tls::of(&settings, Holder::Keeper(keeper.clone())).await?;
     let metrics = Metrics::default();
     let store = service::open_store(&settings, admin_key, &metrics).await?;
-    let begin = start_swarm(keeper.clone(), Arc::clone(&store), swarm, settings.pool_size, metrics.clone());
+    let api = listeners.vms.as_ref().map(TcpListener::local_addr).transpose();
+    let api = api.context("the listening socket of the API for VMs has no address")?;
+    let begin =
+        start_swarm(keeper.clone(), Arc::clone(&store), swarm, settings.pool_size, api, metrics.clone());
     let swarm = if succeeds { take_over(keeper.clone(), begin) } else { swarm_at_hand(begin.await?) };
     let others = Others {
         swarm,
@@ -149,13 +152,15 @@ async fn serve_as(
     service::serve(&settings, listeners, metrics, store, others, tls, gone).await
 }
 
-/// The listening sockets, in the order in which the keeper was told to bind them.
+/// The listening sockets: those of the settings, in the order in which the keeper was told to bind them, then that for VMs.
 fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listeners> {
     let sent = listeners.len();
     let mut listeners = listeners.into_iter().map(TcpListener::from);
-    match (listeners.next(), listeners.next(), listeners.next()) {
-        (Some(api), metrics, None) if metrics.is_some() == settings.metrics_listen.is_some() => {
-            Ok(Listeners { api, metrics })
+    let api = listeners.next();
+    let metrics = settings.metrics_listen.and_then(|_| listeners.next());
+    match (api, listeners.next(), listeners.next()) {
+        (Some(api), vms, None) if metrics.is_some() == settings.metrics_listen.is_some() => {
+            Ok(Listeners { api, vms, metrics })
         }
         _ => bail!("the keeper sent {sent} listening sockets, which are not those of the settings"),
     }
@@ -186,6 +191,7 @@ async fn start_swarm(
     store: Arc<dyn Store>,
     ability: SwarmAbility,
     pool_size: Option<u32>,
+    api: Option<SocketAddr>,
     metrics: Metrics,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (report, max_vms, memory_mb, overhead_mb) = match ability {
@@ -200,7 +206,17 @@ async fn start_swarm(
     // What the keeper measured: /dev/kvm is out of our reach.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
     let observer = Arc::new(metrics);
-    let parts =
-        Parts { keeper, driver, store, engine: report, max_vms, memory_mb, overhead_mb, pool_size, observer };
+    let parts = Parts {
+        keeper,
+        driver,
+        store,
+        engine: report,
+        max_vms,
+        memory_mb,
+        overhead_mb,
+        pool_size,
+        api,
+        observer,
+    };
     Ok(Ok(Swarm::start(parts).await?))
 }

@@ -93,6 +93,7 @@ impl Fleet {
             env: None,
             ticket: None,
             command: None,
+            keep_vm: None,
         };
         let (client, under_way) = (self.client.clone(), Arc::clone(&self.under_way).read_owned().await);
         let sent = Instant::now();

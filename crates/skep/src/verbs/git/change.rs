@@ -36,7 +36,7 @@ pub(super) struct Branch {
 
 impl Branch {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(self.name.is_none()).await?;
+        let opened = self.at.open().await?;
         let Some(name) = self.name else {
             return opened.tell(&opened.repository.branches(self.all).await?, show::branches);
         };
@@ -63,7 +63,7 @@ pub(super) struct Add {
 
 impl Add {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         let files = (!self.files.is_empty()).then_some(self.files.as_slice());
         opened.tell(&opened.repository.add(files).await?, |added| show::changes("staged", &added.staged))
     }
@@ -104,7 +104,7 @@ impl Commit {
                     .context("the commit message on standard input is not UTF-8 text")?
             }
         };
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         let request = CommitRequest {
             message,
             author: self.author,
@@ -136,7 +136,7 @@ pub(super) struct Checkout {
 
 impl Checkout {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         opened.tell(&opened.repository.checkout(&self.revision, self.create).await?, |out| {
             let at = out.head.as_deref().map_or("no commit yet", show::short);
             output::line(&format!("on {} at {at}", out.branch.as_deref().unwrap_or("no branch")))
@@ -168,7 +168,7 @@ enum Mode {
 
 impl Reset {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         let mode = match self.mode {
             Mode::Soft => ResetMode::Soft,
             Mode::Mixed => ResetMode::Mixed,
@@ -204,7 +204,7 @@ enum Action {
 
 impl Stash {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         let action = match self.action {
             Action::Push => StashAction::Push,
             Action::Pop => StashAction::Pop,
@@ -238,7 +238,7 @@ pub(super) struct Worktree {
 
 impl Worktree {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         let Some(worktree) = &self.worktree else {
             return opened.tell(&opened.repository.worktrees().await?, show::worktrees);
         };

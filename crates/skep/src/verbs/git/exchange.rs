@@ -1,4 +1,4 @@
-//! `skep git init|clone|push|pull`.
+//! `skep git init|fetch|push|pull`.
 
 use std::process::ExitCode;
 
@@ -14,6 +14,9 @@ use crate::{connection::Connection, output, place::PlaceOption};
 pub(super) struct Init {
     /// Folder of the repository; it is created if it does not exist.
     path: String,
+    /// Create it without a work tree, to be pushed to.
+    #[arg(long)]
+    bare: bool,
     #[command(flatten)]
     place: PlaceOption,
     #[command(flatten)]
@@ -23,51 +26,31 @@ pub(super) struct Init {
 impl Init {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let at = Where { path: Some(self.path), place: self.place, connection: self.connection };
-        let opened = at.open(false).await?;
-        opened.tell(&opened.repository.init().await?, |made| output::line(&output::visible(&made.path)))
+        let opened = at.open().await?;
+        opened.tell(&opened.repository.init(self.bare).await?, |made| {
+            output::line(&output::visible(&made.path))
+        })
     }
 }
 
-/// Clone a repository.
+/// Fetch all branches of a remote, without changing the current branch.
 #[derive(Debug, Args)]
-pub(super) struct Clone {
-    /// Source: an https or ssh URL, or a path in the workspace.
-    source: String,
-    /// Target folder [default: the name of the source].
-    path: Option<String>,
-    /// Branch to check out.
+pub(super) struct Fetch {
+    /// Remote [default: that of the branch, or origin].
+    remote: Option<String>,
+    /// Forget branches that the remote no longer has.
     #[arg(short, long)]
-    branch: Option<String>,
-    /// Number of commits of the history to fetch [default: all].
-    #[arg(long)]
-    depth: Option<u32>,
+    prune: bool,
     #[command(flatten)]
-    place: PlaceOption,
-    #[command(flatten)]
-    connection: Connection,
+    at: Where,
 }
 
-impl Clone {
+impl Fetch {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let path = self.path.or_else(|| name_of(&self.source).map(str::to_owned));
-        anyhow::ensure!(
-            path.is_some(),
-            "`{}` gives no name for the folder; name the folder after it",
-            self.source
-        );
-        let at = Where { path, place: self.place, connection: self.connection };
-        let opened = at.open(false).await?;
-        let made = opened.repository.clone_from(&self.source, self.branch.as_deref(), self.depth);
-        let made = output::waiting("cloning", made).await?;
-        opened.tell(&made, |made| output::line(&output::visible(&made.path)))
+        let opened = self.at.open().await?;
+        let fetched = opened.repository.fetch(self.remote.as_deref(), self.prune);
+        opened.tell(&output::waiting("fetching", fetched).await?, show::fetched)
     }
-}
-
-/// `project` of `https://host/owner/project.git`.
-fn name_of(url: &str) -> Option<&str> {
-    let url = url.trim_end_matches('/');
-    let name = url.rsplit(['/', ':']).next().unwrap_or(url);
-    Some(name.strip_suffix(".git").unwrap_or(name)).filter(|name| !name.is_empty())
 }
 
 /// Push a branch to a remote.
@@ -89,7 +72,7 @@ pub(super) struct Push {
 
 impl Push {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(true).await?;
+        let opened = self.at.open().await?;
         let to = Upstream { remote: self.remote, branch: self.branch };
         let pushed = opened.repository.push(&to, self.set_upstream, self.force_with_lease);
         opened.tell(&output::waiting("pushing", pushed).await?, show::pushed)
@@ -122,7 +105,7 @@ enum Strategy {
 
 impl Pull {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(true).await?;
+        let opened = self.at.open().await?;
         let from = Upstream { remote: self.remote, branch: self.branch };
         let strategy = match self.strategy {
             Strategy::FfOnly => PullStrategy::FfOnly,
@@ -131,18 +114,5 @@ impl Pull {
         };
         let pulled = output::waiting("pulling", opened.repository.pull(&from, strategy)).await?;
         opened.tell(&pulled, show::pulled)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::name_of;
-
-    #[test]
-    fn a_clone_is_named_after_what_is_cloned() {
-        for url in ["https://x/a/p.git", "https://x/a/p", "git@x:a/p.git", "git@x:p.git", "/srv/p/", "p"] {
-            assert_eq!(name_of(url), Some("p"), "{url}");
-        }
-        assert_eq!(name_of("/"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `skep git status|diff|log`.
+//! `skep git status|diff|log|show`.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(false).await?;
+        let opened = self.at.open().await?;
         opened.tell(&opened.repository.status().await?, show::status)
     }
 }
@@ -44,7 +44,7 @@ pub(super) struct DiffVerb {
 
 impl DiffVerb {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(true).await?;
+        let opened = self.at.open().await?;
         let query = DiffQuery {
             staged: self.staged.then_some(true),
             from: self.from,
@@ -77,9 +77,41 @@ pub(super) struct LogVerb {
 
 impl LogVerb {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let opened = self.at.open(true).await?;
+        let opened = self.at.open().await?;
         let query =
             LogQuery { revision: self.revision, file: self.file, limit: Some(self.limit), cursor: None };
         opened.tell(&opened.repository.log(&query).await?, show::log)
+    }
+}
+
+/// Show a commit and what it changed, or a file as it is in a commit.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Commit, branch or tag [default: the current commit]; REVISION:FILE prints that file.
+    #[arg(value_name = "REVISION[:FILE]")]
+    revision: Option<String>,
+    #[command(flatten)]
+    at: Where,
+}
+
+impl Show {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let opened = self.at.open().await?;
+        // No name of a revision has a colon.
+        let (revision, file) =
+            match self.revision.as_deref().map(|text| text.split_once(':').unwrap_or((text, ""))) {
+                None => (None, None),
+                Some((revision, file)) => (
+                    Some(revision).filter(|text| !text.is_empty()),
+                    Some(file).filter(|text| !text.is_empty()),
+                ),
+            };
+        let shown = opened.repository.show(revision, file).await?;
+        let cut = shown.value.file.as_ref().is_some_and(|file| file.truncated)
+            || shown.value.changes.as_ref().is_some_and(|changes| changes.truncated);
+        if cut && !opened.json {
+            output::say("skep: what is shown is too long and was cut");
+        }
+        opened.tell(&shown, show::shown)
     }
 }

@@ -1,20 +1,25 @@
 //! `skep git`.
 
 mod change;
+mod clone;
+mod credentials;
 mod exchange;
 mod look;
+mod refs;
 mod show;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
+use skep_api::AbsolutePath;
 use skep_client::{Answered, Client, Repository};
 
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
     place::{Place, PlaceOption},
+    target::WrongLine,
 };
 
 /// Work with git repositories in the server's workspace or in a VM.
@@ -33,6 +38,8 @@ enum Verb {
     Diff(look::DiffVerb),
     /// Show commits, newest first.
     Log(look::LogVerb),
+    /// Show a commit and what it changed, or a file as it is in a commit.
+    Show(look::Show),
     /// List, create or delete branches.
     Branch(change::Branch),
     /// Stage files: all changes, or the named ones.
@@ -50,11 +57,21 @@ enum Verb {
     /// Create a repository.
     Init(exchange::Init),
     /// Clone a repository.
-    Clone(exchange::Clone),
+    Clone(clone::Clone),
+    /// Fetch all branches of a remote, without changing the current branch.
+    Fetch(exchange::Fetch),
+    /// Merge a branch or a commit into the current branch.
+    Merge(refs::Merge),
+    /// List, create or delete tags.
+    Tag(refs::Tag),
+    /// List, add, change or remove remotes.
+    Remote(refs::Remote),
     /// Push a branch to a remote.
     Push(exchange::Push),
     /// Fetch a branch from a remote and integrate it into the current one.
     Pull(exchange::Pull),
+    /// List, set or remove the account's tokens and keys for git remotes.
+    Credentials(credentials::Credentials),
 }
 
 /// Which repository, and at which server.
@@ -77,18 +94,43 @@ struct Opened {
 }
 
 impl Where {
-    /// The repository that was named; the folder where relative paths begin where none was, and `anywhere` does not hold.
-    async fn open(&self, anywhere: bool) -> anyhow::Result<Opened> {
+    /// The repository that was named, or the only one of the place.
+    async fn open(&self) -> anyhow::Result<Opened> {
         let client: Client = self.connection.client()?;
         let place = self.place.open(&client).await?;
         let path = match &self.path {
-            None if anywhere => None,
-            given => Some(place.path(given.as_deref().unwrap_or_default())?),
+            Some(path) => place.path(path)?,
+            None => self.only(&client).await?,
         };
-        let repository = client.git(self.place.vm(), path.as_ref());
+        let repository = client.git(self.place.vm(), Some(&path));
         Ok(Opened { repository, place, json: self.connection.json })
     }
+
+    async fn only(&self, client: &Client) -> anyhow::Result<AbsolutePath> {
+        let found = client.repositories(self.place.vm()).await?.value;
+        let option = self.place.vm().map(|vm| format!(" --vm {vm}")).unwrap_or_default();
+        let at = self.place.vm().map_or_else(|| "the workspace".to_owned(), |vm| format!("the VM {vm}"));
+        match found.repositories.as_slice() {
+            [only] if !found.truncated => {
+                Ok(AbsolutePath::parse("PATH", &only.path, only.path_encoding.unwrap_or_default())?)
+            }
+            [] => Err(WrongLine(format!(
+                "{at} has no repository: `skep git init PATH{option}` or `skep git clone SOURCE{option}` makes one; one that \
+                 lies deeper is named with -C PATH"
+            ))
+            .into()),
+            several => {
+                let names: Vec<_> = several.iter().take(MOST_NAMED).map(|one| output::visible(&one.path)).collect();
+                let more = if found.truncated || several.len() > MOST_NAMED { ", ..." } else { "" };
+                let names = names.join(", ");
+                Err(WrongLine(format!("{at} has several repositories; name one with -C: {names}{more}")).into())
+            }
+        }
+    }
 }
+
+/// Repositories that a message names.
+const MOST_NAMED: usize = 20;
 
 impl Opened {
     /// Prints an answer as it came, or as people read it.
@@ -120,7 +162,13 @@ pub(crate) async fn run(verb: Git) -> anyhow::Result<ExitCode> {
         Verb::Worktree(verb) => verb.run().await,
         Verb::Init(verb) => verb.run().await,
         Verb::Clone(verb) => verb.run().await,
+        Verb::Show(verb) => verb.run().await,
+        Verb::Fetch(verb) => verb.run().await,
+        Verb::Merge(verb) => verb.run().await,
+        Verb::Tag(verb) => verb.run().await,
+        Verb::Remote(verb) => verb.run().await,
         Verb::Push(verb) => verb.run().await,
         Verb::Pull(verb) => verb.run().await,
+        Verb::Credentials(verb) => verb.run().await,
     }
 }

@@ -2,8 +2,10 @@
 
 use std::io;
 
+use data_encoding::BASE64;
 use skep_api::git::{
-    Branches, ChangeKind, ChangedPath, Commit, Committed, Log, Pulled, Pushed, RepositoryStatus, Worktrees,
+    BlobEncoding, Branches, ChangeKind, ChangedPath, Commit, Committed, FetchedRefs, Log, Pulled, Pushed,
+    Remotes, RepositoryStatus, Shown, Tags, Worktrees,
 };
 
 use crate::output::{self, line, visible};
@@ -64,6 +66,47 @@ fn commit(commit: &Commit) -> io::Result<()> {
         line(format!("    {}", visible(text)).trim_end())?;
     }
     line("")
+}
+
+/// A commit with its changes, or a file as it is.
+pub(super) fn shown(shown: &Shown) -> io::Result<()> {
+    if let Some(file) = &shown.file {
+        return match file.encoding {
+            BlobEncoding::Utf8 => output::bytes(output::visible_lines(&file.content).as_bytes()),
+            BlobEncoding::Base64 => {
+                let decoded = BASE64.decode(file.content.as_bytes());
+                output::bytes(&decoded.map_err(|error| io::Error::other(error.to_string()))?)
+            }
+        };
+    }
+    commit(&shown.commit)?;
+    let diff = shown.changes.as_ref().map_or("", |changes| changes.diff.as_str());
+    output::bytes(output::visible_lines(diff).as_bytes())
+}
+
+pub(super) fn tags(tags: &Tags) -> io::Result<()> {
+    tags.tags.iter().try_for_each(|tag| {
+        let message = tag.message.as_deref().unwrap_or_default();
+        line(visible(&format!("{} {} {message}", tag.name, short(&tag.commit))).trim_end())
+    })
+}
+
+pub(super) fn remotes(remotes: &Remotes) -> io::Result<()> {
+    remotes.remotes.iter().try_for_each(|remote| {
+        let push = remote.push_url.as_ref().map(|url| format!(" (push: {url})")).unwrap_or_default();
+        line(&visible(&format!("{} {}{push}", remote.name, remote.url)))
+    })
+}
+
+pub(super) fn fetched(fetched: &FetchedRefs) -> io::Result<()> {
+    if fetched.changed.is_empty() {
+        return line("nothing new");
+    }
+    fetched.changed.iter().try_for_each(|changed| {
+        let from = changed.from.as_deref().map_or("new", short);
+        let to = changed.to.as_deref().map_or("gone", short);
+        line(&visible(&format!("{}: {from} -> {to}", changed.name)))
+    })
 }
 
 /// The lines of a body, with the empty one that parts it from the subject.

@@ -2,15 +2,17 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use jiff::Timestamp;
 use skep_accounts::{KeySecret, Target, grant, rotation};
 use skep_api::{
-    AccountId, ErrorCode, KeyId, Scope, VmId,
+    AccountId, ErrorCode, KeyId, Scope, VmId, VmRef,
     keys::{CreateKey, CreatedKey, Key, RevokedKeys, RotateKey},
 };
 use skep_client::Client;
-use skep_store::{Account, ListKeys, NewKey, RevokeAllKeys, RevokeKey, SqliteSettings, SqliteStore, Store};
+use skep_store::{
+    Account, ListKeys, NewKey, RevokeAllKeys, RevokeKey, SqliteSettings, SqliteStore, Store, VmBooted,
+};
 
 use crate::{random, verbs::account};
 
@@ -74,8 +76,10 @@ impl Backend {
         let now = Timestamp::now();
         // Who may read the store may give everything.
         let granted = grant(&request, Target { account: &account.name, creator: Scope::ALL }, now)?;
-        let vm = granted.vm.as_ref().map(|vm| vm.as_text());
-        let vm = vm.map(|vm| vm.parse::<VmId>().with_context(|| format!("`{vm}` is not the id of a VM")));
+        let vm = match &granted.vm {
+            Some(vm) => Some(living_vm(store, account, &vm.as_text()).await?),
+            None => None,
+        };
         let secret = KeySecret::from_random(granted.environment, random::bytes()?);
         let record = store.create_key(NewKey {
             account: account.id,
@@ -83,7 +87,7 @@ impl Backend {
             environment: granted.environment,
             role: granted.role,
             scopes: granted.scopes,
-            vm: vm.transpose()?,
+            vm,
             hash: secret.hash(),
             prefix: secret.prefix().to_owned(),
             expires_at: granted.expires_at,
@@ -200,6 +204,27 @@ impl Backend {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+/// The VM of an account that a text refers to, of those that live as far as the store knows.
+async fn living_vm(store: &SqliteStore, account: &Account, given: &str) -> anyhow::Result<VmId> {
+    let unknown =
+        || anyhow!("no VM `{given}` lives in the account `{}`; `skep ps` lists its VMs", account.name);
+    let wanted = VmRef::parse(given).ok_or_else(unknown)?;
+    let vms = store.alive_vms().await?;
+    let is_wanted = |vm: &VmBooted| match &wanted {
+        VmRef::Pid(pid) => vm.pid == *pid,
+        VmRef::Id(id) => vm.id == *id,
+        VmRef::Beginning(beginning) => beginning.fits(vm.id),
+        VmRef::Address(address) => vm.ip == address.to_string(),
+        VmRef::Name(name) => vm.name.as_ref() == Some(name),
+    };
+    let own = vms.iter().map(|record| &record.vm).filter(|vm| vm.account == account.id && is_wanted(vm));
+    match own.map(|vm| vm.id).collect::<Vec<_>>().as_slice() {
+        [] => Err(unknown()),
+        [vm] => Ok(*vm),
+        several => bail!("the ids of {} VMs begin with `{given}`; give more of it", several.len()),
     }
 }
 

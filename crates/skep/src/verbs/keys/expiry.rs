@@ -1,6 +1,8 @@
 //! When a key expires: a time, a date, or a duration from now.
 
-use jiff::{Span, Timestamp, civil::Date, tz::TimeZone};
+use jiff::Timestamp;
+
+use crate::moment::Moment;
 
 /// When a key expires; `None` is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,24 +19,13 @@ pub(super) fn expiry(text: &str) -> Result<Timestamp, String> {
 }
 
 fn expiry_from(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(time);
+    match Moment::parse(text)? {
+        Moment::At(time) => Ok(time),
+        span => {
+            let end = span.ahead_of(now).filter(|end| *end > now);
+            end.ok_or_else(|| format!("`{text}` is not a duration in the future"))
+        }
     }
-    let wrong = || {
-        format!(
-            "`{text}` is not a time; give a duration such as 30d or 12h, a date such as 2027-01-31, or a time such as \
-             2027-01-31T12:00:00Z"
-        )
-    };
-    // Without this, jiff reads the date of a time that is incomplete otherwise.
-    if text.len() == "2027-01-31".len()
-        && let Ok(date) = text.parse::<Date>()
-    {
-        return date.to_zoned(TimeZone::UTC).map(|day| day.timestamp()).map_err(|_| wrong());
-    }
-    let span: Span = text.parse().map_err(|_| wrong())?;
-    let end = now.to_zoned(TimeZone::UTC).checked_add(span).map_err(|_| wrong())?.timestamp();
-    if end > now { Ok(end) } else { Err(format!("`{text}` is not a duration in the future")) }
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ struct Create {
     /// 2027-01-31T12:00:00Z [default: never].
     #[arg(long, value_name = "TIME", value_parser = expiry)]
     expires_at: Option<Timestamp>,
-    /// VM that a key with role vm is bound to, by its id; by the API, also by process id.
+    /// VM that a key with role vm is bound to: process id, id, name, host name or address.
     #[arg(long, value_name = "VM")]
     vm: Option<String>,
     #[command(flatten)]

@@ -28,30 +28,30 @@ use crate::{
 /// Create a ticket, and print its id.
 #[derive(Debug, Args)]
 pub(super) struct Create {
-    /// What it is about, in a line.
+    /// Title: one line that says what is to be done.
     title: String,
-    /// What is to be done; - reads it from standard input.
+    /// Description; - reads it from standard input.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
-    /// critical, high, medium or low [default: medium].
+    /// Priority: critical, high, medium or low [default: medium].
     #[arg(short, long)]
     priority: Option<Priority>,
-    /// A ticket that must be completed before; may be given several times.
+    /// Prerequisite: a ticket that must be completed first; may be given several times.
     #[arg(long = "after", value_name = "ID")]
     dependencies: Vec<TicketId>,
-    /// A word by which lists and claims choose it, such as plan/port; may be given several times.
+    /// Label, such as plan/port, by which lists, claims and workers filter; may be given several times.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
-    /// Written on its record; may be given several times.
+    /// Metadata, kept on the ticket's record; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
-    /// Attempts that may end by themselves before it fails [default: 5].
+    /// Number of attempts: the ticket fails when so many have ended without a result [default: 5].
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
-    /// The longest that one attempt may take; `s`, `m`, `h` and `d` may follow the number [default: 24h].
+    /// Maximum duration of one attempt, such as 90s or 2h [default: 24h].
     #[arg(long, value_name = "TIME")]
     max_runtime: Option<String>,
-    /// When it may be claimed at the earliest, such as 2027-01-01T00:00:00Z.
+    /// Earliest time at which the ticket can be claimed, such as 2027-01-01T00:00:00Z.
     #[arg(long, value_name = "TIME")]
     not_before: Option<Timestamp>,
     #[command(flatten)]
@@ -81,18 +81,18 @@ pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Claim a ticket, or whatever is ready: most urgent first, then oldest first.
+/// Claim a ticket, or those that are ready: by priority, then by age.
 #[derive(Debug, Args)]
 pub(super) struct Claim {
-    /// The ticket; whatever is ready unless given.
+    /// Ticket [default: those that are ready].
     id: Option<TicketId>,
-    /// For whom [default: the key's name].
+    /// Assignee [default: the key's name].
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
-    /// How long it is held without a heartbeat; `s`, `m` and `h` may follow the number [default: 1h].
+    /// Duration of the lease, which each heartbeat renews, such as 10m or 1h [default: 1h].
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
-    /// How many tickets at most, 1 to 100.
+    /// Maximum number of tickets, 1 to 100.
     #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "id")]
     count: Option<u32>,
     /// Only tickets of this priority; may be given several times.
@@ -101,7 +101,7 @@ pub(super) struct Claim {
     /// Only tickets that have this label; of several, all.
     #[arg(short, long = "label", value_name = "LABEL", conflicts_with = "id")]
     labels: Vec<Label>,
-    /// How long to wait where nothing is ready, at most 60s.
+    /// Duration to wait when no ticket is ready, at most 60s.
     #[arg(long, value_name = "TIME", conflicts_with = "id")]
     wait: Option<String>,
     #[command(flatten)]
@@ -141,10 +141,10 @@ pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
 struct Held {
     /// The ticket.
     id: TicketId,
-    /// The attempt that you work on: refused where it is not the current one.
+    /// Attempt that you work on; the request is refused if it is not the current one.
     #[arg(long, value_name = "NUMBER")]
     attempt: Option<u32>,
-    /// Who you are: refused where somebody else holds it.
+    /// Assignee that you work as; the request is refused if another one holds the ticket.
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
     #[command(flatten)]
@@ -163,17 +163,17 @@ impl Held {
     }
 }
 
-/// Renew the lease of a ticket that is held. Refused where it is lost: stop working then.
+/// Renew the lease of a ticket that you hold. If it is refused, the ticket is lost: stop working.
 #[derive(Debug, Args)]
 pub(super) struct Heartbeat {
-    #[command(flatten)]
-    held: Held,
-    /// How long it is held from now on [default: as long as before].
+    /// Duration of the lease from now on, such as 10m [default: the same as before].
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
-    /// What is done just now.
+    /// Progress, which is shown on the ticket's record.
     #[arg(long, value_name = "TEXT")]
     progress: Option<String>,
+    #[command(flatten)]
+    held: Held,
 }
 
 pub(super) async fn heartbeat(verb: Heartbeat) -> anyhow::Result<ExitCode> {
@@ -189,14 +189,14 @@ pub(super) async fn heartbeat(verb: Heartbeat) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Say what came of a ticket.
+/// Complete or fail a ticket that you hold.
 #[derive(Debug, Args)]
 pub(super) struct Finish {
-    #[command(flatten)]
-    held: Held,
-    /// What came out of it: an object of JSON, or a text, which becomes {"output": TEXT}; - reads it from standard input.
+    /// Result: a JSON object, or text, which becomes {"output": TEXT}; - reads it from standard input.
     #[arg(short, long, value_name = "RESULT")]
     result: Option<String>,
+    #[command(flatten)]
+    held: Held,
 }
 
 pub(super) async fn finish(verb: Finish, status: TicketStatus) -> anyhow::Result<ExitCode> {
@@ -209,11 +209,11 @@ pub(super) async fn finish(verb: Finish, status: TicketStatus) -> anyhow::Result
 /// Give back a ticket that is held; it does not count as a failed attempt.
 #[derive(Debug, Args)]
 pub(super) struct Release {
-    #[command(flatten)]
-    held: Held,
-    /// How long nobody may claim it.
+    /// Duration in which the ticket cannot be claimed, such as 5m.
     #[arg(long, value_name = "TIME")]
     retry_after: Option<String>,
+    #[command(flatten)]
+    held: Held,
 }
 
 pub(super) async fn release(verb: Release) -> anyhow::Result<ExitCode> {
@@ -222,12 +222,12 @@ pub(super) async fn release(verb: Release) -> anyhow::Result<ExitCode> {
     verb.held.send(&change).await
 }
 
-/// Try a ticket again that failed.
+/// Make a failed ticket ready again.
 #[derive(Debug, Args)]
 pub(super) struct Retry {
     /// The ticket.
     id: TicketId,
-    /// How long nobody may claim it.
+    /// Duration in which the ticket cannot be claimed, such as 5m.
     #[arg(long, value_name = "TIME")]
     retry_after: Option<String>,
     #[command(flatten)]

@@ -32,43 +32,43 @@ pub(super) struct Edit {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 struct Fields {
-    /// What it is about, in a line.
+    /// Title: one line that says what is to be done.
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// What is to be done; - reads it from standard input, and an empty text removes it.
+    /// Description; - reads it from standard input, and an empty text removes it.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
-    /// critical, high, medium or low.
+    /// Priority: critical, high, medium or low.
     #[arg(short, long)]
     priority: Option<Priority>,
-    /// In place of all labels; may be given several times.
+    /// Label, in place of all present ones; may be given several times.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
     /// Remove all labels.
     #[arg(long, conflicts_with = "labels")]
     no_labels: bool,
-    /// In place of all dependencies: a ticket that must be completed before; may be given several times.
+    /// Prerequisite, in place of all present ones; may be given several times.
     #[arg(long = "after", value_name = "ID")]
     dependencies: Vec<TicketId>,
     /// Remove all dependencies.
     #[arg(long, conflicts_with = "dependencies")]
     no_dependencies: bool,
-    /// In place of all metadata; may be given several times.
+    /// Metadata, in place of all that is present; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     /// Remove all metadata.
     #[arg(long, conflicts_with = "metadata")]
     no_metadata: bool,
-    /// Attempts that may end by themselves before it fails.
+    /// Number of attempts: the ticket fails when so many have ended without a result.
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
-    /// The longest that one attempt may take; `s`, `m`, `h` and `d` may follow the number.
+    /// Maximum duration of one attempt, such as 90s or 2h.
     #[arg(long, value_name = "TIME")]
     max_runtime: Option<String>,
-    /// When it may be claimed at the earliest, such as 2027-01-01T00:00:00Z.
+    /// Earliest time at which the ticket can be claimed, such as 2027-01-01T00:00:00Z.
     #[arg(long, value_name = "TIME")]
     not_before: Option<Timestamp>,
-    /// It may be claimed at once.
+    /// Remove that time: the ticket can be claimed at once.
     #[arg(long, conflicts_with = "not_before")]
     no_not_before: bool,
 }
@@ -123,7 +123,7 @@ pub(super) struct Delete {
     /// The tickets.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<TicketId>,
-    /// Also while an agent holds it.
+    /// Delete also tickets that are held.
     #[arg(short, long)]
     force: bool,
     /// What becomes of unfinished tickets that depend on it; unless given, a ticket that has some is not deleted.

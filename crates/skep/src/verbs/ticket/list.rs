@@ -21,10 +21,10 @@ answer of the API is printed as it is, in the order of --sort.";
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct List {
-    /// Only these, with commas between: pending, in_progress, completed, failed.
+    /// Only tickets with one of these, separated by commas: pending, in_progress, completed, failed.
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// Only these, with commas between: critical, high, medium, low.
+    /// Only tickets with one of these, separated by commas: critical, high, medium, low.
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
     /// Only tickets that this assignee holds, or finished.
@@ -45,10 +45,10 @@ pub(super) struct List {
     /// created (the oldest first), priority (as they are claimed) or -updated_at (the latest change first).
     #[arg(long, value_name = "ORDER", allow_hyphen_values = true)]
     sort: Option<String>,
-    /// At most so many, 1 to 1000.
+    /// Maximum number of tickets, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
-    /// Go on where an earlier page ended.
+    /// Cursor at which an earlier page ended; the list continues there.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]

@@ -6,6 +6,7 @@ mod edit;
 mod graph;
 mod history;
 mod list;
+mod logs;
 mod show;
 mod wait;
 mod work;
@@ -41,6 +42,8 @@ enum Verb {
     Delete(edit::Delete),
     /// Show what happened to a ticket.
     History(history::History),
+    /// Print the output of the command that worked on a ticket in its VM.
+    Logs(logs::Logs),
     /// Wait until tickets are completed or failed.
     Wait(wait::Wait),
     /// Claim a ticket, or whatever is ready.
@@ -53,7 +56,7 @@ enum Verb {
     Fail(change::Finish),
     /// Give back a ticket that is held.
     Release(change::Release),
-    /// Try a ticket again that failed.
+    /// Make a failed ticket ready again.
     Retry(change::Retry),
     /// Show what a ticket waits for, and what these wait for.
     Graph(graph::Graph),
@@ -71,6 +74,7 @@ pub(crate) async fn run(verb: Ticket) -> anyhow::Result<ExitCode> {
         Verb::Edit(verb) => edit::edit(verb).await,
         Verb::Delete(verb) => edit::delete(verb).await,
         Verb::History(verb) => history::run(verb).await,
+        Verb::Logs(verb) => logs::run(verb).await,
         Verb::Wait(verb) => wait::run(verb).await,
         Verb::Show(verb) => show::show(verb).await,
         Verb::Claim(verb) => change::claim(verb).await,

@@ -39,7 +39,7 @@ pub(super) struct Wait {
     /// The tickets.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<TicketId>,
-    /// The longest to wait; `s`, `m`, `h` and `d` may follow the number [default: no limit].
+    /// Maximum duration of the wait, such as 90s or 2h [default: no limit].
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
     #[command(flatten)]

@@ -71,7 +71,7 @@ pub(super) struct Work {
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<String>,
-    /// Who works [default: a name of this process alone].
+    /// Assignee [default: a name that is unique to this process].
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
     /// Only tickets of this priority; may be given several times.
@@ -80,13 +80,13 @@ pub(super) struct Work {
     /// Only tickets that have this label; of several, all.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
-    /// How long a ticket is held without a sign of life; there is one each third of it.
+    /// Duration of the lease; the worker sends a heartbeat after each third of it.
     #[arg(long, value_name = "TIME", default_value = "120s")]
     lease: String,
-    /// End after so many tickets.
+    /// Stop after this number of tickets.
     #[arg(short = 'n', long, value_name = "NUMBER")]
     count: Option<u64>,
-    /// End where nothing is ready, in place of waiting for work.
+    /// Stop when no ticket is ready, instead of waiting for work.
     #[arg(long)]
     drain: bool,
     #[command(flatten)]

@@ -1,0 +1,190 @@
+//! `skep git clone`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_client::{CloneRequest, Repository};
+
+use crate::{
+    connection::Connection,
+    output,
+    place::{Place, PlaceOption},
+    target::WrongLine,
+    transfer::Spot,
+};
+
+const AFTER_HELP: &str = "SOURCE is an https or ssh URL, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id, id,
+name, host name or address; ssh://HOST/PATH is the ssh URL of a host without a user. TARGET is server:PATH or VM:PATH. A path
+without a place is in the place of --vm. What does not begin with `/` lies below the workspace, in a VM below /root.
+
+  skep git clone server:project web:          the repository project, to /root/project in the VM `web`
+  skep git clone https://host/project.git web:  the same from a remote; the VM needs no network
+  skep git clone web:project server:copy      a repository of the VM, into the workspace
+
+A pull or a push with --vm in such a clone leads back to its source.";
+
+/// Clone a repository.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Clone {
+    /// Source: an https or ssh URL, server:PATH, VM:PATH, or a path.
+    source: String,
+    /// Target folder [default: the name of the source].
+    target: Option<String>,
+    /// Branch to check out.
+    #[arg(short, long)]
+    branch: Option<String>,
+    /// Number of commits of the history to fetch [default: all].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Option<u32>,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A source or a target on the command line.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// For git itself.
+    Url(String),
+    /// In the workspace (`None`) or a VM.
+    There { vm: Option<String>, path: String },
+    /// In the place of `--vm`.
+    Path(String),
+}
+
+impl End {
+    fn parse(text: &str) -> Result<Self, WrongLine> {
+        if text.contains("://") {
+            return Ok(Self::Url(text.to_owned()));
+        }
+        Ok(match text.parse::<Spot>().map_err(WrongLine)? {
+            Spot::There { vm, path } => Self::There { vm, path },
+            // As git reads it: a colon before every slash stands behind a host.
+            Spot::Here(_) if text.find(':') < text.find('/').or(Some(text.len())) && text.contains(':') => {
+                Self::Url(text.to_owned())
+            }
+            Spot::Here(_) => Self::Path(text.to_owned()),
+        })
+    }
+}
+
+impl Clone {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let source = End::parse(&self.source)?;
+        let (vm, path) = self.target(&source)?;
+        let client = self.connection.client()?;
+        let target = Place::open(&client, vm.as_deref()).await?;
+        let path = target.path(&path)?;
+        let mut request =
+            CloneRequest { url: String::new(), from: None, branch: self.branch.clone(), depth: self.depth };
+        match source {
+            End::Url(url) => request.url = url,
+            End::Path(path) => request.url = text_of(&target.path(&path)?)?,
+            End::There { vm: from, path } => {
+                let place = Place::open(&client, from.as_deref()).await?;
+                request.url = text_of(&place.path(&path)?)?;
+                request.from = Some(from.unwrap_or_else(|| "server".to_owned()));
+            }
+        }
+        let repository: Repository = client.git(vm.as_deref(), Some(&path));
+        let made = output::waiting("cloning", repository.clone_from(&request)).await?;
+        if self.connection.json {
+            output::json(&made.text)?;
+        } else {
+            output::line(&output::visible(&made.value.path))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The place and the folder of the clone.
+    fn target(&self, source: &End) -> Result<(Option<String>, String), WrongLine> {
+        let own = self.place.vm().map(str::to_owned);
+        let (vm, path) = match self.target.as_deref().map(End::parse).transpose()? {
+            None => (own, String::new()),
+            Some(End::Path(path)) => (own, path),
+            Some(End::There { vm, path }) if own.is_none() || own == vm => (vm, path),
+            Some(End::There { .. }) => {
+                return Err(WrongLine(
+                    "the target names one place and --vm another; leave --vm out".to_owned(),
+                ));
+            }
+            Some(End::Url(url)) => {
+                return Err(WrongLine(format!(
+                    "the target `{url}` is a URL; give a path, server:PATH or VM:PATH, and push to a URL with `skep git push`"
+                )));
+            }
+        };
+        if !path.is_empty() {
+            return Ok((vm, path));
+        }
+        let (End::Url(named) | End::Path(named) | End::There { path: named, .. }) = source;
+        match name_of(named) {
+            Some(name) => Ok((vm, name.to_owned())),
+            None => Err(WrongLine(format!(
+                "`{}` gives no name for the folder; name the folder after it",
+                self.source
+            ))),
+        }
+    }
+}
+
+/// A path as the request holds it.
+fn text_of(path: &skep_api::AbsolutePath) -> anyhow::Result<String> {
+    Ok(path
+        .as_path()
+        .to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| WrongLine("the path is not UTF-8".to_owned()))?)
+}
+
+/// `project` of `https://host/owner/project.git`.
+fn name_of(url: &str) -> Option<&str> {
+    let url = url.trim_end_matches('/');
+    let url = url.strip_suffix("/.git").unwrap_or(url);
+    let name = url.rsplit(['/', ':']).next().unwrap_or(url);
+    Some(name.strip_suffix(".git").unwrap_or(name)).filter(|name| !matches!(*name, "" | "." | ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{End, name_of};
+
+    #[test]
+    fn a_clone_is_named_after_what_is_cloned() {
+        for url in [
+            "https://x/a/p.git",
+            "https://x/a/p",
+            "git@x:a/p.git",
+            "git@x:p.git",
+            "/srv/p/",
+            "p",
+            "/srv/p/.git",
+        ] {
+            assert_eq!(name_of(url), Some("p"), "{url}");
+        }
+        assert_eq!((name_of("/"), name_of(".")), (None, None));
+    }
+
+    #[test]
+    fn places_urls_and_paths_are_told_apart() {
+        let url = |text: &str| End::Url(text.to_owned());
+        let there =
+            |vm: Option<&str>, path: &str| End::There { vm: vm.map(str::to_owned), path: path.to_owned() };
+        for (text, end) in [
+            ("https://x/p", url("https://x/p")),
+            ("git@x:p", url("git@x:p")),
+            ("git.example.com:p", url("git.example.com:p")),
+            ("server:p", there(None, "p")),
+            ("web:", there(Some("web"), "")),
+            ("vm_01h:/root/p", there(Some("vm_01h"), "/root/p")),
+            ("/srv/a:b", End::Path("/srv/a:b".to_owned())),
+            ("./web:p", End::Path("./web:p".to_owned())),
+            ("p", End::Path("p".to_owned())),
+        ] {
+            assert_eq!(End::parse(text).unwrap(), end, "{text}");
+        }
+        assert!(End::parse(":p").unwrap_err().0.contains("is empty"));
+    }
+}

@@ -1,0 +1,118 @@
+//! `skep git credentials`.
+
+use std::{
+    io::{self, IsTerminal, Read},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use console::Term;
+
+use crate::{connection::Connection, output};
+
+/// More than the longest token that the server takes, in bytes.
+const LONGEST_TOKEN: u64 = 64 << 10;
+
+/// List, set or remove the account's tokens and keys for git remotes.
+#[derive(Debug, Args)]
+pub(super) struct Credentials {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the hosts that have a credential. Tokens are never shown.
+    List(List),
+    /// Set the credential of a host; it is read from standard input, or asked for on a terminal.
+    Set(Set),
+    /// Remove the credential of a host.
+    Remove(Remove),
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// Host, with :PORT if the URLs have one; ssh://HOST for a private key.
+    host: String,
+    /// User name that git presents with the token [default: x-access-token].
+    #[arg(long)]
+    username: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Args)]
+struct Remove {
+    /// Host, as it was set.
+    host: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Credentials {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            Verb::List(verb) => list(verb).await,
+            Verb::Set(verb) => set(verb).await,
+            Verb::Remove(verb) => remove(verb).await,
+        }
+    }
+}
+
+async fn list(verb: List) -> anyhow::Result<ExitCode> {
+    let kept = verb.connection.client()?.git_credentials().await?;
+    if verb.connection.json {
+        output::json(&kept.text)?;
+    } else {
+        let rows = kept.value.credentials.into_iter();
+        let rows = rows.map(|one| [one.host, one.username, output::time(Some(one.created_at))]);
+        output::table(["HOST", "USERNAME", "SET"], rows)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn set(verb: Set) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let token = token(&verb.host)?;
+    let kept = client.set_git_credential(&verb.host, &token, verb.username.as_deref()).await?;
+    if verb.connection.json {
+        output::json(&kept.text)?;
+    } else {
+        output::line(&format!("git presents it to {} from now on", output::visible(&kept.value.host)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn remove(verb: Remove) -> anyhow::Result<ExitCode> {
+    let removed = verb.connection.client()?.remove_git_credential(&verb.host).await?;
+    if verb.connection.json {
+        output::json(&removed.text)?;
+    } else {
+        output::line(&format!("{} removed", output::visible(&removed.value.host)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The token, which is no argument: other users of this machine may list those.
+fn token(host: &str) -> anyhow::Result<String> {
+    let is_key = host.starts_with("ssh://");
+    let text = if io::stdin().is_terminal() {
+        anyhow::ensure!(!is_key, "the private key is missing; give its file on standard input: < FILE");
+        let term = Term::stderr();
+        term.write_str("Token: ")?;
+        term.read_secure_line().context("the token could not be read from the terminal")?
+    } else {
+        io::read_to_string(io::stdin().lock().take(LONGEST_TOKEN))
+            .context("the token on standard input is not UTF-8 text")?
+    };
+    let text = if is_key { text } else { text.trim_end_matches(['\r', '\n']).to_owned() };
+    anyhow::ensure!(!text.trim().is_empty(), "the token is empty; write it to standard input");
+    Ok(text)
+}

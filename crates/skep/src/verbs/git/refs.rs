@@ -1,0 +1,147 @@
+//! `skep git merge|tag|remote`.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::{Where, show};
+use crate::output;
+
+/// Merge a branch or a commit into the current branch.
+#[derive(Debug, Args)]
+pub(super) struct Merge {
+    /// Branch, tag or commit.
+    revision: String,
+    /// Refuse if the current branch has commits of its own.
+    #[arg(long)]
+    ff_only: bool,
+    /// Message of a merge commit.
+    #[arg(short, long)]
+    message: Option<String>,
+    #[command(flatten)]
+    at: Where,
+}
+
+impl Merge {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let opened = self.at.open().await?;
+        let merged = opened.repository.merge(&self.revision, self.ff_only, self.message.as_deref()).await?;
+        opened.tell(&merged, show::pulled)
+    }
+}
+
+/// List tags; with a name, create or delete that tag.
+#[derive(Debug, Args)]
+pub(super) struct Tag {
+    /// Tag to create, or to delete with -d.
+    name: Option<String>,
+    /// Commit to tag [default: the current one].
+    #[arg(requires = "name")]
+    revision: Option<String>,
+    /// Message; without one the tag is only a name.
+    #[arg(short, long, requires = "name", conflicts_with = "delete")]
+    message: Option<String>,
+    /// Delete the tag.
+    #[arg(short, long, requires = "name", conflicts_with = "revision")]
+    delete: bool,
+    #[command(flatten)]
+    at: Where,
+}
+
+impl Tag {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let opened = self.at.open().await?;
+        let Some(name) = self.name else {
+            return opened.tell(&opened.repository.tags().await?, show::tags);
+        };
+        let changed = if self.delete {
+            opened.repository.delete_tag(&name).await?
+        } else {
+            opened.repository.make_tag(&name, self.revision.as_deref(), self.message.as_deref()).await?
+        };
+        opened.tell(&changed, |tag| {
+            let verb = if tag.deleted { "deleted; it was" } else { "created" };
+            output::line(&format!("{} {verb} at {}", tag.name, show::short(&tag.commit)))
+        })
+    }
+}
+
+/// List, add, change or remove remotes.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Remote {
+    #[command(subcommand)]
+    verb: Option<RemoteVerb>,
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, Subcommand)]
+enum RemoteVerb {
+    /// List the remotes.
+    List(RemoteList),
+    /// Add a remote. Nothing is fetched.
+    Add(RemoteUrl),
+    /// Remove a remote, with what was fetched from it.
+    Remove(RemoteName),
+    /// Change the URL of a remote.
+    SetUrl(RemoteUrl),
+}
+
+#[derive(Debug, Args)]
+struct RemoteList {
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, Args)]
+struct RemoteName {
+    /// Name of the remote.
+    name: String,
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, Args)]
+struct RemoteUrl {
+    /// Name of the remote.
+    name: String,
+    /// https or ssh URL, path, or skep://server/PATH and skep://VM/PATH.
+    #[arg(value_name = "URL")]
+    remote_url: String,
+    #[command(flatten)]
+    at: Where,
+}
+
+impl Remote {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            None => list(&self.at).await,
+            Some(RemoteVerb::List(verb)) => list(&verb.at).await,
+            Some(RemoteVerb::Add(verb)) => set(&verb, false).await,
+            Some(RemoteVerb::SetUrl(verb)) => set(&verb, true).await,
+            Some(RemoteVerb::Remove(verb)) => {
+                let opened = verb.at.open().await?;
+                let removed = opened.repository.remove_remote(&verb.name).await?;
+                opened.tell(&removed, |removed| output::line(&format!("{} removed", removed.name)))
+            }
+        }
+    }
+}
+
+async fn list(at: &Where) -> anyhow::Result<ExitCode> {
+    let opened = at.open().await?;
+    opened.tell(&opened.repository.remotes().await?, show::remotes)
+}
+
+async fn set(verb: &RemoteUrl, replace: bool) -> anyhow::Result<ExitCode> {
+    let opened = verb.at.open().await?;
+    let changed = opened.repository.set_remote(&verb.name, &verb.remote_url, replace).await?;
+    opened.tell(&changed, |changed| {
+        output::line(&output::visible(&format!(
+            "{} {}",
+            changed.name,
+            changed.url.as_deref().unwrap_or_default()
+        )))
+    })
+}

@@ -1,0 +1,62 @@
+//! `skep mkdir`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_client::Client;
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    located::Located,
+    output,
+    place::PlaceOption,
+    transfer,
+};
+
+/// Make folders in the server's workspace or in a VM.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Mkdir {
+    /// Folders: paths below the workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    /// Make missing parent folders too; a folder that exists is no error.
+    #[arg(short, long)]
+    parents: bool,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Mkdir) -> anyhow::Result<ExitCode> {
+    let paths = verb.paths.iter().map(|path| Located::parse(&verb.place, path));
+    let paths = paths.collect::<Result<Vec<_>, _>>()?;
+    let client = verb.connection.client()?;
+    let mut code = ExitCode::SUCCESS;
+    for located in &paths {
+        if let Err(error) = make(&client, &verb, located).await {
+            code = output::failed(&error);
+        }
+    }
+    Ok(code)
+}
+
+async fn make(client: &Client, verb: &Mkdir, located: &Located) -> anyhow::Result<()> {
+    let (place, path) = located.open(client).await?;
+    if !verb.parents
+        && let Some(parent) = path.as_path().parent()
+    {
+        anyhow::ensure!(
+            transfer::is_folder(&place.files, parent).await?.is_some(),
+            "{} does not exist; -p makes it too",
+            parent.display()
+        );
+    }
+    let made = place.files.make_folder(&path, None).await?;
+    anyhow::ensure!(made.created || verb.parents, "{} exists already", path.as_path().display());
+    if verb.connection.json {
+        output::json(&made.text)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `skep mv`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_client::Client;
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    located::Located,
+    output,
+    place::PlaceOption,
+    target::WrongLine,
+    transfer,
+};
+
+/// Move or rename a file or a folder within the server's workspace or within a VM.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Mv {
+    /// Path below the workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+    from: String,
+    /// The new path, in the same place, or an existing folder to move into.
+    to: String,
+    /// Replace a file that has the new path.
+    #[arg(short = 'f', long = "force")]
+    overwrite: bool,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Mv) -> anyhow::Result<ExitCode> {
+    let from = Located::parse(&verb.place, &verb.from)?;
+    let to = Located::parse(&verb.place, &verb.to)?;
+    let client = verb.connection.client()?;
+    require_one_place(&client, &verb, &from, &to).await?;
+    let (place, source) = from.open(&client).await?;
+    let mut target = place.path(&to.path)?;
+    if transfer::is_folder(&place.files, target.as_path()).await? == Some(true)
+        && let Some(name) = source.as_path().file_name()
+    {
+        target = transfer::absolute(&target.as_path().join(name))?;
+    }
+    let moved = place.files.relocate(&source, &target, verb.overwrite).await?;
+    if verb.connection.json {
+        output::json(&moved.text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a move from one place to another.
+async fn require_one_place(client: &Client, verb: &Mv, from: &Located, to: &Located) -> anyhow::Result<()> {
+    let same = match (&from.vm, &to.vm) {
+        (from, to) if from == to => true,
+        // One VM may be given by its name and by its process id.
+        (Some(from), Some(to)) => client.vm(from).await?.id == client.vm(to).await?.id,
+        _ => false,
+    };
+    if same {
+        return Ok(());
+    }
+    let (from, to) = (&verb.from, &verb.to);
+    Err(WrongLine(format!(
+        "`{from}` and `{to}` are in different places; a path without a place is in the server's workspace; to move \
+         between places: skep cp {from} {to}, then skep rm {from}"
+    ))
+    .into())
+}

@@ -1,0 +1,127 @@
+//! `skep rm`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_api::ErrorCode;
+use skep_client::{Client, Error};
+
+use super::end;
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    located::{Located, may_be_vm},
+    output,
+    place::{Place, PlaceOption},
+    target::WrongLine,
+    transfer,
+};
+
+const AFTER_HELP: &str = "A path is below the server's workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+
+  skep rm notes.md             a file of the server's workspace
+  skep rm -r web:build         a folder in the VM `web`
+  skep rm web                  ends the VM `web`, as `skep end web` does
+
+A word that could be the name, id, process id or address of a VM, such as `web`, is never taken for a file: ./web is the
+file. With -r and --vm every argument is a path. A word that is a VM and also a file is refused.";
+
+/// Remove files and folders in the server's workspace or in a VM.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"))]
+pub(crate) struct Rm {
+    /// Files, links and empty folders; with -r also folders with everything in them.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    /// Remove folders with everything in them.
+    #[arg(short, long)]
+    recursive: bool,
+    /// A path that does not exist is no error.
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What an argument stands for.
+enum Meant {
+    File(Located),
+    Vm(String),
+}
+
+pub(crate) async fn run(verb: Rm) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    // Nothing is removed before all arguments are clear.
+    let mut meant = Vec::with_capacity(verb.paths.len());
+    for given in &verb.paths {
+        meant.push(verb.meaning(&client, given).await?);
+    }
+    let mut code = ExitCode::SUCCESS;
+    for one in &meant {
+        let done = match one {
+            Meant::File(located) => remove(&client, &verb, located).await,
+            Meant::Vm(vm) => end::end(&client, vm, verb.connection.json).await,
+        };
+        if let Err(error) = done {
+            code = output::failed(&error);
+        }
+    }
+    Ok(code)
+}
+
+impl Rm {
+    async fn meaning(&self, client: &Client, given: &str) -> anyhow::Result<Meant> {
+        if self.recursive || !may_be_vm(&self.place, given) {
+            return Ok(Meant::File(Located::parse(&self.place, given)?));
+        }
+        let ways =
+            format!("skep end {given} ends the VM, skep rm {}./{given} removes the file", self.flags());
+        if self.force {
+            return Err(WrongLine(format!("`{given}` may be a VM or a file: {ways}")).into());
+        }
+        let is_vm = match client.vm(given).await {
+            Err(error) if error.is(ErrorCode::UnknownVm) => false,
+            // Whatever else is wrong with it, ending it says.
+            _ => true,
+        };
+        match (is_vm, is_file(client, given).await) {
+            (true, true) => Err(WrongLine(format!("`{given}` is a VM and also a file: {ways}")).into()),
+            (false, true) => Err(WrongLine(format!(
+                "no VM `{given}` in this account, but a file of that name: skep rm ./{given} removes the file, skep ps lists the VMs"
+            ))
+            .into()),
+            (_, false) => Ok(Meant::Vm(given.to_owned())),
+        }
+    }
+
+    fn flags(&self) -> &'static str {
+        if self.force { "-f " } else { "" }
+    }
+}
+
+/// Whether the server's workspace has it. A key that may not look there could not remove it either.
+async fn is_file(client: &Client, given: &str) -> bool {
+    let look = async {
+        let place = Place::open(client, None).await?;
+        transfer::is_folder(&place.files, place.path(given)?.as_path()).await
+    };
+    look.await.is_ok_and(|found: Option<bool>| found.is_some())
+}
+
+async fn remove(client: &Client, verb: &Rm, located: &Located) -> anyhow::Result<()> {
+    let (place, path) = located.open(client).await?;
+    match place.files.remove(&path, verb.recursive).await {
+        Ok(removed) if verb.connection.json => Ok(output::json(&removed.text)?),
+        Ok(_) => Ok(()),
+        Err(error) if verb.force && error.is(ErrorCode::UnknownPath) => Ok(()),
+        Err(error) => Err(explained(error, &path.as_path().display().to_string())),
+    }
+}
+
+fn explained(error: Error, path: &str) -> anyhow::Error {
+    if error.is(ErrorCode::NotEmpty) {
+        return anyhow::anyhow!("{path} is a folder that is not empty; -r removes it with everything in it");
+    }
+    error.into()
+}

@@ -1,0 +1,125 @@
+//! `skep ticket logs`.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Context;
+use clap::Args;
+use data_encoding::BASE64;
+use futures_util::StreamExt;
+use skep_api::TicketId;
+use skep_client::{Client, Error, LogEvent, TicketLogQuery};
+use tokio::time::sleep;
+
+use crate::{connection::Connection, output, signals::Signals, verbs::events::is_passing};
+
+/// The pause before a server that was away is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+const AFTER_HELP: &str = "The log has what the command of `skep boot --ticket ID --command COMMAND` printed, standard output and standard error
+in the order in which they came, and is printed as it is. The server keeps the last 4 MiB of each attempt for 30 days, also
+when the VM is gone.
+
+Exit codes: 0 done; 1 refused, failed, or no server; 2 the command line is wrong; 128 and the number of the signal that
+ended it.";
+
+/// Print the output of the command that worked on a ticket in its VM.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Logs {
+    /// The ticket.
+    id: TicketId,
+    /// Follow the output until the command ends.
+    #[arg(short, long, conflicts_with = "json")]
+    follow: bool,
+    /// The attempt [default: the latest that has a log].
+    #[arg(long, value_name = "NUMBER")]
+    attempt: Option<u32>,
+    /// The first byte to print; with --json, where an earlier page ended.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    offset: u64,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let query = TicketLogQuery { attempt: verb.attempt, vm: None, offset: verb.offset };
+    if verb.connection.json {
+        output::json(&client.ticket_log(verb.id, query).await?.text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut signals = Signals::listen()?;
+    let printing = async {
+        match verb.follow {
+            true => follow(&client, verb.id, query).await,
+            false => print(&client, verb.id, query).await,
+        }
+    };
+    tokio::select! {
+        printed = printing => printed.map(|()| ExitCode::SUCCESS),
+        code = signals.next() => Ok(code),
+    }
+}
+
+/// Prints what is there, page by page.
+async fn print(client: &Client, id: TicketId, mut query: TicketLogQuery) -> anyhow::Result<()> {
+    loop {
+        let page = client.ticket_log(id, query).await?.value;
+        note_gap(query.offset, page.offset);
+        write(&page.output)?;
+        if !page.truncated {
+            return Ok(());
+        }
+        // A later attempt does not take the place of this one.
+        query = TicketLogQuery { attempt: Some(page.attempt), vm: Some(page.vm), offset: page.next_offset };
+    }
+}
+
+/// Prints what is there and what comes. A server that goes away is come back to.
+async fn follow(client: &Client, id: TicketId, mut query: TicketLogQuery) -> anyhow::Result<()> {
+    let found = client.ticket_log(id, query).await?.value;
+    note_gap(query.offset, found.offset);
+    query = TicketLogQuery { attempt: Some(found.attempt), vm: Some(found.vm), ..query };
+    loop {
+        match follow_once(client, id, &mut query).await {
+            Ok(()) => return Ok(()),
+            Err(Stop::Broken(error)) if is_passing(&error) => {
+                output::say(&format!("skep: {error}; tried again until it is there"));
+                sleep(AGAIN).await;
+            }
+            Err(Stop::Broken(error)) => return Err(error.into()),
+            Err(Stop::Unprintable(error)) => return Err(error),
+        }
+    }
+}
+
+/// Why the log is not printed any further.
+enum Stop {
+    Broken(Error),
+    Unprintable(anyhow::Error),
+}
+
+async fn follow_once(client: &Client, id: TicketId, query: &mut TicketLogQuery) -> Result<(), Stop> {
+    let mut events = client.follow_ticket_log(id, *query).await.map_err(Stop::Broken)?;
+    while let Some(event) = events.next().await {
+        match event.map_err(Stop::Broken)? {
+            LogEvent::Output(piece) => {
+                write(&piece.data).map_err(Stop::Unprintable)?;
+                query.offset = piece.offset;
+            }
+            LogEvent::End(_) => return Ok(()),
+        }
+    }
+    let message = "the server closed the stream before the command's end was known";
+    Err(Stop::Unprintable(anyhow::anyhow!(message)))
+}
+
+fn note_gap(wanted: u64, found: u64) {
+    if found > wanted {
+        output::say(&format!("skep: {} bytes before this are not kept any more", found - wanted));
+    }
+}
+
+fn write(data: &str) -> anyhow::Result<()> {
+    let bytes = BASE64.decode(data.as_bytes()).context("the server's answer is no base64")?;
+    Ok(output::bytes(&bytes)?)
+}

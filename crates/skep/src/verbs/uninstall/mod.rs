@@ -1,0 +1,100 @@
+//! `skep uninstall`.
+
+mod find;
+mod remove;
+mod unit;
+
+use std::{
+    io::{self, BufRead, IsTerminal},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::process::geteuid;
+use serde_json::json;
+
+use self::find::{Found, found};
+use crate::{output, settings::Settings, target::WrongLine};
+
+const AFTER_HELP: &str = "What is removed is listed first: VMs that still run, control groups, the network namespace and sockets of this data directory;
+the directory itself with store, keys, workspaces and templates; and, where the directory is that of the machine's service or
+/var/lib/skep, the systemd unit, the system user `skep` and /usr/local/bin/skep. Other data directories are left alone, and what
+they may need: user, program and a separate image directory stay while another server is on this machine. Folders outside of
+the data directory that were given with --root or to accounts stay.
+
+Exit codes: 0 removed, or there was nothing; 1 a server runs, the question was not answered with `yes`, or the removal failed;
+2 the command line is wrong.";
+
+/// Remove skep from this machine: everything that it made, after asking.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Uninstall {
+    #[command(flatten)]
+    settings: Settings,
+    /// Do not ask.
+    #[arg(short, long)]
+    yes: bool,
+    /// Keep the data directory, the image directory, and the system user, who owns data.
+    #[arg(long)]
+    keep_data: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(verb: Uninstall) -> anyhow::Result<ExitCode> {
+    let settings = verb.settings.resolved()?;
+    if !geteuid().is_root() {
+        bail!("what a server with VMs makes belongs to root: run `sudo skep uninstall`");
+    }
+    let found = found(&settings, verb.keep_data)?;
+    if found.things.is_empty() {
+        print_result(verb.json, &found, "nothing to remove")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !verb.yes && !is_agreed(&found)? {
+        bail!("nothing was removed");
+    }
+    for thing in &found.things {
+        thing.remove().with_context(|| format!("{thing} could not be removed"))?;
+    }
+    remove::empty_folders();
+    print_result(verb.json, &found, "removed")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_agreed(found: &Found) -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Err(
+            WrongLine("there is no terminal to ask on; --yes removes without asking".to_owned()).into()
+        );
+    }
+    output::say("To be removed:");
+    found.things.iter().for_each(|thing| output::say(&format!("  {thing}")));
+    if !found.kept.is_empty() {
+        output::say("What stays:");
+        found.kept.iter().for_each(|kept| output::say(&format!("  {kept}")));
+    }
+    output::say("This cannot be undone. Type `yes` to remove all this:");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).context("the answer cannot be read")?;
+    Ok(answer.trim() == "yes")
+}
+
+fn print_result(as_json: bool, found: &Found, done: &str) -> anyhow::Result<()> {
+    let things: Vec<String> = found.things.iter().map(ToString::to_string).collect();
+    if as_json {
+        return output::value(&json!({"removed": things, "kept": found.kept}));
+    }
+    if things.is_empty() {
+        output::line(done)?;
+    }
+    for thing in things {
+        output::line(&format!("{done}: {thing}"))?;
+    }
+    for kept in &found.kept {
+        output::line(&format!("kept: {kept}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! `skep watch`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use futures_util::StreamExt;
+use skep_api::streams::{ChangeType, FileChange};
+use skep_client::{Changes, WatchedChange};
+
+use crate::{connection::Connection, located::Located, output, place::PlaceOption, signals::Signals};
+
+const AFTER_HELP: &str = "Each change is one line: created, modified, deleted or renamed, and the path. With --json each is one line of JSON as in
+the API. When changes come faster than they can be told, some are lost; a line `overflow` says so.
+
+Exit codes: 0 the folder was removed, --count was reached, or nobody reads the output; 130 Ctrl-C; 1 refused, failed, no
+server, or the connection was lost; 2 the command line is wrong.";
+
+/// Print changes below a folder as they happen, until Ctrl-C.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Watch {
+    /// Folder below the workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+    #[arg(default_value = ".")]
+    path: String,
+    /// Exit after this number of changes.
+    #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    #[command(flatten)]
+    place: PlaceOption,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Watch) -> anyhow::Result<ExitCode> {
+    let located = Located::parse(&verb.place, &verb.path)?;
+    let client = verb.connection.client()?;
+    let mut signals = Signals::listen()?;
+    let followed = async {
+        let (place, path) = located.open(&client).await?;
+        let changes = place.files.watch(&path).await?;
+        output::say(&format!("skep: watching {}; Ctrl-C ends it", path.as_path().display()));
+        print(changes, &verb).await
+    };
+    tokio::select! {
+        code = followed => code,
+        code = signals.next() => Ok(code),
+    }
+}
+
+async fn print(mut changes: Changes, verb: &Watch) -> anyhow::Result<ExitCode> {
+    let mut left = verb.count;
+    while let Some(change) = changes.next().await {
+        let WatchedChange { change, text } = change?;
+        if verb.connection.json {
+            output::json(text.as_bytes())?;
+        } else {
+            output::line(&line(&change))?;
+        }
+        if let Some(left) = &mut left {
+            *left -= 1;
+        }
+        if left == Some(0) || output::is_unread() {
+            break;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A change in one line, whatever stands in the names.
+fn line(change: &FileChange) -> String {
+    let kind = match change.r#type {
+        ChangeType::Created => "created",
+        ChangeType::Modified => "modified",
+        ChangeType::Deleted => "deleted",
+        ChangeType::Renamed => "renamed",
+        ChangeType::Overflow => "overflow",
+    };
+    let of_one_line = |path: &str| path.replace(char::is_control, " ");
+    let path = of_one_line(&change.path);
+    match &change.from {
+        Some(from) => format!("{kind:<8}  {} -> {path}", of_one_line(from)),
+        None => format!("{kind:<8}  {path}"),
+    }
+}
