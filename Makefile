@@ -15,9 +15,12 @@ TEST_IMAGES := $(CURDIR)/target/images
 VENV := target/schemathesis
 # What generates clients from its document, and what those need.
 CLIENTS := target/clients
+# Tests send SIGINT and SIGHUP to servers, which inherit what `nohup` and a shell's `&` made them ignore.
+CARGO_TEST := env --default-signal=INT,HUP,QUIT cargo test --locked
 # Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
 ARGS ?=
 SOAK_BOOTS ?= 10000
+SOAK_GIT_ROUNDS ?= 2000
 
 help: ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -45,7 +48,7 @@ test: check schemathesis clients ## all tests, with real VMs
 	@echo "==> all tests: cgroups, jails, namespaces, VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
 		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
-		cargo test --locked --workspace --features skep-tests/root
+		$(CARGO_TEST) --workspace --features skep-tests/root
 
 # The tests of these crates that are left out make cgroups, namespaces and jails, which needs root.
 check: build ## format, lints and the tests that need neither root nor VMs
@@ -54,8 +57,8 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak -- -D warnings
 	@echo "==> tests that need neither root nor VMs"
-	@cargo test --locked --workspace --lib --bins
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) cargo test --locked --package skep-server --package skep-keeper-protocol \
+	@$(CARGO_TEST) --workspace --lib --bins
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --package skep-server --package skep-keeper-protocol \
 		--package skep-tickets --package skep-tests --tests
 
 schemathesis: $(VENV)/ready
@@ -97,12 +100,13 @@ bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; A
 	@benches/boot $(SKEP) $(TEST_IMAGES) $(ARGS)
 
 # A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
-soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs
+soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
-		cargo test --locked --package skep-tests --features soak --test front_door -- --nocapture --test-threads 1 \
+		$(CARGO_TEST) --package skep-tests --features soak --test front_door -- --nocapture --test-threads 1 \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: unseeded::
+	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-server --test front git::races::
 
 clean: ## remove what was built
 	@cargo clean

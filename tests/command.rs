@@ -16,11 +16,13 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, binary, ended, eventually};
 
+mod file_verbs;
 mod files;
 mod git;
 mod keys;
 mod messages;
 mod names;
+mod uninstall;
 
 fn command(server: &Skep, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -57,6 +59,16 @@ fn answer(output: &Output) -> Value {
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// A terminal: the end of whoever looks at it, and that of the program.
+fn terminal() -> (File, File) {
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let end = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    (File::from(terminal), end)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -312,11 +324,7 @@ async fn a_watch_shows_what_comes_until_nobody_reads_it() {
 fn a_boot_that_takes_long_shows_on_a_terminal_that_it_goes_on() {
     // A server that takes the request and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap();
-    let end = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let (mut terminal, end) = terminal();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let mut child = Command::new(binary())
         .args(["boot", "-n", "3", "--url", &url, "--api-key", "x"])
@@ -325,7 +333,7 @@ fn a_boot_that_takes_long_shows_on_a_terminal_that_it_goes_on() {
         .stderr(end)
         .spawn()
         .unwrap();
-    let (mut said, mut terminal) = (String::new(), File::from(terminal));
+    let mut said = String::new();
     while !said.contains("booting 3 VMs") {
         let mut block = [0; 256];
         // Nothing but an end of the process makes this fail.

@@ -126,6 +126,31 @@ async fn roots_that_accounts_should_not_have_are_found() {
     }
 }
 
+/// In a mount namespace of its own.
+#[cfg(feature = "root")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_that_is_a_mount_of_a_folder_in_the_servers_data_is_found() {
+    let skep = Skep::start().await;
+    skep.post("/api/accounts", &json!({"name": "acme"})).await.ok(201);
+    let (data_dir, beside) = (skep.stop(), tempfile::tempdir().unwrap());
+    let deep = data_dir.path().join("server/one/deep");
+    fs::create_dir_all(&deep).unwrap();
+    tamper(
+        &data_dir.path().join("server/skep.db"),
+        &format!("UPDATE accounts SET roots = '[\"{}\"]' WHERE name = 'acme'", beside.path().display()),
+    );
+    // The control: without the mount it is a folder like any other.
+    assert_eq!(state_of(&doctor(data_dir.path()).0, "roots").0, "ok");
+    let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" doctor --json --data-dir \"$4\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&deep).arg(beside.path());
+    let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let (state, said) = state_of(answer["findings"].as_array().unwrap(), "roots");
+    assert!(state == "warning" && said.contains("server's own data"), "{state}: {said}");
+}
+
 #[test]
 fn a_data_directory_where_nothing_can_be_written_is_found() {
     let (state, said) = {

@@ -1,5 +1,8 @@
 //! Git on the server's workspace and in a VM: the same tests in both places, with the same answers.
 
+mod between_places;
+mod verbs;
+
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -19,6 +22,7 @@ async fn git_is_the_same_on_the_server_and_in_a_vm() {
         a_history(ground).await;
         branches_and_work_trees(ground).await;
         clones(ground).await;
+        verbs::tags_merges_and_remotes(ground).await;
         refusals(ground).await;
     })
     .await;
@@ -186,6 +190,22 @@ async fn refusals(ground: &Ground<'_>) {
     ground.post("/api/git/add", &json!({"path": ground.at("work")})).await.refused(409, "repository_locked");
 }
 
+/// Calls that write, each with what it needs beside the path.
+fn writing_calls() -> Vec<(&'static str, Value)> {
+    vec![
+        ("add", json!({})),
+        ("commit", json!({"message": "x", "allow_empty": true})),
+        ("checkout", json!({"ref": "made", "create": true})),
+        ("stash", json!({"action": "push"})),
+        ("stash", json!({"action": "pop"})),
+        ("reset", json!({"mode": "hard"})),
+        ("tag", json!({"name": "x", "message": "x"})),
+        ("merge", json!({"ref": "main"})),
+        ("remote", json!({"name": "x", "url": "/nowhere"})),
+        ("fetch", json!({"remote": "x"})),
+    ]
+}
+
 /// A repository whose every setting would start a program, in the place where the program would do harm.
 async fn hostile(ground: &Ground<'_>) {
     let canary = ground.at("canary");
@@ -215,17 +235,9 @@ async fn hostile(ground: &Ground<'_>) {
     ] {
         ground.shell(&format!("git config -f bad/.git/config {setting} {value}")).await;
     }
-    let calls = [
-        ("add", json!({})),
-        ("commit", json!({"message": "x", "allow_empty": true})),
-        ("checkout", json!({"ref": "made", "create": true})),
-        ("stash", json!({"action": "push"})),
-        ("stash", json!({"action": "pop"})),
-        ("reset", json!({"mode": "hard"})),
-    ];
-    for (verb, mut body) in calls {
+    for (verb, mut body) in writing_calls() {
         write(ground, "bad/file", &format!("{verb}\n")).await;
-        for read in ["status", "diff", "log", "branch", "worktree"] {
+        for read in ["status", "diff", "log", "branch", "worktree", "show", "tag", "remote"] {
             get(ground, read, "bad", &[]).await;
         }
         body["path"] = json!(ground.at("bad"));
@@ -349,11 +361,9 @@ async fn sends_and_fetches(ground: &Ground<'_>, remote: &Remote) {
 
 /// What has but the last commit is completed by the remote.
 async fn shallow_clones(ground: &Ground<'_>, remote: &Remote) {
-    // The remote is out of a VM's reach: so it is cloned from beside.
-    let cloned = json!({"url": ground.at("work"), "path": "short", "depth": 1});
+    let cloned = json!({"url": remote.url, "path": "short", "depth": 1});
     let began = post(ground, "clone", cloned, 201).await["head"].clone();
     assert_eq!(get(ground, "log", "short", &[]).await["commits"].as_array().unwrap().len(), 1, "{ground:?}");
-    git(ground, "short", &format!("remote set-url origin {}", remote.url)).await;
     write(ground, "short/short", "short\n").await;
     post(ground, "add", json!({"path": "short"}), 200).await;
     let ours =

@@ -67,6 +67,8 @@ mod processes;
 #[cfg(feature = "root")]
 mod programs;
 #[cfg(feature = "root")]
+mod readme;
+#[cfg(feature = "root")]
 mod schemathesis;
 #[cfg(feature = "root")]
 mod separation;
@@ -88,3 +90,5 @@ mod template;
 mod tenants;
 #[cfg(feature = "soak")]
 mod unseeded;
+#[cfg(feature = "root")]
+mod vm_api;

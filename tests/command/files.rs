@@ -2,16 +2,23 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs::{self, Permissions},
-    os::unix::fs::{PermissionsExt, symlink},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
     path::Path,
-    process::Output,
+    process::{Command, Output, Stdio},
 };
 
+use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Value;
 
 use super::{answer, skep, stdout};
-use crate::harness::Skep;
+use crate::harness::{Skep, binary};
 
 /// The files below a folder: path, content, mode.
 fn tree(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32)> {
@@ -106,13 +113,13 @@ async fn what_cannot_be_copied_is_named_and_nothing_half_is_left() {
     let from = ground.path().join("from");
     fs::create_dir(&from).unwrap();
     fs::write(from.join("kept"), b"kept").unwrap();
-    symlink("/etc/passwd", from.join("link")).unwrap();
+    mkfifoat(CWD, from.join("fifo"), Mode::RUSR).unwrap();
     let here = from.to_str().unwrap();
     let copied = skep(&server, &["cp", here, "server:taken"], "");
     assert_eq!(copied.status.code(), Some(1), "{copied:?}");
-    assert!(String::from_utf8_lossy(&copied.stderr).contains("from/link"), "{copied:?}");
+    assert!(String::from_utf8_lossy(&copied.stderr).contains("from/fifo"), "{copied:?}");
     assert_eq!(done(skep(&server, &["cat", "taken/kept"], "")), "kept");
-    assert!(!done(skep(&server, &["ls", "taken"], "")).contains("link"));
+    assert!(!done(skep(&server, &["ls", "taken"], "")).contains("fifo"));
 
     for words in [
         &["cp", here, "elsewhere"][..],
@@ -125,4 +132,145 @@ async fn what_cannot_be_copied_is_named_and_nothing_half_is_left() {
         assert_eq!(refused.status.code(), Some(1), "{words:?}: {refused:?}");
     }
     assert_eq!(fs::read_dir(&from).unwrap().count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_are_copied_as_links_and_none_is_followed() {
+    let server = Skep::start().await;
+    let vm = boot(&server);
+    let ground = tempfile::tempdir().unwrap();
+    let (from, back) = (ground.path().join("from"), ground.path().join("back"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("sub/file"), b"inside").unwrap();
+    let odd = OsStr::from_bytes(b"\xff%41");
+    // Within the folder, out of it, to nothing, to a folder, and one that is no UTF-8.
+    let targets = [
+        ("in", OsStr::new("sub/file")),
+        ("out", OsStr::new("/etc/passwd")),
+        ("dangling", OsStr::new("../../nowhere")),
+        ("folder", OsStr::new("sub")),
+        ("odd", odd),
+    ];
+    for (name, target) in targets {
+        symlink(target, from.join(name)).unwrap();
+    }
+    // The second time links stand there already.
+    for _ in 0..2 {
+        let copied = answer(&skep(&server, &["cp", "--json", from.to_str().unwrap(), "server:"], ""));
+        assert_eq!((copied["files"].as_u64(), copied["links"].as_u64()), (Some(1), Some(5)), "{copied}");
+        done(skep(&server, &["cp", "server:from", &format!("{vm}:")], ""));
+        done(skep(&server, &["cp", &format!("{vm}:from/"), back.to_str().unwrap()], ""));
+    }
+    for (name, target) in targets {
+        assert_eq!(fs::read_link(back.join(name)).unwrap().as_os_str(), target, "{name}");
+    }
+    assert_eq!(fs::read(back.join("in")).unwrap(), b"inside");
+    assert_eq!(
+        done(skep(&server, &["exec", &vm, "readlink from/out from/dangling"], "")),
+        "/etc/passwd\n../../nowhere\n"
+    );
+    assert_eq!(done(skep(&server, &["cat", "from/in"], "")), "inside");
+    let outside = skep(&server, &["cat", "from/out"], "");
+    assert!(!outside.status.success() && outside.stdout.is_empty(), "{outside:?}");
+}
+
+/// A VM that sends a link in one copy, and in the next a folder or a file of its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_link_of_an_earlier_copy_is_followed() {
+    let server = Skep::start().await;
+    let vm = boot(&server);
+    let ground = tempfile::tempdir().unwrap();
+    done(skep(&server, &["write", "from/sub/file"], "inside"));
+    let canary = ground.path().join("canary");
+    fs::create_dir(&canary).unwrap();
+    let plant =
+        format!("mkdir t; ln -s {} t/a; ln -s ../from t/b; ln -s ../from/sub/file t/c", canary.display());
+    done(skep(&server, &["exec", &vm, &plant], ""));
+    let into = ground.path().join("into");
+    fs::create_dir(&into).unwrap();
+    let into = into.to_str().unwrap();
+    let copy = |from: &str, to: &str| skep(&server, &["cp", &format!("{vm}:{from}"), to], "");
+    for to in [into, "server:"] {
+        done(copy("t", to));
+    }
+    for (spring, name) in [
+        ("rm t/a; mkdir t/a; echo stolen > t/a/file", "a"),
+        ("rm -r t/a; rm t/b; mkdir -p t/b/sub; echo stolen > t/b/sub/file", "b"),
+        ("rm -r t/b; rm t/c; echo stolen > t/c", "c"),
+        ("mkdir -p x/a; echo stolen > x/a/file", "x"),
+    ] {
+        done(skep(&server, &["exec", &vm, spring], ""));
+        for to in [into, "server:"] {
+            let refused =
+                if name == "x" { copy("x/a", &format!("{to}/t").replace(":/", ":")) } else { copy("t", to) };
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(
+                refused.status.code() == Some(1) && said.contains("remove it first"),
+                "{name}: {refused:?}"
+            );
+        }
+    }
+    // The control: without a link in the target it is copied.
+    done(copy("x", into));
+    assert_eq!(fs::read_dir(&canary).unwrap().count(), 0);
+    assert_eq!(done(skep(&server, &["cat", "from/sub/file"], "")), "inside");
+}
+
+/// A server that takes a file and never reads it.
+fn stalling_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") {
+                    if reader.read_line(&mut head).unwrap() == 0 {
+                        return;
+                    }
+                }
+                if head.starts_with("GET") {
+                    let body = r#"{"error": "Not Found", "message": "nothing"}"#;
+                    let length = body.len();
+                    let answer = format!(
+                        "HTTP/1.1 404 Not Found\r\nskep-error: unknown_path\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                    );
+                    stream.write_all(answer.as_bytes()).unwrap();
+                } else {
+                    std::thread::park();
+                }
+            });
+        }
+    });
+    url
+}
+
+#[test]
+fn a_copy_that_takes_long_shows_bytes_and_rate_on_a_terminal_only() {
+    let url = stalling_server();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(64 << 20).unwrap();
+    let source = file.path().to_str().unwrap();
+    let (mut terminal, end) = super::terminal();
+    let (mut pipe, other_end) = std::io::pipe().unwrap();
+    let copy = |errors: Stdio| {
+        let words = ["cp", source, "web:file", "--url", &url, "--api-key", "x"];
+        Command::new(binary()).args(words).env("TERM", "xterm").stderr(errors).spawn().unwrap()
+    };
+    let (mut shown, mut silent) = (copy(end.into()), copy(other_end.into()));
+    let mut said = String::new();
+    while !(said.contains("64.00 MiB") && said.contains("/s")) {
+        let mut block = [0; 256];
+        let read = terminal.read(&mut block).unwrap();
+        said.push_str(&String::from_utf8_lossy(&block[..read]));
+    }
+    for child in [&mut shown, &mut silent] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let mut rest = String::new();
+    pipe.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "no terminal, no progress");
 }

@@ -73,3 +73,82 @@ async fn a_clone_is_pushed_from_and_pulled_into() {
     assert!(pulled.contains("1 commit, 1 file changed"), "{pulled}");
     assert_eq!(done(run(&["cat", "copy/c"], "")), "c\n");
 }
+
+/// Without -C, between places, and by the verbs that people know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_works_on_a_clone_without_a_network() {
+    let server = Skep::start().await;
+    let run = |words: &[&str], input: &str| skep(&server, words, input);
+    done(run(&["boot", "--name", "web"], ""));
+    let wrong = |words: &[&str]| {
+        let output = run(words, "");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(wrong(&["git", "status", "--vm", "web"]).contains("skep git init PATH --vm web"));
+    done(run(&["git", "init", "--bare", "hub.git"], ""));
+    assert_eq!(done(run(&["git", "clone", "server:hub.git", "web:"], "")), "/root/hub\n");
+    done(run(&["write", "hub/a", "--vm", "web"], "a\n"));
+    done(run(&["git", "add", "--vm", "web"], ""));
+    done(run(&["git", "commit", "-m", "Begin", "--vm", "web"], ""));
+    done(run(&["git", "tag", "v1", "-m", "One", "--vm", "web"], ""));
+    assert!(done(run(&["git", "tag", "--vm", "web"], "")).contains("One"));
+    assert_eq!(done(run(&["git", "show", "v1:a", "--vm", "web"], "")), "a\n");
+    assert!(done(run(&["git", "show", "--vm", "web"], "")).contains("+a"));
+    assert!(done(run(&["git", "push", "--vm", "web"], "")).contains("main to origin: new ->"));
+    assert!(done(run(&["git", "remote", "--vm", "web"], "")).contains("origin skep://server/"));
+    assert!(done(run(&["git", "log", "-C", "hub.git"], "")).contains("Begin"));
+    assert!(done(run(&["git", "fetch", "--vm", "web"], "")).contains("nothing new"));
+    done(run(&["git", "checkout", "-b", "topic", "--vm", "web"], ""));
+    done(run(&["write", "hub/b", "--vm", "web"], "b\n"));
+    done(run(&["git", "add", "--vm", "web"], ""));
+    done(run(&["git", "commit", "-m", "Go on", "--vm", "web"], ""));
+    done(run(&["git", "checkout", "main", "--vm", "web"], ""));
+    assert!(done(run(&["git", "merge", "topic", "--vm", "web"], "")).contains("1 commit"));
+    assert!(done(run(&["git", "clone", "web:hub", "server:"], "")).ends_with("/hub\n"));
+    assert_eq!(done(run(&["cat", "hub/b"], "")), "b\n");
+    assert!(wrong(&["git", "status"]).contains("hub.git"), "several are listed");
+    done(run(&["git", "clone", "/root/hub", "second", "--vm", "web"], ""));
+    assert!(wrong(&["git", "status", "--vm", "web"]).contains("/root/hub, /root/second"));
+    done(run(&["git", "remote", "add", "other", "https://git.example.com/x", "-C", "hub"], ""));
+    done(run(&["git", "remote", "set-url", "other", "https://git.example.com/y", "-C", "hub"], ""));
+    assert!(
+        done(run(&["git", "remote", "list", "-C", "hub"], "")).contains("other https://git.example.com/y")
+    );
+    done(run(&["git", "remote", "remove", "other", "-C", "hub"], ""));
+    clones_that_cannot_work(&server);
+}
+
+/// Each ends at once, and leaves nothing.
+fn clones_that_cannot_work(server: &Skep) {
+    let run = |words: &[&str], input: &str| skep(server, words, input);
+    for (source, target, why) in [
+        ("server:missing", "web:x", "missing"),
+        ("git://git.example.com/x", "web:x", "https://"),
+        ("https://127.0.0.1:1/x", "web:x", "private"),
+        ("nobody:x", "web:x", "nobody"),
+        ("web:hub", "server:hub", "hub"),
+    ] {
+        let output = run(&["git", "clone", source, target], "");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && words.contains(why), "{source}: {output:?}");
+    }
+    assert!(!run(&["ls", "x", "--vm", "web"], "").status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_is_read_from_standard_input_and_never_shown() {
+    let server = Skep::start().await;
+    let run = |words: &[&str], input: &str| skep(&server, words, input);
+    done(run(&["git", "credentials", "set", "git.example.com", "--username", "ada"], "hunter2\n"));
+    let listed = done(run(&["git", "credentials", "list"], ""));
+    assert!(
+        listed.contains("git.example.com") && listed.contains("ada") && !listed.contains("hunter2"),
+        "{listed}"
+    );
+    let empty = run(&["git", "credentials", "set", "git.example.com"], "\n");
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("token is empty"), "{empty:?}");
+    done(run(&["git", "credentials", "remove", "git.example.com"], ""));
+    let gone = run(&["git", "credentials", "remove", "git.example.com"], "");
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("skep git credentials list"), "{gone:?}");
+}

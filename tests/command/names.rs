@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, eventually};
+use crate::harness::{Skep, binary, eventually};
 
 fn stderr(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -55,8 +55,47 @@ async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
     server.get("/api/swarm/vm/api").await.refused(404, "unknown_vm");
     rename(json!("Not a name")).await.refused(400, "invalid_value");
     rename(json!("web")).await.ok(200);
+    renamed_by_command(&server, id);
+    let told = skep(&server, &["events", "--from-start", "--types", "vm.renamed", "-n", "3", "--json"], "");
+    let names: Vec<Value> = stdout(&told).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&names[0]["from"], &names[0]["name"]), (&json!("web"), &json!("api")));
+    assert_eq!((&names[1]["from"], &names[1]["name"]), (&json!("api"), &Value::Null));
     assert_eq!(stdout(&skep(&server, &["end", "web"], "")).trim(), format!("{} {id}", vm["pid"]));
     assert_eq!(server.count().await, 0);
+}
+
+/// The VM is called `web` before and afterwards.
+fn renamed_by_command(server: &Skep, id: &str) {
+    let run = |words: &[&str]| skep(server, &[&["rename"], words].concat(), "");
+    assert!(stdout(&run(&["web", "builder-2"])).trim().ends_with(&format!("{id} builder-2")));
+    assert_eq!(answer(&run(&["builder-2", "--none", "--json"]))["name"], Value::Null);
+    assert_eq!(run(&["builder-2", "other"]).status.code(), Some(1), "it has no name any more");
+    for wrong in [&[id][..], &[id, "Not-A-Name"], &[id, "server"], &[id, "a", "--none"], &["", "a"]] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let other = answer(&skep(server, &["boot", "--name", "other", "--json"], ""));
+    let taken = run(&[id, "other"]);
+    assert_eq!(taken.status.code(), Some(1), "{taken:?}");
+    assert!(stderr(&taken).contains(other["vms"][0]["id"].as_str().unwrap()), "{taken:?}");
+    assert!(skep(server, &["end", "other"], "").status.success());
+    assert!(run(&[id, "web"]).status.success());
+    in_the_store_too(server, id);
+}
+
+/// A key of a VM is made without the API as well, by whatever the VM goes by.
+fn in_the_store_too(server: &Skep, id: &str) {
+    let pid = answer(&skep(server, &["ps", "--json"], ""))["vms"][0]["pid"].to_string();
+    let dir = server.data_dir.path().to_str().unwrap();
+    let create = |vm: &str, name: &str| {
+        let words =
+            ["keys", "create", "--role", "vm", "--vm", vm, "--name", name, "--data-dir", dir, "--json"];
+        std::process::Command::new(binary()).args(words).output().unwrap()
+    };
+    for (vm, name) in [("web", "a"), (pid.as_str(), "b"), (id, "c"), (&id[..20], "d")] {
+        assert_eq!(answer(&create(vm, name))["vm"], id, "{vm}");
+    }
+    let unknown = create("nobody", "e");
+    assert!(!unknown.status.success() && stderr(&unknown).contains("no VM `nobody`"), "{unknown:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,7 +185,7 @@ async fn a_vm_can_be_booted_for_one_command() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_of_a_boot_is_looked_at_and_followed() {
     let server = Skep::start().await;
-    let script = "echo begun; until test -e /root/go; do sleep 0.1; done; echo done; exit 5";
+    let script = "echo begun; until test -e /root/go; do sleep 0.1; done; printf 'done \\377\\n'; exit 5";
     let words = ["boot", "--name", "job", "--command", script, "--ttl", "1h", "--json"];
     let exec_id = answer(&skep(&server, &words, ""))["vms"][0]["exec_id"].as_str().unwrap().to_owned();
     eventually("the output", async || stdout(&skep(&server, &["logs", "job"], "")).ends_with("begun\n"))
@@ -165,13 +204,13 @@ async fn the_command_of_a_boot_is_looked_at_and_followed() {
     assert!(skep(&server, &["write", "--vm", "job", "go"], "").status.success());
     for words in [&["attach", "job"][..], &["attach", &exec_id], &["logs", "-f", "job"]] {
         let followed = skep(&server, words, "");
+        // The exact bytes, of which the last is no text.
         assert_eq!(
-            (followed.status.code(), stdout(&followed).as_str()),
-            (Some(5), "begun\ndone\n"),
-            "{followed:?}"
+            (followed.status.code(), followed.stdout.as_slice()),
+            (Some(5), &b"begun\ndone \xff\n"[..])
         );
     }
     let logs = skep(&server, &["logs", "job"], "");
-    assert!(stdout(&logs).ends_with("begun\ndone\n"), "{logs:?}");
+    assert!(logs.stdout.ends_with(b"begun\ndone \xff\n"), "{logs:?}");
     server.post("/api/swarm/cleanup", &json!({})).await.ok(200);
 }

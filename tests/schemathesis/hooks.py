@@ -78,7 +78,15 @@ class Vms:
             return None
         self.supplied += 1
         body = {"ttl_ms": 600_000}
-        return str(call("POST", "/api/swarm/boot", json=body)["vms"][0]["pid"])
+        try:
+            booted = call("POST", "/api/swarm/boot", json=body)
+        except requests.HTTPError as error:
+            if error.response.status_code != 503:
+                raise
+            # Requests of the run hold all VMs that the server may have.
+            call("POST", "/api/swarm/cleanup", json={})
+            booted = call("POST", "/api/swarm/boot", json=body)
+        return str(booted["vms"][0]["pid"])
 
     def living(self):
         with lock:
@@ -215,11 +223,16 @@ QUERIES = {
     "git_log": lambda: {"path": workspace.repository, "ref": None},
     "git_branches": lambda: {"path": workspace.repository},
     "git_worktrees": lambda: {"path": workspace.repository},
+    "git_repositories": lambda: {},
+    "git_show": lambda: {"path": workspace.repository, "ref": None, "file": None},
+    "git_tags": lambda: {"path": workspace.repository},
+    "git_remotes": lambda: {"path": workspace.repository},
     "remove_git_credential": lambda: {"host": new_host()},
 }
 BODIES = {
     "write_file": lambda: {"path": workspace.new(), "encoding": "utf-8", "mode": None},
     "make_folder": lambda: {"path": workspace.new(), "mode": None},
+    "make_link": lambda: {"path": workspace.new(), "target": "notes", "path_encoding": None},
     "move_file": lambda: {"from": workspace.file(), "to": workspace.new()},
     "copy_file": lambda: {"from": workspace.notes, "to": workspace.new()},
     "git_add": lambda: {"path": workspace.repository, "files": None},
@@ -227,7 +240,7 @@ BODIES = {
     "git_push": lambda: {"path": workspace.repository, "remote": "origin", "branch": "main"},
     "git_pull": lambda: {"path": workspace.repository, "remote": "origin", "branch": "main"},
     "git_init": lambda: {"path": workspace.new()},
-    "git_clone": lambda: {"url": f"{workspace.root}/origin", "path": workspace.new(), "branch": None},
+    "git_clone": lambda: {"url": f"{workspace.root}/origin", "path": workspace.new(), "branch": None, "from": None},
     "git_checkout": lambda: {"path": workspace.repository, "ref": "main", "create": None},
     "git_change_branch": lambda: {
         "path": workspace.repository, "name": fresh("topic"), "from": None, "delete": None, "force": None,
@@ -237,6 +250,14 @@ BODIES = {
     },
     "git_reset": lambda: {"path": workspace.repository, "to": None},
     "git_stash": lambda: {"path": workspace.repository, "action": "list", "message": None},
+    "git_change_tag": lambda: {
+        "path": workspace.repository, "name": fresh("tag"), "ref": None, "message": None, "delete": None,
+    },
+    "git_merge": lambda: {"path": workspace.repository, "ref": "main", "message": None},
+    "git_change_remote": lambda: {
+        "path": workspace.repository, "name": fresh("remote"), "url": f"{workspace.root}/origin", "replace": None, "remove": None,
+    },
+    "git_fetch": lambda: {"path": workspace.repository, "remote": "origin"},
 }
 
 
@@ -316,6 +337,9 @@ def spare_own(operation, case):
     # A stream ends with its caller, and this one would wait for ever.
     if operation == "events":
         case.query = {**(case.query or {}), "ticket": "tkt_01jv0000000000000000000000"}
+    # The log of a command that runs is followed until its end.
+    if operation == "ticket_log" and "follow" in (case.query or {}):
+        case.query = {**case.query, "follow": "false"}
     if operation == "revoke_all_keys":
         case.query = dict(case.query or {})
         case.query["account"] = spare_account

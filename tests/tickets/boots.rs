@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, send};
+use crate::harness::{Skep, eventually, send};
 
 async fn ticket(skep: &Skep) -> String {
     let made = skep.post("/api/tickets", &json!({"title": "a", "max_attempts": 1})).await.ok(201);
@@ -44,8 +44,10 @@ async fn a_vm_holds_the_ticket_that_it_was_booted_for_and_finishes_it_with_its_o
     as_vm(Method::POST, &format!("/api/tickets/{id}/heartbeat"), json!({"attempt": 1})).await.ok(200);
     as_vm(Method::PATCH, &format!("/api/tickets/{id}"), done).await.ok(200);
     assert_eq!(record(&skep, &id).await["result"], json!({"ok": true}));
-    // Its key ends with it.
-    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    // The VM ends with its attempt, and its key with it.
+    skep.wait_for_end_of(pid).await;
+    let ended = skep.get("/api/vms?state=ended").await.ok(200);
+    assert_eq!((&ended["vms"][0]["id"], &ended["vms"][0]["reason"]), (&vm["id"], &json!("ticket_ended")));
     as_vm(Method::GET, "/api/whoami", json!({})).await.refused(403, "token_expired");
 }
 
@@ -62,7 +64,7 @@ async fn a_ticket_ends_with_the_vm_that_was_booted_for_it() {
     assert_eq!(record(&skep, &deleted).await["status"], "pending", "an operator's act does not count");
     let pid = boot(&off).await;
     skep.post(&format!("/api/swarm/vm/{pid}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
-    crate::harness::eventually("the end", async || record(&skep, &off).await["status"] == "failed").await;
+    eventually("the end", async || record(&skep, &off).await["status"] == "failed").await;
     assert_eq!(outcomes(&skep, &off).await, [json!("vm_ended")]);
     assert_eq!(outcomes(&skep, &deleted).await, [json!("released")]);
 }
@@ -94,7 +96,7 @@ async fn a_named_boot_has_its_effect_once() {
     let impatient =
         tokio::time::timeout(std::time::Duration::from_millis(20), boot(json!({"ttl_ms": 600_000})));
     let seen = impatient.await.is_ok();
-    crate::harness::eventually("the end of the boot", async || {
+    eventually("the end of the boot", async || {
         let again = boot(json!({"ttl_ms": 600_000})).await;
         again.status == 201 && (seen || again.headers.contains_key("idempotent-replayed"))
     })
@@ -146,7 +148,8 @@ const UNTIL_TOLD: &str = "echo begun; while [ ! -e /root/end ]; do sleep 0.1; do
 async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
     let skep = Skep::start().await;
     let id = ticket(&skep).await;
-    let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": UNTIL_TOLD})).await.ok(201);
+    let order = json!({"ticket": id, "command": UNTIL_TOLD, "keep_vm": true});
+    let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
     let (pid, exec_id) = (booted["vms"][0]["pid"].as_u64().unwrap(), booted["vms"][0]["exec_id"].clone());
     let path = format!("/api/swarm/vm/{pid}/exec/{}", exec_id.as_str().unwrap());
     // Whoever watches it and goes away leaves it running.
@@ -157,9 +160,9 @@ async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
     assert_eq!(skep.output(pid, "echo $SKEP_TICKET_ID; touch /root/seen").await, id);
     assert_eq!(record(&skep, &id).await["status"], "in_progress");
     skep.output(pid, "touch /root/end").await;
-    crate::harness::eventually("the end", async || record(&skep, &id).await["status"] == "failed").await;
+    eventually("the end", async || record(&skep, &id).await["status"] == "failed").await;
     assert_eq!(outcomes(&skep, &id).await, [json!("command_ended")]);
-    // The VM lives on, with all that the command printed.
+    // The VM is kept, with all that the command printed.
     assert_eq!(skep.output(pid, "ls /root/seen").await, "/root/seen");
     let whole = skep.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
     assert!(
@@ -178,16 +181,63 @@ async fn the_command_of_a_boot_outlives_the_server() {
         skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0]["pid"].as_u64().unwrap()
     };
     let staying = boot(&stays, UNTIL_TOLD).await;
-    boot(&ends, "sleep 3").await;
+    // It ends while no server runs, or a moment later: its exit and its result are read from the guest.
+    boot(&ends, r#"echo '{"kept": true}' > $SKEP_RESULT_FILE; sleep 2"#).await;
     let skep = skep.stop_and_leave_vms().start().await;
-    crate::harness::eventually("the end of one", async || record(&skep, &ends).await["status"] == "failed")
-        .await;
+    eventually("the end of one", async || record(&skep, &ends).await["status"] == "completed").await;
+    assert_eq!(record(&skep, &ends).await["result"], json!({"kept": true}));
     assert_eq!(record(&skep, &stays).await["status"], "in_progress");
     skep.output(staying, "touch /root/end").await;
-    crate::harness::eventually("the end of both", async || record(&skep, &stays).await["status"] == "failed")
-        .await;
+    eventually("the end of both", async || record(&skep, &stays).await["status"] == "failed").await;
     assert_eq!(outcomes(&skep, &stays).await, [json!("command_ended")]);
-    assert_eq!(outcomes(&skep, &ends).await, [json!("command_ended")]);
+    assert_eq!(outcomes(&skep, &ends).await, [json!("completed")]);
+}
+
+/// The attempts of a ticket.
+async fn attempts(skep: &Skep, id: &str) -> Vec<Value> {
+    let history = skep.get(&format!("/api/tickets/{id}/history")).await.ok(200);
+    history["attempts"].as_array().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_command_of_a_boot_finishes_its_ticket() {
+    let skep = Skep::start().await;
+    // The command, where the ticket stands after it, how the attempt ended, and what is kept with it.
+    let printed = json!({"exit_code": 0, "stdout_tail": "out\n", "stderr_tail": "err\n"});
+    let result = json!({"tests": 12});
+    let missing = "/bin/sh: 1: no-such-agent: not found\n";
+    let rows = [
+        ("echo out; echo err >&2", "completed", "completed", printed),
+        (r#"echo out; echo '{"tests": 12}' > /run/skep/result.json"#, "completed", "completed", result),
+        ("no-such-agent", "pending", "released", json!({"exit_code": 127, "stderr_tail": missing})),
+        ("echo out; exit 3", "failed", "command_ended", json!({"exit_code": 3, "stdout_tail": "out\n"})),
+        ("kill -9 $$", "failed", "command_ended", json!({"exit_code": null, "signal": "SIGKILL"})),
+        ("echo '[1]' > $SKEP_RESULT_FILE", "failed", "command_ended", json!({"error": "invalid_result"})),
+        ("mkfifo $SKEP_RESULT_FILE", "failed", "command_ended", json!({"error": "invalid_result"})),
+        (
+            "head -c 1100000 /dev/zero > $SKEP_RESULT_FILE",
+            "failed",
+            "command_ended",
+            json!({"message": "/run/skep/result.json has more than 1048576 bytes"}),
+        ),
+    ];
+    for (command, status, outcome, kept) in rows {
+        let id = ticket(&skep).await;
+        let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
+        let vm = &booted["vms"][0];
+        eventually("the end of the VM", async || reason(&skep, vm).await == "ticket_ended").await;
+        let (record, attempts) = (record(&skep, &id).await, attempts(&skep, &id).await);
+        assert_eq!(record["status"], status, "{command}: {record}");
+        assert_eq!(attempts.len(), 1, "{command}");
+        assert_eq!(attempts[0]["outcome"], outcome, "{command}");
+        for (field, value) in kept.as_object().unwrap() {
+            assert_eq!(attempts[0]["result"][field], *value, "{command}: {attempts:?}");
+        }
+        if status == "completed" {
+            assert_eq!(record["result"], kept, "{command}");
+        }
+    }
+    assert_eq!(skep.count().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,10 +247,8 @@ async fn each_vm_of_a_boot_runs_its_command_and_one_that_cannot_be_run_boots_not
     let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
     for vm in booted["vms"].as_array().unwrap() {
         let pid = vm["pid"].as_u64().unwrap();
-        crate::harness::eventually("the word", async || {
-            skep.output(pid, "cat /root/word 2>/dev/null; true").await == "w"
-        })
-        .await;
+        eventually("the word", async || skep.output(pid, "cat /root/word 2>/dev/null; true").await == "w")
+            .await;
     }
     let refused = |command: String| json!({"count": 1, "command": command});
     skep.post("/api/swarm/boot", &refused("a\0b".to_owned())).await.refused(400, "invalid_value");
@@ -210,4 +258,139 @@ async fn each_vm_of_a_boot_runs_its_command_and_one_that_cannot_be_run_boots_not
     let key = agent["key"].as_str().unwrap();
     let asked = skep.bare(Method::POST, "/api/swarm/boot").bearer_auth(key).json(&refused("true".to_owned()));
     send(asked).await.refused(403, "scope_missing");
+}
+
+/// Why a VM ended, as the list of VMs has it.
+async fn reason(skep: &Skep, vm: &Value) -> Value {
+    let ended = skep.get("/api/vms?state=ended").await.ok(200);
+    let found = ended["vms"].as_array().unwrap().iter().find(|one| one["id"] == vm["id"]);
+    found.map_or(Value::Null, |one| one["reason"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_ends_with_its_attempt_however_that_ends_and_one_that_is_kept_does_not() {
+    let skep = Skep::start().await;
+    let boot = async |keep_vm: bool| {
+        let id = ticket(&skep).await;
+        let order = json!({"ticket": id, "keep_vm": keep_vm});
+        let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
+        (id, booted["vms"][0].clone())
+    };
+    let change = async |id: &str, body: Value| {
+        send(skep.request(Method::PATCH, &format!("/api/tickets/{id}")).json(&body)).await.ok(200);
+    };
+    let ended = async |vm: &Value| {
+        eventually("the end of the VM", async || reason(&skep, vm).await == "ticket_ended").await;
+    };
+    let (kept, kept_vm) = boot(true).await;
+    change(&kept, json!({"status": "completed"})).await;
+    let (failed, vm) = boot(false).await;
+    change(&failed, json!({"status": "failed"})).await;
+    ended(&vm).await;
+    let (released, vm) = boot(false).await;
+    change(&released, json!({"status": "pending"})).await;
+    ended(&vm).await;
+    let (deleted, vm) = boot(false).await;
+    skep.delete(&format!("/api/tickets/{deleted}?force=true")).await.ok(200);
+    ended(&vm).await;
+    let kept_pid = kept_vm["pid"].as_u64().unwrap();
+    assert_eq!(skep.output(kept_pid, "echo here").await, "here");
+    // A server that died between the end of the attempt and that of the VM leaves such a VM: the next start ends it.
+    let wreck = skep.crash();
+    let script = "import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as store:
+    store.execute('update vms set keep_vm = 0 where id = ?', sys.argv[2:])";
+    let store = wreck.path().join("server/skep.db");
+    let id = kept_vm["id"].as_str().unwrap();
+    let altered = std::process::Command::new("python3").args(["-c", script]).arg(store).arg(id).status();
+    assert!(altered.unwrap().success());
+    let skep = wreck.start().await;
+    eventually("the end of the VM", async || reason(&skep, &kept_vm).await == "ticket_ended").await;
+    assert_eq!(skep.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_of_a_boot_finds_its_ticket_and_what_came_of_the_prerequisites() {
+    let skep = Skep::start().await;
+    let mut needs = Vec::new();
+    // The sixth does not fit into the file.
+    for number in 0..6 {
+        let id = ticket(&skep).await;
+        let result = json!({"number": number, "text": "x".repeat(800_000)});
+        let done = json!({"status": "completed", "result": result});
+        send(skep.request(Method::PATCH, &format!("/api/tickets/{id}")).json(&done)).await.ok(200);
+        needs.push(id);
+    }
+    let made = json!({"title": "dépend", "description": "all of it", "dependencies": needs});
+    let id = skep.post("/api/tickets", &made).await.ok(201)["id"].as_str().unwrap().to_owned();
+    let copy = "cat $SKEP_TICKET_FILE > /root/seen; ls -l /run/skep/ticket.json > /root/mode; sleep 600";
+    let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": copy})).await.ok(201);
+    let vm = &booted["vms"][0];
+    let pid = vm["pid"].as_u64().unwrap();
+    eventually("the command", async || {
+        !skep.output(pid, "cat /root/mode 2>/dev/null; true").await.is_empty()
+    })
+    .await;
+    let mode = skep.output(pid, "cat /root/mode").await;
+    assert!(mode.starts_with("-rw-r--r-- 1 root root "), "{mode}");
+    let read = skep.get(&format!("/api/files/read?vm={pid}&path=/root/seen")).await.ok(200);
+    let seen: Value = serde_json::from_str(read["content"].as_str().unwrap()).unwrap();
+    let record = record(&skep, &id).await;
+    for field in ["id", "title", "description", "status", "attempt", "vm", "dependencies", "assignee"] {
+        assert_eq!(seen["ticket"][field], record[field], "{field}");
+    }
+    assert_eq!(seen["ticket"]["vm"], vm["id"]);
+    let found = seen["prerequisites"].as_array().unwrap();
+    assert_eq!(found.len(), 6);
+    for (number, one) in found.iter().enumerate() {
+        assert_eq!(one["id"], needs[number]);
+        if number < 5 {
+            assert_eq!((&one["result"]["number"], &one["truncated"]), (&json!(number), &Value::Null));
+        } else {
+            assert_eq!(*one, json!({"id": needs[5], "title": "a", "status": "completed", "truncated": true}));
+        }
+    }
+}
+
+fn skep(server: &Skep, arguments: &[&str]) -> std::process::Command {
+    let mut command = std::process::Command::new(crate::harness::binary());
+    command.args(arguments).env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_command_of_a_boot_printed_is_read_while_it_runs_and_when_its_vm_is_gone() {
+    let server = Skep::start().await;
+    let id = ticket(&server).await;
+    // Bytes that are no text, both outputs, more than one page; then it waits to be told.
+    let command = "printf 'a\\377\\000b\\n'; echo err >&2; sleep 0.5; yes line | head -c 1000000; \
+                   while [ ! -e /root/end ]; do sleep 0.1; done; echo last; exit 3";
+    let booted = server.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
+    let vm = &booted["vms"][0];
+    let pid = vm["pid"].as_u64().unwrap();
+    let log = format!("/api/tickets/{id}/log");
+    let size = async || server.get(&log).await.ok(200)["size_bytes"].as_u64().unwrap();
+    eventually("the output", async || size().await >= 1_000_009).await;
+    let first = server.get(&log).await.ok(200);
+    assert_eq!((&first["attempt"], &first["vm"], &first["running"]), (&json!(1), &vm["id"], &json!(true)));
+    assert_eq!((&first["truncated"], &first["next_offset"]), (&json!(true), &json!(512 << 10)));
+    assert!(first["output"].as_str().unwrap().starts_with("a\u{FFFD}\0b\nerr\nline\n"), "{first}");
+    let followed = skep(&server, &["ticket", "logs", "-f", &id]).stdout(std::process::Stdio::piped()).spawn();
+    let followed = followed.unwrap();
+    // Another server goes on where this one stopped; whoever follows comes back.
+    let killed = server.server_pid().unwrap();
+    crate::harness::kill(killed);
+    server.wait_for_server_after(killed).await;
+    server.output(pid, "touch /root/end").await;
+    let expected = [b"a\xff\0b\nerr\n".as_slice(), &b"line\n".repeat(200_000), b"last\n"].concat();
+    let said = tokio::task::spawn_blocking(|| followed.wait_with_output().unwrap()).await.unwrap();
+    assert!(said.status.success(), "{said:?}");
+    assert!(said.stdout == expected, "{} bytes of {}", said.stdout.len(), expected.len());
+    eventually("the end of the VM", async || reason(&server, vm).await == "ticket_ended").await;
+    let whole = skep(&server, &["ticket", "logs", &id, "--attempt", "1"]).output().unwrap();
+    assert!(whole.status.success() && whole.stdout == expected, "{:?}", whole.stderr);
+    let end = server.get(&format!("{log}?offset=1000009&attempt=1")).await.ok(200);
+    assert_eq!((&end["output"], &end["running"]), (&json!("last\n"), &json!(false)));
+    server.get(&format!("{log}?attempt=2")).await.refused(404, "unknown_log");
+    assert_eq!(attempts(&server, &id).await[0]["result"]["exit_code"], 3);
 }

@@ -126,6 +126,20 @@ async fn a_follower_goes_on_behind_an_event_and_shows_people_a_line_for_each() {
     let current = ended(&mut command(&server, &["events", "--ticket", id, "-n", "1"]));
     let line = String::from_utf8(current.stdout).unwrap();
     assert!(line.contains("ticket.current") && line.contains("title=Port it"), "{line}");
+    let told = |words: &[&str]| {
+        let output = ended(&mut command(&server, &[&["events", "--json"], words].concat()));
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["id"].clone()
+    };
+    let first = told(&["--from-start", "-n", "1"]);
+    for since in ["1h", "30d", "2020-01-31", "2020-01-31T12:00:00Z"] {
+        assert_eq!(told(&["--since", since, "-n", "1"]), first, "{since}");
+    }
+    assert_eq!(told(&["--since", "90s", "--types", "ticket.*", "-n", "1"]), created);
+    for wrong in [&["--since", "soon"][..], &["--since", "9999-01-01"], &["--since", "1h", "--from-start"]] {
+        let output = ended(&mut command(&server, &[&["events"], wrong].concat()));
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
     let wrong = ended(&mut command(&server, &["events", "--types", "ticket.lost"]));
     assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("ticket.completed"), "{wrong:?}");

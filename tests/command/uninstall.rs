@@ -1,0 +1,163 @@
+//! skep removed from a machine: all of one installation, and nothing of another.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::harness::{Skep, binary, ended, remains_of};
+
+fn uninstall(data_dir: &Path, images: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["uninstall", "--data-dir"]).arg(data_dir).arg("--image-dir").arg(images).args(more);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn words(value: &Value) -> String {
+    let words = value.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    words.collect::<Vec<_>>().join("\n")
+}
+
+/// What it says when a person answers its question.
+fn answered(command: &mut Command, answer: &str) -> (Option<i32>, String) {
+    let (mut terminal, end) = super::terminal();
+    let mut child =
+        command.stdin(end.try_clone().unwrap()).stderr(end).stdout(Stdio::null()).spawn().unwrap();
+    // It keeps the other end of the terminal.
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut said = String::new();
+    let mut read = |terminal: &mut File, until: &str| {
+        while !said.contains(until) {
+            let mut block = [0; 4096];
+            let Ok(count) = terminal.read(&mut block) else { break };
+            said.push_str(&String::from_utf8_lossy(&block[..count]));
+        }
+    };
+    read(&mut terminal, "Type `yes`");
+    terminal.write_all(answer.as_bytes()).unwrap();
+    read(&mut terminal, "nothing was removed");
+    (child.wait().unwrap().code(), said)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_installation_goes_after_a_question_and_another_stays() {
+    let other = Skep::start().await;
+    let kept = other.boot_one().await;
+    let skep = Skep::start().await;
+    skep.boot(2).await;
+    let images = tempfile::tempdir().unwrap();
+    fs::create_dir(images.path().join("base")).unwrap();
+    let pid = skep.pid().to_string();
+
+    let running = ended(&mut uninstall(skep.data_dir.path(), images.path(), &["--yes"]));
+    let said = String::from_utf8_lossy(&running.stderr).into_owned();
+    assert!(running.status.code() == Some(1) && said.contains(&pid) && said.contains("stop it"), "{said}");
+    assert_eq!(skep.count().await, 2);
+
+    let wreck = skep.stop_and_leave_vms();
+    let data_dir = wreck.path().to_owned();
+    fs::write(data_dir.join("mine"), "not skep's").unwrap();
+    let before = remains_of(&data_dir);
+    assert!(!before.is_empty());
+    let unasked = ended(&mut uninstall(&data_dir, images.path(), &[]));
+    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
+    let (code, said) = answered(&mut uninstall(&data_dir, images.path(), &[]), "no\n");
+    assert_eq!(code, Some(1), "{said}");
+    let name = data_dir.file_name().unwrap().to_str().unwrap();
+    assert!(said.contains("2 VMs") && said.contains("netns/skep-") && said.contains(name), "{said}");
+    assert_eq!(remains_of(&data_dir), before, "the control: nothing was removed");
+
+    let keep = ended(&mut uninstall(&data_dir, images.path(), &["--yes", "--keep-data", "--json"]));
+    assert!(keep.status.success(), "{keep:?}");
+    assert_eq!(remains_of(&data_dir), Vec::<String>::new());
+    assert!(data_dir.join("server/skep.db").exists() && data_dir.join("admin.key").exists());
+
+    let done = ended(&mut uninstall(&data_dir, images.path(), &["--yes", "--json"]));
+    let told: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+    assert!(words(&told["removed"]).contains(name), "{told}");
+    let stays = words(&told["kept"]);
+    for word in ["mine", "image directory", "/usr/local/bin/skep"] {
+        assert!(stays.contains(word), "{word}: {stays}");
+    }
+    // The log is the harness's.
+    let mut left: Vec<_> = fs::read_dir(&data_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["mine", "test.log"], "what skep did not make stays");
+    assert!(images.path().join("base").exists());
+    assert_eq!(other.output(kept, "echo alive").await, "alive");
+}
+
+/// As on a machine where skep is a service, in namespaces where nothing of this machine's is seen.
+fn on_a_machine_of_its_own(ground: &Path, script: &str) -> Output {
+    let set_up = r#"
+        set -eu
+        mount --make-rprivate /
+        cp -a /etc "$1/etc" && mount --bind "$1/etc" /etc
+        for folder in /run /usr/local/bin /var/lib; do mount -t tmpfs none "$folder"; done
+        grep -q '^skep:' /etc/passwd || echo 'skep:x:987:987::/nonexistent:/usr/sbin/nologin' >> /etc/passwd
+        cp "$2" /usr/local/bin/skep
+        printf '#!/bin/sh\necho "$@" >> "%s/systemctl"\n' "$1" > /usr/local/bin/systemctl
+        chmod +x /usr/local/bin/systemctl
+        mkdir -p /etc/systemd/system /var/lib/skep
+        cp "$3" /etc/systemd/system/skep.service
+        cd /var/lib/skep && mkdir keeper server workspaces templates && echo key > admin.key
+        export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+        has() { [ -e /etc/systemd/system/skep.service ] && echo unit; [ -e /usr/local/bin/skep ] && echo program
+                grep -q '^skep:' /etc/passwd && echo user; [ -e /var/lib/skep ] && echo data; :; }
+    "#;
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/skep.service");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-c",
+        &format!("{set_up}\n{script}"),
+        "sh",
+    ]);
+    ended(command.arg(ground).arg(binary()).arg(unit))
+}
+
+#[test]
+fn what_a_machine_has_once_goes_with_the_service_it_belongs_to() {
+    let ground = tempfile::tempdir().unwrap();
+    let run = |script: &str| {
+        let ground = tempfile::tempdir_in(ground.path()).unwrap();
+        let output = on_a_machine_of_its_own(ground.path(), script);
+        let called = fs::read_to_string(ground.path().join("systemctl")).unwrap_or_default();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), called, output)
+    };
+    let (code, has, called, all) = run("skep uninstall --yes > /dev/null; has");
+    assert_eq!((code, has.as_str()), (Some(0), ""), "{all:?}");
+    assert_eq!(called, "disable skep\ndaemon-reload\n");
+    let (code, has, _, all) = run("skep uninstall --yes --keep-data > /dev/null; has");
+    assert_eq!((code, has.as_str()), (Some(0), "user\ndata\n"), "{all:?}");
+    // Another server's data, a unit of another data directory, something that is mounted: each is left alone.
+    let other = "mkdir -p /run/skep/0123456789ab; skep uninstall --yes > /dev/null; has";
+    let (code, has, _, all) = run(other);
+    assert_eq!((code, has.as_str()), (Some(0), "program\nuser\n"), "{all:?}");
+    let elsewhere = "mkdir -p /var/lib/other/keeper; skep uninstall --yes --data-dir /var/lib/other > /dev/null; has; ls /var/lib";
+    let (code, has, called, all) = run(elsewhere);
+    assert_eq!((code, has.as_str()), (Some(0), "unit\nprogram\nuser\ndata\nskep\n"), "{all:?}");
+    assert_eq!(called, "");
+    let mounted = "mount -t tmpfs none /var/lib/skep/workspaces; ! skep uninstall --yes 2>&1; has";
+    let (code, has, _, all) = run(mounted);
+    assert!(
+        code == Some(0) && has.contains("unmount it first") && has.ends_with("unit\nprogram\nuser\ndata\n"),
+        "{all:?}"
+    );
+    let strange =
+        "mkdir /var/lib/photos; ! skep uninstall --yes --data-dir /var/lib/photos 2>&1; ls /var/lib";
+    let (code, has, _, all) = run(strange);
+    assert!(
+        code == Some(0) && has.contains("not a data directory") && has.ends_with("photos\nskep\n"),
+        "{all:?}"
+    );
+}

@@ -1,0 +1,151 @@
+//! The commands of the README, run in their order by a shell on a server of the test's own.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::{Command, Output},
+};
+
+use crate::harness::{Skep, binary, ended};
+
+const README: &str = include_str!("../README.md");
+
+/// Blocks that are not run, by a command in them, and why.
+const OTHER_BLOCKS: [(&str, &str); 4] = [
+    ("make run", "it builds skep and serves until Ctrl-C; all tests begin with its build"),
+    (
+        "systemctl disable --now skep",
+        "it removes a service of the machine; `command::uninstall` does so in namespaces",
+    ),
+    ("cat token", "no test reaches a git server elsewhere"),
+    ("auth=", "it is for a VM with a ticket; `vm_api` runs it there"),
+];
+
+/// Lines that are not run, by their beginning, and why.
+const OTHER_LINES: [(&str, &str); 4] = [
+    ("export SKEP_", "the test gives both, for its own server"),
+    ("git pull", "it updates a clone of skep"),
+    ("make build", "all tests begin with it"),
+    ("systemctl restart", "it is about the machine's own service"),
+];
+
+/// Parts of lines that mean something else here.
+const INSTEAD: [(&str, &str); 5] = [
+    ("26669", "$PID"),
+    ("/PID/", "/$PID/"),
+    ("http://127.0.0.1:7700", "$SKEP_URL"),
+    ("/var/lib/skep/", "$SKEP_DATA_DIR/"),
+    ("/root/skep-before-update.db", "backup.db"),
+];
+
+/// What has to be there first, by the beginning of a line.
+const FIRST: [(&str, &str); 3] = [
+    ("skep exec -n $PID 'tar c results'", "skep exec -n $PID 'mkdir results; touch results/one'"),
+    ("skep git clone server:hub.git", "skep boot --name web"),
+    (
+        "skep git push origin main",
+        "skep exec web 'cd hub && git checkout -q -B main && echo one > one && git add one' && skep git commit -m One --vm web",
+    ),
+];
+
+/// Lines that follow what happens until somebody ends them, and what makes something happen. They are ended as soon as they have
+/// printed something.
+const FOLLOWING: [(&str, &str); 2] = [
+    ("skep events --types", "skep ticket create told > created"),
+    ("skep watch", "date | skep write project/told"),
+];
+
+/// Exit codes other than 0, by the beginning of a line.
+const CODES: [(&str, i32); 1] = [("skep attach job", 127)];
+
+/// The blocks of shell lines, each without its prompts and without what the commands printed.
+fn blocks() -> Vec<Vec<String>> {
+    let mut blocks = Vec::new();
+    for block in README.split("```").skip(1).step_by(2) {
+        let prompted: Vec<String> = block
+            .lines()
+            .filter_map(|line| line.strip_prefix("# ").or_else(|| line.strip_prefix("$ ")))
+            .map(str::to_owned)
+            .collect();
+        // A block without prompts is a script, whose lines may go on in the next.
+        let script = || block.trim().replace("\\\n", " ").lines().map(str::to_owned).collect();
+        blocks.push(if prompted.is_empty() { script() } else { prompted });
+    }
+    blocks
+}
+
+fn begins<T: Copy>(table: &[(&str, T)], line: &str) -> Option<T> {
+    table.iter().find(|(beginning, _)| line.starts_with(beginning)).map(|(_, found)| *found)
+}
+
+/// A script that runs the lines one after the other in one shell, and says of each how it ended.
+fn script(lines: &[String]) -> String {
+    let mut script =
+        String::from("set -o pipefail\nPID=$(skep boot --json | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')\n");
+    for line in lines.iter().filter(|line| begins(&OTHER_LINES, line).is_none()) {
+        let line = INSTEAD.iter().fold(line.clone(), |line, (from, to)| line.replace(from, to));
+        if let Some(first) = begins(&FIRST, &line) {
+            script.push_str(&format!("{first} || exit 99\n"));
+        }
+        let expected = begins(&CODES, &line).unwrap_or(0);
+        if let Some(cause) = begins(&FOLLOWING, &line) {
+            let command = line.split(" #").next().unwrap();
+            script.push_str(&format!("rm -f followed; {command} > followed & FOLLOWER=$!\n"));
+            // It is not known when it begins to follow.
+            script.push_str(&format!(
+                "until [ -s followed ]; do {cause}; sleep 0.1; done; kill $FOLLOWER; true\n"
+            ));
+        } else {
+            script.push_str(&format!("{line}\n"));
+        }
+        let quoted = line.replace('\'', "'\\''");
+        script.push_str(&format!(
+            "code=$?; [ $code = {expected} ] || {{ echo \"exit code $code:\" '{quoted}' >&2; exit 99; }}\n"
+        ));
+    }
+    script
+}
+
+fn run(server: &Skep, ground: &Path, lines: &[String]) -> Output {
+    let path = format!("{}:{}", ground.join("bin").display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", &script(lines)])
+        .current_dir(ground)
+        .env("PATH", path)
+        .env("SKEP_URL", &server.url)
+        .env("SKEP_API_KEY", &server.key)
+        .env("SKEP_DATA_DIR", server.data_dir.path());
+    ended(&mut command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_the_readme_do_what_it_says() {
+    let server = Skep::start().await;
+    let ground = tempfile::tempdir().unwrap();
+    for folder in ["bin", "project", "project-on-this-machine"] {
+        fs::create_dir(ground.path().join(folder)).unwrap();
+    }
+    fs::write(ground.path().join("project-on-this-machine/plan.md"), "# Plan\n").unwrap();
+    symlink(binary(), ground.path().join("bin/skep")).unwrap();
+    let agent = ground.path().join("agent");
+    fs::write(&agent, "#!/bin/sh\nexit 0\n").unwrap();
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut left_out = vec![false; OTHER_BLOCKS.len()];
+    let mut lines_run = 0;
+    for block in blocks() {
+        let is_in_it = |mark: &str| block.iter().any(|line| line.starts_with(mark));
+        if let Some(at) = OTHER_BLOCKS.iter().position(|(mark, _)| is_in_it(mark)) {
+            left_out[at] = true;
+            continue;
+        }
+        let output = run(&server, ground.path(), &block);
+        assert!(output.status.success(), "{block:#?}\n{output:?}");
+        lines_run += block.len();
+        // The next block finds a server without VMs.
+        server.post("/api/swarm/cleanup", &serde_json::json!({})).await.ok(200);
+    }
+    assert!(left_out.iter().all(|left_out| *left_out), "a block that is left out is not there: {left_out:?}");
+    assert!(lines_run > 40, "{lines_run}");
+}
