@@ -2,6 +2,8 @@
 //!
 //! No I/O. The guest agent links this crate, so it stays small.
 
+#![warn(missing_docs)]
+
 pub mod accounts;
 pub mod admin;
 pub mod audit;

@@ -1,5 +1,7 @@
 //! The typed client of the API, over the network.
 
+#![warn(missing_docs)]
+
 mod accounts;
 mod answer;
 mod audit;

@@ -66,6 +66,7 @@ pub struct VmmCommand {
 }
 
 /// What starts a VMM. It only writes the command: the jail runs it.
+#[warn(missing_docs)]
 pub trait Launcher: Send + Sync {
     /// The command of one VMM.
     fn command(&self, order: LaunchOrder) -> VmmCommand;

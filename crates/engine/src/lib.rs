@@ -21,6 +21,7 @@ pub use machine::{Machine, VmmEnd};
 
 /// What drives a VMM over its monitor. Used in the server, and by a bake.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait Driver: Send + Sync {
     /// Loads a saved device state into a VMM that waits for one, and lets its processors run.
     ///
@@ -36,6 +37,7 @@ pub trait Driver: Send + Sync {
 }
 
 /// One engine, both halves.
+#[warn(missing_docs)]
 pub trait Engine: Launcher + Driver {
     /// Its name, how it accelerates and why.
     fn report(&self) -> &EngineReport;

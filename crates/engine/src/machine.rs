@@ -19,6 +19,7 @@ pub enum VmmEnd {
 
 /// One VMM, by its monitor.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait Machine: Send + Sync {
     /// Stops the processors.
     async fn pause(&self) -> Result<(), Error>;

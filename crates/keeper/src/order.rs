@@ -127,6 +127,7 @@ impl VmLimits {
 }
 
 /// Where templates come from.
+#[warn(missing_docs)]
 pub trait Templates: Send + Sync {
     /// Opens a template, whether or not it was damaged since it was loaded. Blocks; may be called from several threads at
     /// once.

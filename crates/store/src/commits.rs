@@ -14,6 +14,7 @@ pub struct Commit {
 }
 
 /// Is told of every commit, on the thread that writes: it must not wait.
+#[warn(missing_docs)]
 pub trait CommitObserver: fmt::Debug + Send + Sync {
     /// A commit has ended.
     fn committed(&self, commit: Commit);

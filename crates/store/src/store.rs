@@ -33,6 +33,7 @@ use crate::{
 /// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
 /// away is carried out all the same. Every method can fail with `Unavailable` or `Internal`; what else, it says.
 #[async_trait]
+#[warn(missing_docs)]
 pub trait Store: Send + Sync {
     /// The account `default`, made by the first start.
     async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> Result<Account>;

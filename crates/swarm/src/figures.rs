@@ -10,6 +10,7 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Is told of VMs as they come and go. It must not wait.
+#[warn(missing_docs)]
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A VM was booted, and its boot is on record.
     fn booted(&self, receipt: &BootReceipt);

@@ -20,6 +20,7 @@ use skep_api::{
 use crate::{Error, Place};
 
 /// An operation that a workspace does.
+#[warn(missing_docs)]
 pub trait Run: Operation {
     /// Does it without starting a program, where that can be. `None` leaves it to [`Self::run`], errors too.
     fn run_without_programs(&self, _: &Place) -> impl Future<Output = Option<Self::Answer>> + Send {

@@ -21,6 +21,7 @@ use crate::{
 pub type WalkFence = fn(&[BorrowedFd<'_>]) -> io::Result<()>;
 
 /// Makes the fence around a git and all that it starts, whatever settings say.
+#[warn(missing_docs)]
 pub trait GitFence: fmt::Debug + Send + Sync {
     /// A fence that lets a git connect so far, and start no other programs than it needs for that. A kernel that lacks a mechanism makes one without it.
     ///

@@ -17,6 +17,7 @@ use crate::{Error, Place};
 pub type Content = BoxStream<'static, io::Result<Bytes>>;
 
 /// An operation with bytes behind its request, or behind its answer.
+#[warn(missing_docs)]
 pub trait RunStreamed: Operation {
     /// Does it at this place.
     fn run_streamed(

@@ -22,6 +22,7 @@ use link::{Link, Session};
 pub type Events = Pin<Box<dyn Stream<Item = (u64, ExecEvent)> + Send>>;
 
 /// What the guest does about each request. A request whose caller went away is dropped where it waits.
+#[warn(missing_docs)]
 pub trait Handler: Clone + Send + Sync + 'static {
     /// The longest body that there is memory for, in bytes.
     fn request_limit(&self) -> usize;

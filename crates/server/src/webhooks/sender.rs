@@ -38,6 +38,7 @@ const IDLE: Duration = Duration::from_secs(20);
 pub type Looking<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
 /// Finds the addresses of names. What it answers is checked, and then connected to: nobody looks twice.
+#[warn(missing_docs)]
 pub trait Lookup: Send + Sync + 'static {
     /// The addresses that a name has now.
     fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a>;
