@@ -1,4 +1,4 @@
-//! Clients that generators of others make from the OpenAPI document: they compile, and call operations of a real server.
+//! Clients that third-party generators make from the OpenAPI document: they compile, and call operations of a server.
 
 use std::{
     env, fs,

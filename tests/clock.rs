@@ -1,6 +1,6 @@
-//! The clock of the machine moved by an hour, forth and back, under a server that runs.
+//! Jumps of the wall clock by an hour, forwards and backwards, under a running server.
 //!
-//! No clock is touched: a library that is preloaded into keeper and server moves what they read.
+//! The machine's clock is not changed: a preloaded library shifts the time that keeper and server read.
 
 mod leases;
 
@@ -203,7 +203,7 @@ async fn a_key_ends_by_the_clock_on_the_wall() {
         let asked = skep.bare(reqwest::Method::GET, "/api/whoami").bearer_auth(&key);
         assert_eq!(send(asked).await.status, status, "{shift_s} s beside the clock");
     }
-    // What was made and what was used are told by it, too.
+    // The times of creation and of the last use follow this clock, too.
     clock.move_by(HOUR_S);
     let made = skep.post("/api/keys", &json!({"name": "later", "role": "agent"})).await.ok(201);
     assert_shifted("a key", time(&made, "created_at"), HOUR_S);

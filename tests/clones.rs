@@ -1,6 +1,6 @@
 //! Many VMs of one snapshot, from one call: nothing that has to be unique is shared.
 //!
-//! What the same check finds where the reseed is left out is in `unseeded`.
+//! `unseeded` is the control: the same check without the reseed.
 
 use std::{
     collections::BTreeMap,
@@ -79,9 +79,9 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// By how much a guest's clock is wrong, at the most. The host's clock is read before the question and after the answer, and
-/// the guest's in between: so it is wrong by at least its distance from the nearer end, and by no more than that from the
-/// farther one.
+/// By how much a guest's clock is wrong, at the most. The host's clock is read before the question and after the
+/// answer, and the guest's in between: so it is wrong by at least its distance from the nearer end, and by no more than
+/// that from the farther one.
 async fn clock_error(skep: &Skep, pid: u64) -> f64 {
     for _ in 0..QUESTIONS {
         let before = now();

@@ -61,7 +61,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// A terminal: the end of whoever looks at it, and that of the program.
+/// A pseudo-terminal: its controlling end, and the end of the program.
 fn terminal() -> (File, File) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();

@@ -1,4 +1,4 @@
-//! What holds the server and the VMMs, seen from outside, and what a key that is bound to a VM may do.
+//! The confinement of the server and of the VMMs, seen from outside, and the limits of keys that are bound to a VM.
 
 mod roots;
 
@@ -138,7 +138,7 @@ async fn a_vmm_holds_its_own_files_and_no_others() {
                 || (path.ends_with(" (deleted)") && Path::new(path).starts_with(&folder));
             assert!(known, "{path} is open: {open:?}");
         }
-        // The template is shared: nobody may write to it.
+        // The template is shared, so it must not be writable.
         for (path, flags) in flags(pid_of(vm)) {
             let writable = flags & 0o3 != 0;
             let template = of_template.iter().any(|name| path.ends_with(name));

@@ -1,4 +1,4 @@
-//! The keeper killed, with no chance to clear anything away: what then ends. What lives on is in `takeover`.
+//! What ends when the keeper is killed without a chance to clean up. `takeover` tests what survives.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, binary, ended, eventually, kill, remains_of};
 
-/// What the server says of a VM that it did not find again.
+/// The server's log message for a VM that it did not find again.
 const LOST: &str = "of an earlier start is lost";
 
-/// A process that is told from a later one with its number.
+/// A process, by a pidfd, which cannot refer to a later process with the same id.
 struct Watched(OwnedFd);
 
 impl Watched {
@@ -39,7 +39,7 @@ impl Watched {
     }
 }
 
-/// `skep doctor --clean`, far from the images that all tests share.
+/// Runs `skep doctor --clean`, without touching the images that all tests share.
 fn clean(data_dir: &Path) -> Output {
     let images = tempfile::tempdir().unwrap();
     let mut command = Command::new(binary());
@@ -72,7 +72,7 @@ async fn vms_that_end_while_nobody_is_there_are_lost_and_told_once() {
     }
     let pid = skep.boot_one().await;
     assert_eq!(skep.output(pid, "echo alive").await, "alive");
-    // The store knows of their end: it is not told twice.
+    // The store has recorded their end, so it is not reported twice.
     let skep = skep.stop_and_leave_vms().start().await;
     assert!(!skep.log().contains(LOST), "{}", skep.log());
     assert_eq!(skep.count().await, 2);
@@ -102,7 +102,7 @@ async fn the_server_does_not_outlive_its_keeper_for_a_request_under_way() {
     let begun = Instant::now();
     let wreck = skep.crash();
     eventually("the server's end", async || !server.lives()).await;
-    // It gives requests under way 30 seconds when it is asked to end.
+    // On a regular stop, running requests would have 30 seconds.
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert!(call.await.unwrap().is_err());
     assert_eq!(clean(wreck.path()).status.code(), Some(0));
@@ -127,7 +127,7 @@ async fn doctor_clears_a_wreck_and_leaves_a_server_that_runs_alone() {
     assert!(!vmms.iter().any(Watched::lives));
     let left = remains_of(wreck.path());
     assert!(left.is_empty(), "left behind: {left:#?}");
-    // Once more: what is gone is no error. The data stays.
+    // A second run is no error. The data is kept.
     assert_eq!(clean(wreck.path()).status.code(), Some(0));
     let key = fs::read_to_string(wreck.path().join("admin.key")).unwrap();
     let skep = wreck.start().await;
@@ -139,7 +139,7 @@ async fn doctor_clears_a_wreck_and_leaves_a_server_that_runs_alone() {
 async fn a_terminal_that_is_closed_is_a_stop() {
     let skep = Skep::start().await;
     skep.boot_one().await;
-    // Its drop sees to the rest.
+    // The drop checks the rest.
     kill_process(Pid::from_raw(skep.pid().cast_signed()).unwrap(), Signal::HUP).unwrap();
     eventually("the end", async || skep.server_pid().is_none()).await;
 }
@@ -149,7 +149,7 @@ async fn a_terminals_signal_to_both_processes_ends_vms() {
     for signal in [Signal::INT, Signal::HUP] {
         let skep = Skep::start().await;
         let vmms = Watched::vmms(&skep.boot(2).await);
-        // The server may be gone before the keeper is told.
+        // The server may have ended before the keeper gets its signal.
         kill_process_group(Pid::from_raw(skep.pid().cast_signed()).unwrap(), signal).unwrap();
         eventually("the end", async || !vmms.iter().any(Watched::lives)).await;
         let dir = skep.stop();

@@ -1,4 +1,4 @@
-//! `skep doctor`: what it looks at, and that it finds what is wrong.
+//! `skep doctor`: its checks, and the faults that it finds.
 
 use std::{
     fs::{self, File, Permissions},
@@ -181,7 +181,7 @@ fn a_data_directory_on_a_file_system_that_is_mounted_read_only_is_found() {
     }
 }
 
-/// Changes the store of a server that does not run, as no server would.
+/// Corrupts the store of a stopped server.
 fn tamper(store: &Path, sql: &str) {
     let script = "import sqlite3, sys
 with sqlite3.connect(sys.argv[1]) as store:

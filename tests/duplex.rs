@@ -75,7 +75,7 @@ async fn a_tree_goes_into_a_vm_and_comes_back_the_same() {
         .output()
         .unwrap();
     assert!(same.status.success(), "{same:?}");
-    // Not even text where the other end shows only bytes.
+    // Output that is not text is unchanged as well.
     let file = exec(&server, &["-n", &pid, "cat tree/deep/noise"]).output().unwrap();
     assert!(file.stdout == noise(3 << 20), "{} bytes", file.stdout.len());
 }
@@ -94,7 +94,7 @@ async fn a_command_starts_before_its_input_ends_and_its_time_counts_from_then() 
     }
     drop(stdin);
     assert_eq!(child.wait().unwrap().code(), Some(4));
-    // Its input never ends, and is larger than all that is on its way. The timeout ends it.
+    // Its input never ends and is larger than all buffers, and the timeout still applies.
     let zero = File::open("/dev/zero").unwrap();
     let output = exec(&server, &["--timeout", "2s", &pid, "sleep 600"]).stdin(zero).output().unwrap();
     assert_eq!(output.status.code(), Some(124), "{output:?}");
@@ -127,7 +127,7 @@ async fn an_interrupt_is_the_commands_own() {
     }
 }
 
-/// A restart cuts the connection off. What the command prints is not lost, and its input does not end.
+/// A restart closes the connection. The output of the command is not lost, and its input does not end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_outlives_a_restart_and_its_output_is_come_back_to() {
     let server = Skep::start().await;

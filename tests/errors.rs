@@ -1,4 +1,4 @@
-//! Refusals: their shape, their order, their words.
+//! Refusals: their shape, their order, their messages.
 
 use reqwest::Method;
 use serde_json::json;
@@ -47,7 +47,7 @@ async fn a_count_that_is_no_number_of_vms_names_itself_and_its_range() {
     }
 }
 
-/// The control of what each server's end looks for: its log tells the status of every answer, in both of its forms.
+/// The control of the harness's check for status 500: the log has the status of every answer, in both formats.
 #[tokio::test]
 async fn a_log_tells_the_status_of_every_answer() {
     for options in [&[][..], &["--log-format", "json"]] {

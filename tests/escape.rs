@@ -1,8 +1,8 @@
 //! The jail of a VMM under attack.
 //!
-//! The VMM is taken for hostile: a probe is started by it, in its very jail and with its very descriptors, and stays there
-//! while the VMM runs a guest as ever. It is held by less than the VMM: QEMU's own sandbox stands in front of the jail.
-//! Every attempt has a control, the same code outside of the jail, which must work.
+//! The VMM is assumed to be hostile: it starts a probe in its jail and with its descriptors, which stays there while
+//! the VMM runs a guest as usual. The probe is confined by less than the VMM, because QEMU's own sandbox does not apply
+//! to it. Every attempt has a control: the same code outside of the jail, which must work.
 
 mod attempts;
 mod ground;
@@ -16,7 +16,7 @@ use crate::harness::{Skep, eventually};
 use attempts::{ATTEMPTS, Attempt, Control};
 use ground::{Canaries, Probe};
 
-/// The number of each descriptor that a VMM is born with, after standard input, output and error.
+/// The descriptors that a VMM starts with, after standard input, output and error.
 const BORN_WITH: [(&str, u32); 9] = [
     ("monitor", 3),
     ("agent", 4),
@@ -29,7 +29,7 @@ const BORN_WITH: [(&str, u32); 9] = [
     ("layer", 11),
 ];
 
-/// What a control has in the place of a VMM's descriptors.
+/// The descriptors of a control, in place of those of a VMM.
 const DESCRIPTORS_OF_A_CONTROL: &str = r"
 if 'ram' in c['wanted']:
     c['ram'] = os.memfd_create('control', os.MFD_ALLOW_SEALING)
@@ -51,7 +51,7 @@ fn with(mut told: Value, more: Value) -> Value {
     told
 }
 
-/// What lies outside beside the canaries.
+/// Further targets of attempts, besides the canaries.
 fn machine(skep: &Skep, sibling: &Value) -> Value {
     let data_dir = fs::canonicalize(skep.data_dir.path()).unwrap();
     let sockets = Path::new("/run/skep").join(skep.namespace().trim_start_matches("skep-"));
@@ -66,7 +66,7 @@ fn machine(skep: &Skep, sibling: &Value) -> Value {
     })
 }
 
-/// The template as a jailed process has it: the hash of the shared memory, and who wrote its files when.
+/// The state of the template as seen by a jailed process: the hash of its memory, and owner and times of its files.
 fn template(probe: u32) -> Vec<String> {
     let open = |name: &str| {
         let number = BORN_WITH.iter().find(|(known, _)| *known == name).unwrap().1;
@@ -81,9 +81,9 @@ fn template(probe: u32) -> Vec<String> {
     [vec![memory, format!("{:?}", fs::metadata(open("ram")).unwrap().permissions())], files.to_vec()].concat()
 }
 
-/// Why an attempt proves nothing: the same does not work where nothing is in the way.
+/// Runs the control of an attempt. Returns why the attempt proves nothing, where its control fails.
 fn control(attempt: &Attempt, folder: &tempfile::TempDir, machine: &Value) -> Option<String> {
-    // Its own: it may destroy them.
+    // It gets its own canaries, because it may destroy them.
     let canaries = Canaries::new();
     let told = canaries.told();
     let wanted: Vec<&str> = BORN_WITH
@@ -143,7 +143,7 @@ async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
     let said = probe.attempt("import json; found = json.dumps(born_with)", &json!({}));
     let text = said.strip_prefix("worked: '").and_then(|rest| rest.strip_suffix('\'')).expect(&said);
     let mut open: BTreeMap<u32, String> = serde_json::from_str(text).unwrap();
-    // The folder that it looked into.
+    // The folder that the probe itself listed.
     open.retain(|_, target| !target.starts_with("/proc/"));
     let numbers: Vec<u32> = (0..3).chain(BORN_WITH.map(|(_, number)| number)).collect();
     assert_eq!(open.keys().copied().collect::<Vec<_>>(), numbers, "{open:?}");
@@ -152,7 +152,7 @@ async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
     for (number, kind) in (0..).zip(kinds) {
         assert!(open[&number].starts_with(kind), "{number}: {open:?}");
     }
-    // The control: one more is seen.
+    // The control: an additional descriptor is detected.
     let more = probe.attempt("os.dup(3); found = len(os.listdir('/proc/self/fd'))", &json!({}));
     let fewer = probe.attempt("found = len(os.listdir('/proc/self/fd'))", &json!({}));
     assert_ne!(more, fewer);
@@ -164,7 +164,7 @@ async fn a_signal_to_everybody_stays_in_the_jail() {
     let (skep, folder) = ground::start().await;
     let vms = skep.boot(2).await;
     let mut canaries = Canaries::new();
-    // Its victim shows that the signal was sent to all that can be reached.
+    // The end of the victim shows that the signal was sent to all reachable processes.
     let code = "
 victim = os.fork() or time.sleep(60)
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -227,7 +227,7 @@ found = sum(os.write(file, bytes(1 << 20)) for _ in range(900))";
     for (code, vm) in [private, shared].into_iter().zip(&vms) {
         let (mut probe, _) = Probe::in_jail_of(pid_of(vm));
         let said = probe.attempt(code, &json!({}));
-        // Whether it takes the VMM with it is the kernel's choice.
+        // The kernel may kill the VMM as well.
         assert!(said == "died: 9" || said == "gone", "{code}: {said}");
         assert_eq!(Probe::outside(&folder, true).attempt(code, &json!({})), "worked: 943718400");
         assert_eq!(skep.output(pid_of(&vms[2]), "echo alive").await, "alive");

@@ -25,7 +25,7 @@ async fn a_command_has_its_output_code_input_environment_and_folder() {
 
     let killed = skep.exec(pid, "kill -9 $$").await;
     assert_eq!((&killed["exit_code"], &killed["signal"]), (&Value::Null, &json!("SIGKILL")));
-    // By the route that names the VM in its body, too.
+    // Also by the route that names the VM in its body.
     let answer = skep.post("/api/exec", &json!({"command": "hostname", "vm": pid})).await.ok(200);
     assert_eq!(answer["stdout"].as_str().unwrap().trim(), skep.output(pid, "hostname").await);
 }
@@ -74,7 +74,7 @@ async fn a_command_that_reads_gets_the_end_of_its_input() {
     let long = "y".repeat(3_000_000);
     let answer = skep.exec_with(pid, &json!({"command": "wc -c", "stdin": long})).await;
     assert_eq!(answer["stdout"].as_str().unwrap().trim(), "3000000");
-    // One that never reads is not waited for.
+    // A command that never reads its input does not delay the answer.
     let answer = skep.exec_with(pid, &json!({"command": "exit 3", "stdin": long})).await;
     assert_eq!(answer["exit_code"], 3);
 }
@@ -191,7 +191,7 @@ async fn many_commands_at_once_do_not_mix() {
     }
 }
 
-/// The guest keeps a shell ready for the next command. It must not outlive the file that it was made of.
+/// The guest keeps a shell process ready for the next command, which must not be used after its file was replaced.
 #[tokio::test]
 async fn a_shell_that_was_replaced_runs_from_then_on() {
     let skep = Skep::start().await;
@@ -207,7 +207,7 @@ async fn a_shell_that_was_replaced_runs_from_then_on() {
     for _ in 0..3 {
         assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "");
     }
-    // Without any shell it is refused, and the VM is none the worse for it.
+    // Without any shell the command is refused, and the VM still works.
     skep.exec(pid, "rm /bin/sh").await;
     let request = json!({"command": "true"});
     let gone = skep.post(&format!("/api/swarm/vm/{pid}/exec"), &request).await;
@@ -220,7 +220,7 @@ async fn ending_every_process_of_a_vm_costs_it_no_command() {
     let pid = skep.boot_one().await;
     for signal in ["KILL", "TERM", "STOP", "HUP"] {
         assert_eq!(skep.output(pid, "echo before").await, "before");
-        // All but the first process and itself.
+        // All but process 1 and the command itself.
         let killed = skep.exec(pid, &format!("trap '' TERM HUP; kill -{signal} -1; echo done")).await;
         assert_eq!(killed["stdout"], "done\n", "{signal}: {killed}");
         assert_eq!(skep.output(pid, "echo after").await, "after", "{signal}");

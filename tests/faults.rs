@@ -1,4 +1,4 @@
-//! What goes wrong, and that nothing is left of it.
+//! Failures of VMMs, bakes and disks, which must leave nothing behind.
 
 use std::{path::Path, process::Command};
 

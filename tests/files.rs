@@ -1,4 +1,4 @@
-//! Files of the server's workspace and of a VM: the same tests in both places, with the same answers.
+//! File operations in the server's workspace and in a VM: the same tests in both places, with the same answers.
 
 mod attacks;
 pub(crate) mod ground;
@@ -36,7 +36,7 @@ async fn reads_and_writes(ground: &Ground<'_>) {
         (&json!("grün"), &replaced["etag"], &json!(false))
     );
     assert_eq!(ground.shell("stat -c %a new/a.txt").await, "640");
-    // The mode stays when the content goes.
+    // The mode is kept when the content is replaced.
     ground.write(&json!({"path": ground.at("new/a.txt"), "content": "blau"})).await.ok(200);
     assert_eq!(ground.shell("stat -c %a new/a.txt").await, "640");
     let added = json!({"path": ground.at("new/a.txt"), "content": " rot", "append": true});

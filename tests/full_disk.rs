@@ -1,4 +1,4 @@
-//! A disk that is full under the store: said, survived, and over when there is room again.
+//! A full disk under the store: it is reported, the server survives, and recovers when there is room again.
 
 mod files;
 mod tickets;

@@ -1,4 +1,4 @@
-//! Git on the server's workspace and in a VM: the same tests in both places, with the same answers.
+//! Git operations in the server's workspace and in a VM: the same tests in both places, with the same answers.
 
 mod between_places;
 mod verbs;
@@ -28,7 +28,7 @@ async fn git_is_the_same_on_the_server_and_in_a_vm() {
     .await;
 }
 
-/// By the keeper, who hands it on, and again after a restart, which reads the settings anew.
+/// The keeper passes the filter on, also after a restart, which reloads the settings.
 #[tokio::test]
 async fn a_filter_that_the_operator_names_runs_on_the_server() {
     let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
@@ -79,7 +79,7 @@ async fn write(ground: &Ground<'_>, name: &str, content: &str) {
     assert!(answer.status.is_success(), "{ground:?}: {answer:?}");
 }
 
-/// Git by itself, past the API.
+/// Runs plain git, without the API.
 async fn git(ground: &Ground<'_>, name: &str, words: &str) -> String {
     let person = "-c user.name=Ada -c user.email=ada@example.com -c safe.directory='*'";
     ground.shell(&format!("cd {name} && HOME=/nonexistent git {person} {words}")).await
@@ -122,7 +122,7 @@ async fn a_history(ground: &Ground<'_>) {
     assert_eq!((&next["commits"][0]["author"]["name"], &next["next_cursor"]), (&json!("Ada"), &Value::Null));
     let of_file = get(ground, "log", "work", &[("file", "other")]).await;
     assert_eq!(of_file["commits"], json!([]));
-    // Git by itself sees the same.
+    // Plain git shows the same.
     assert_eq!(git(ground, "work", "log --format=%H").await.lines().next(), second["commit"].as_str());
     // A history in a pack reads as one in single files.
     git(ground, "work", "gc -q").await;
@@ -206,7 +206,7 @@ fn writing_calls() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A repository whose every setting would start a program, in the place where the program would do harm.
+/// A repository whose settings would start a program.
 async fn hostile(ground: &Ground<'_>) {
     let canary = ground.at("canary");
     let trace = ground.at("trace");
@@ -245,13 +245,13 @@ async fn hostile(ground: &Ground<'_>) {
         assert!(answer.status.as_u16() < 500, "{verb}: {answer:?}");
     }
     assert_eq!(ground.shell("cat trace 2>/dev/null || echo nothing ran").await, "nothing ran", "{ground:?}");
-    // The control: git by itself starts it.
+    // The control: plain git starts it.
     write(ground, "bad/file", "control\n").await;
     git(ground, "bad", "--no-pager diff >/dev/null 2>&1 || true").await;
     assert!(ground.shell("cat trace").await.contains("canary"), "{ground:?}: the control started nothing");
 }
 
-/// A server of repositories on this machine's loopback, where no VM reaches it.
+/// A git server on the loopback address of this machine, which VMs cannot reach.
 struct Remote {
     process: Child,
     folder: tempfile::TempDir,
@@ -285,7 +285,7 @@ impl Remote {
         String::from_utf8(said.stdout).unwrap().trim().to_owned()
     }
 
-    /// Somebody else commits there.
+    /// Commits to the remote, as another user.
     fn commit(&self, file: &str, content: &str) -> String {
         if !self.at("other").exists() {
             self.git(&["clone", "-q", "x.git", "other"]);
@@ -321,7 +321,7 @@ async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
         std::fs::remove_dir_all(remote.at("other")).unwrap();
         remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
     }
-    // Nothing is left of what was there for a moment.
+    // No temporary files are left.
     let root = Ground::root_on_the_server(&skep).await;
     let names = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["suite"]);
@@ -359,7 +359,7 @@ async fn sends_and_fetches(ground: &Ground<'_>, remote: &Remote) {
     assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
 }
 
-/// What has but the last commit is completed by the remote.
+/// A shallow clone gets missing commits from the remote.
 async fn shallow_clones(ground: &Ground<'_>, remote: &Remote) {
     let cloned = json!({"url": remote.url, "path": "short", "depth": 1});
     let began = post(ground, "clone", cloned, 201).await["head"].clone();
@@ -381,7 +381,7 @@ async fn shallow_clones(ground: &Ground<'_>, remote: &Remote) {
     post(ground, "pull", json!({"path": "work"}), 200).await;
 }
 
-/// Both sides go on, and neither is lost.
+/// Both sides add commits, and none is lost.
 async fn both_go_on(ground: &Ground<'_>, remote: &Remote) {
     let theirs = remote.commit("theirs", "theirs again");
     write(ground, "work/ours", "ours\n").await;
@@ -403,7 +403,7 @@ async fn both_go_on(ground: &Ground<'_>, remote: &Remote) {
     let pushed = post(ground, "push", json!({"path": "work"}), 200).await;
     assert_eq!((&pushed["from"], &pushed["created"]), (&json!(theirs), &json!(false)), "{ground:?}");
 
-    // A commit that is replaced is taken where nobody was faster.
+    // A replaced commit is accepted where the remote has not changed.
     let body = json!({"path": "work", "message": "Ours, better", "amend": true});
     let amended = post(ground, "commit", body, 201).await["commit"].clone();
     send("push", json!({"path": path})).await.refused(409, "push_rejected");
@@ -418,16 +418,16 @@ async fn both_go_on(ground: &Ground<'_>, remote: &Remote) {
 async fn what_is_refused(ground: &Ground<'_>, remote: &Remote) {
     let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
     let path = ground.at("work");
-    // What both changed conflicts, and the work tree stays.
+    // Changes of both sides to the same lines conflict, and the work tree is unchanged.
     remote.commit("ours", "not yours");
     send("pull", json!({"path": path, "strategy": "merge"})).await.refused(409, "merge_conflict");
     assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
     send("pull", json!({"path": path, "branch": "nothing"})).await.refused(404, "unknown_revision");
     send("push", json!({"path": path, "remote": "nobody"})).await.refused(404, "unknown_remote");
-    // Only what the operator named is reached from the server.
+    // The server reaches only hosts that the operator allowed.
     git(ground, "work", "remote set-url origin http://127.0.0.2:1/x.git").await;
     send("push", json!({"path": path})).await.refused(403, "remote_forbidden");
-    // A path is one in the same place.
+    // A path refers to the place of the repository.
     git(ground, ".", "init -q --bare -b main near.git").await;
     git(ground, "work", "remote set-url origin ../near.git").await;
     assert_eq!(post(ground, "push", json!({"path": "work"}), 200).await["created"], true, "{ground:?}");

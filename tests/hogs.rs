@@ -1,5 +1,5 @@
-//! A guest that takes all it can get: processes, memory, disk, console, channel, network. The server answers on and its
-//! sibling works on.
+//! A guest that exhausts a resource: processes, memory, disk, console, channel, network. The server and a sibling VM
+//! keep working.
 
 use std::{
     fs,
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, send};
 
-/// What a private layer may hold, as the server sets it.
+/// The server's limit on a private layer, in bytes.
 const LAYER_BYTES: u64 = 2048 << 20;
 /// What one stream of an answer may hold.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// How long a guest may take to come to its senses: an emulated one without memory is slow at killing.
+/// How long a guest may take to recover: an emulated guest without memory is slow at killing processes.
 const RECOVERY: Duration = Duration::from_secs(240);
 
 /// A guest and its sibling.
@@ -40,12 +40,12 @@ impl Pair {
         self.hog["pid"].as_u64().unwrap()
     }
 
-    /// Runs a command in the hog while the sibling works; at most for the time it is given.
+    /// Runs a command in the hog with a timeout, while the sibling works.
     async fn run(&self, command: &str, timeout_ms: u64) -> Value {
         let request = json!({"command": command, "timeout": timeout_ms});
         let path = format!("/api/swarm/vm/{}/exec", self.hog());
         let hog = self.skep.post(&path, &request);
-        // Long after the command's time no answer is none.
+        // An answer must come some time after the command's timeout at the latest.
         let hog = async { tokio::time::timeout(Duration::from_millis(timeout_ms + 60_000), hog).await };
         let (answer, ()) = tokio::join!(hog, self.others_work());
         self.others_work().await;
@@ -57,7 +57,7 @@ impl Pair {
         assert_eq!(self.skep.get("/api/health").await.ok(200)["status"], "ok");
     }
 
-    /// The hog works again, or has ended for a reason that was told.
+    /// Waits until the hog works again, or has ended with a reported reason.
     async fn is_well_or_ended(&self) {
         let path = format!("/api/swarm/vm/{}", self.hog());
         let begun = Instant::now();
@@ -85,7 +85,7 @@ async fn a_fork_bomb_in_a_guest_costs_nobody_else_anything() {
     let answer = pair.run(BOMB, 8_000).await;
     let ended = answer["timed_out"] == true || answer["exit_code"] != 0;
     assert!(ended, "{answer}");
-    // However the guest fares, it can be ended, and its place taken by another.
+    // In any case, the VM can be ended and replaced by another.
     pair.skep.delete(&format!("/api/swarm/vm/{}", pair.hog())).await.ok(200);
     pair.skep.wait_for_end_of(pair.hog()).await;
     let another = pair.skep.boot_one().await;
@@ -112,7 +112,7 @@ async fn a_memory_hog_in_a_guest_is_killed_and_its_vm_lives_on() {
         "head -c 1G /dev/zero | tail -n 1 | wc -c".to_owned(),
         TAKE_ALL.to_owned(),
         format!("head -c 128M /dev/zero > /dev/shm/filled; {TAKE_ALL}"),
-        // Outside of the limit of all commands: the guest's kernel itself runs out of memory.
+        // Outside of the limit on commands, so the guest's kernel runs out of memory.
         format!("echo $$ > /sys/fs/cgroup/cgroup.procs; {TAKE_ALL}"),
     ];
     for hog in hogs {
@@ -148,7 +148,7 @@ async fn files_that_lie_in_a_guests_memory_leave_it_enough() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_hog_fills_its_own_layer_and_no_more() {
     let pair = Pair::start().await;
-    // Reserved first, which writes nothing, so that little is left to be filled.
+    // Most of the space is reserved first without writing, so that little is left to fill.
     let fill = "fallocate -l 1900M /reserved; LC_ALL=C cat /dev/zero > /filled";
     let answer = pair.run(fill, 120_000).await;
     let said = answer["stderr"].as_str().unwrap_or_default();
@@ -210,7 +210,7 @@ async fn a_flood_of_the_network_holds_up_nothing() {
     pair.is_well_or_ended().await;
 }
 
-/// What all taps of the namespace have taken from their guests.
+/// The packets that all taps of the namespace received from their guests.
 fn dropped_or_received(skep: &Skep) -> u64 {
     let count = "cat /sys/class/net/vm*/statistics/rx_packets";
     let output =

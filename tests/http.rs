@@ -1,4 +1,4 @@
-//! HTTP as strangers speak it: every answer has the shape that is promised.
+//! HTTP requests of arbitrary clients: every answer has the documented shape.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -28,7 +28,7 @@ async fn a_body_over_the_limit_is_refused_while_it_is_read() {
         skep.head("POST /api/files/write", &format!("{json}content-length: {}\r\n", (48 << 20) + 1));
     assert!(refusal(skep.raw(declared).await, 413, "body_too_large").contains("48 MiB"));
 
-    // Whoever sends all of it reads the answer too, and not only that the connection was reset.
+    // A client that sends the whole body can still read the answer, without a reset.
     for (framing, size) in [(format!("content-length: {}\r\n", 50 << 20), None), chunked(CHUNK)] {
         let mut wire = skep.wire().await;
         wire.send(skep.head("POST /api/files/write", &format!("{json}{framing}"))).await;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::harness::{Skep, connect_in_namespace, eventually};
 
-/// A listener that says the VM's name, and lives on.
+/// Starts a listener in the background that sends the name of the VM.
 const LISTEN: &str = "setsid python3 -c '
 import socket
 server = socket.create_server((\"0.0.0.0\", 8000))

@@ -1,4 +1,4 @@
-//! Keys: made once, shown once, revoked at the next request.
+//! Keys: they are shown once, and a revocation takes effect at the next request.
 
 use reqwest::Method;
 use serde_json::{Value, json};

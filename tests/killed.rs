@@ -1,5 +1,5 @@
-//! Server, keeper, VMMs and agents killed at moments of no meaning, while VMs boot, end and run commands: whatever a caller
-//! was told of is there, each command's output whole, and nothing else.
+//! Server, keeper, VMMs and agents are killed at random times while VMs boot, end and run commands: every VM that a
+//! caller was told of exists, the output of each command is complete, and there is nothing else.
 
 use std::{
     collections::BTreeMap,
@@ -17,19 +17,19 @@ use crate::{
 };
 
 const ROUNDS: usize = 30;
-/// VMs that a round leaves to the next one at the most.
+/// Maximum number of VMs that a round leaves to the next one.
 const KEPT: usize = 3;
 /// The latest moment of a kill, in ms: a boot, an end and the command of the round take about as long.
 const LATEST_MS: u64 = 700;
 
-/// Says some lines, for about as long as a round takes to kill.
+/// Prints some lines, for about as long as a round takes.
 const TALK: &str = "n=0; while [ $n -lt 6 ]; do echo line $n; sleep 0.1; n=$((n+1)); done; exit 7";
 /// Overwrites the code of the agent, which no signal from inside can kill.
 const END_OF_AGENT: &str = "set -- $(grep -m 1 r-xp /proc/1/maps); first=0x${1%-*}; last=0x${1#*-}
     dd if=/dev/zero of=/proc/1/mem bs=4096 seek=$((first / 4096)) count=$(((last - first) / 4096)) conv=notrunc
     sleep 60";
 
-/// Numbers that look random and come again with their seed (Marsaglia's xorshift).
+/// Reproducible pseudo-random numbers (Marsaglia's xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -49,7 +49,7 @@ impl Dice {
     }
 }
 
-/// What happens to a round.
+/// The fault that is injected in a round.
 #[derive(Debug, Clone, Copy)]
 enum Blow {
     Planned,
@@ -59,7 +59,7 @@ enum Blow {
 }
 
 impl Blow {
-    /// In turn, so that each has its share.
+    /// The faults take turns.
     fn of(round: usize) -> Self {
         match round % 6 {
             0 => Self::Vmm,
@@ -70,14 +70,14 @@ impl Blow {
     }
 }
 
-/// What a caller was told of: VMs by id, with their process.
+/// The VMs that a caller was told of: process ids by VM id.
 type Told = BTreeMap<String, u64>;
 
 fn told(vms: &[Value]) -> Told {
     vms.iter().map(|vm| (vm["id"].as_str().unwrap().to_owned(), vm["pid"].as_u64().unwrap())).collect()
 }
 
-/// What is under way when the blow falls.
+/// The requests in progress when the fault is injected.
 struct UnderWay {
     boot: JoinHandle<reqwest::Result<Response>>,
     end: Option<(String, JoinHandle<reqwest::Result<Response>>)>,
@@ -100,7 +100,7 @@ impl UnderWay {
         Self { boot, end, command }
     }
 
-    /// The VMs that the boot told of.
+    /// The VMs in the answer of the boot.
     async fn booted(boot: JoinHandle<reqwest::Result<Response>>) -> Told {
         match boot.await.unwrap() {
             Ok(answer) => {
@@ -112,7 +112,7 @@ impl UnderWay {
     }
 }
 
-/// Comes back to a command until it has ended. None of what it said may be lost.
+/// Follows a command until it has ended. None of its output may be lost.
 async fn assert_whole(skep: &Skep, pid: u64, response: Response) {
     let mut streamed = Streamed::of(response);
     loop {
@@ -127,13 +127,13 @@ async fn assert_whole(skep: &Skep, pid: u64, response: Response) {
     }
 }
 
-/// The blow; with it the VM that it fell on, if it is one that was told of.
+/// Injects the fault. Returns the affected VM, where the caller was told of it.
 async fn strike(blow: Blow, skep: Skep, told: &Told, dice: &mut Dice) -> (Skep, Option<u64>) {
     match blow {
         Blow::Planned => (planned(skep).await.start().await, None),
         Blow::Killed(victim) => (victim.kill(skep).await, None),
         Blow::Vmm => {
-            // Whoever it is: half made, told of, or ending.
+            // Any VMM: of a VM that boots, is known, or ends.
             let Some(pid) = dice.one_of(&skep.vmms()) else { return (skep, None) };
             let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty());
             let _ = pidfd.and_then(|pidfd| pidfd_send_signal(pidfd, Signal::KILL));
@@ -154,10 +154,10 @@ async fn planned(skep: Skep) -> Wreck {
     tokio::task::spawn_blocking(move || skep.stop_and_leave_vms()).await.unwrap()
 }
 
-/// One round: what is told of after it.
+/// Runs one round. Returns the VMs that are known after it.
 async fn round(skep: Skep, mut known: Told, blow: Blow, dice: &mut Dice) -> (Skep, Told) {
     let UnderWay { boot, end, command } = UnderWay::begin(&skep, &known, dice);
-    // At a moment of no meaning: that is what is tried here.
+    // At a random time, which is the purpose of this test.
     tokio::time::sleep(Duration::from_millis(dice.below(LATEST_MS))).await;
     let (skep, struck) = strike(blow, skep, &known, dice).await;
     known.extend(UnderWay::booted(boot).await);
@@ -188,7 +188,7 @@ async fn round(skep: Skep, mut known: Told, blow: Blow, dice: &mut Dice) -> (Ske
         assert_whole(&skep, pid, response).await;
     }
     assert_in_order(&skep).await;
-    // Those that nobody was told of, because the answer was cut off, are as good as any.
+    // VMs of a boot whose answer was cut off are valid as well.
     (skep, found)
 }
 
@@ -209,7 +209,7 @@ async fn whoever_is_killed_whenever_what_was_told_of_is_there() {
             let (id, _) = known.pop_first().unwrap();
             skep.delete(&format!("/api/swarm/vm/{id}")).await.ok(200);
         }
-        // A VM to be struck in the next round.
+        // A VM for the fault of the next round.
         if known.is_empty() {
             known = told(&skep.boot(1).await);
         }

@@ -1,4 +1,4 @@
-//! Tests through the front door: a real server on a free port, a real store, real VMs, over HTTP.
+//! End-to-end tests over HTTP: a real server on a free port, with a real store and real VMs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its harness too")]
 

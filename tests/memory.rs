@@ -87,7 +87,7 @@ impl MemoryGroup {
         stat.lines().find_map(value).unwrap()
     }
 
-    /// Lowers the limit to so many bytes more than what is taken.
+    /// Lowers the limit to the current use plus this number of bytes.
     fn leave_only(&self, bytes: u64) {
         fs::write(self.limit_file(), (self.taken() + bytes).to_string()).unwrap();
     }

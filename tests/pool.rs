@@ -1,4 +1,4 @@
-//! VMs that are kept ready: handed out fresh, refilled, and in nobody's way.
+//! The pool of parked VMs: they are handed out fresh, refilled, and give way to booted VMs.
 
 use std::collections::BTreeSet;
 

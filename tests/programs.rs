@@ -1,4 +1,4 @@
-//! Commands on the server: what they see, what they may, and what they are kept from, by a server with its keeper.
+//! Commands on the server, by a server with its keeper: their environment, permissions and limits.
 //!
 //! These servers run no VMs, so that they start at once.
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::{Skep, eventually, try_send};
 use reqwest::Method;
 
-/// Whoever finds this in what a command printed has found a hole.
+/// A text that must not occur in the output of any command.
 const CANARY: &str = "canary-5ec4e7";
 
 async fn start() -> Skep {
@@ -95,7 +95,7 @@ async fn a_program_reaches_neither_the_servers_data_nor_its_processes() {
     for forbidden in ["mount -t tmpfs x /mnt", "unshare -m true", "chroot / true", "nsenter -t 1 -m true"] {
         assert_ne!(run(&skep, forbidden).await["exit_code"], 0, "{forbidden}");
     }
-    // The control: it is the same user that runs the server, and what is its own can be had.
+    // The control: it is the same user that runs the server, and it can access its own files.
     assert_eq!(run(&skep, "echo own > own; cat own").await["stdout"], "own\n");
 }
 
@@ -125,7 +125,7 @@ async fn a_fork_bomb_stays_within_its_limits() {
     // Nothing is forked after the bomb: that may fail by then, and the shell would end.
     let bomb = exec(&skep, &json!({"command": "b() { b | b & }; b; exec sleep 60", "timeout": 3000})).await;
     assert_eq!(bomb["timed_out"], true, "{bomb}");
-    // The server never noticed, and commands run again once the dead are buried.
+    // The server is not affected, and commands run again once the processes are reaped.
     assert_eq!(skep.get("/api/health").await.status, 200);
     eventually("a command after it", async || run(&skep, "/usr/bin/true").await["exit_code"] == 0).await;
     assert_eq!(run(&skep, "echo alive").await["stdout"], "alive\n");

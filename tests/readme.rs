@@ -1,4 +1,4 @@
-//! The commands of the README, run in their order by a shell on a server of the test's own.
+//! Runs the commands of the README in their order by a shell, on a server for this test.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ const OTHER_LINES: [(&str, &str); 4] = [
     ("systemctl restart", "it is about the machine's own service"),
 ];
 
-/// Parts of lines that mean something else here.
+/// Replacements in lines, for values that differ in this test.
 const INSTEAD: [(&str, &str); 5] = [
     ("26669", "$PID"),
     ("/PID/", "/$PID/"),
@@ -39,7 +39,7 @@ const INSTEAD: [(&str, &str); 5] = [
     ("/root/skep-before-update.db", "backup.db"),
 ];
 
-/// What has to be there first, by the beginning of a line.
+/// Commands to run before a line, by the beginning of the line.
 const FIRST: [(&str, &str); 3] = [
     ("skep exec -n $PID 'tar c results'", "skep exec -n $PID 'mkdir results; touch results/one'"),
     ("skep git clone server:hub.git", "skep boot --name web"),
@@ -49,8 +49,7 @@ const FIRST: [(&str, &str); 3] = [
     ),
 ];
 
-/// Lines that follow what happens until somebody ends them, and what makes something happen. They are ended as soon as they have
-/// printed something.
+/// Lines that follow events without end, and a command that causes an event. They are ended after their first output.
 const FOLLOWING: [(&str, &str); 2] = [
     ("skep events --types", "skep ticket create told > created"),
     ("skep watch", "date | skep write project/told"),
@@ -79,7 +78,7 @@ fn begins<T: Copy>(table: &[(&str, T)], line: &str) -> Option<T> {
     table.iter().find(|(beginning, _)| line.starts_with(beginning)).map(|(_, found)| *found)
 }
 
-/// A script that runs the lines one after the other in one shell, and says of each how it ended.
+/// A script that runs the lines in one shell, and prints the exit code of each.
 fn script(lines: &[String]) -> String {
     let mut script =
         String::from("set -o pipefail\nPID=$(skep boot --json | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')\n");
@@ -92,7 +91,7 @@ fn script(lines: &[String]) -> String {
         if let Some(cause) = begins(&FOLLOWING, &line) {
             let command = line.split(" #").next().unwrap();
             script.push_str(&format!("rm -f followed; {command} > followed & FOLLOWER=$!\n"));
-            // It is not known when it begins to follow.
+            // It is unknown when the line begins to follow.
             script.push_str(&format!(
                 "until [ -s followed ]; do {cause}; sleep 0.1; done; kill $FOLLOWER; true\n"
             ));

@@ -1,4 +1,4 @@
-//! `POST /api/admin/restart`: no caller is refused, what runs goes on, and what cannot start is refused before anything ends.
+//! `POST /api/admin/restart`: no request fails, VMs and commands continue, and an invalid restart is refused first.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ async fn start() -> Skep {
     .await
 }
 
-/// On a connection of its own: one that lies idle is closed by a server that ends, maybe in the moment when it is used.
+/// Uses a new connection, because a stopping server may close an idle one just when it is used.
 async fn uptime(skep: &Skep) -> f64 {
     let request = reqwest::Client::new().get(format!("{}/api/health", skep.url));
     send(request).await.ok(200)["uptime"].as_f64().unwrap()
@@ -118,7 +118,7 @@ async fn what_cannot_start_is_refused_and_the_server_serves_on() {
 async fn restarts_that_are_asked_for_at_once_share_their_outcome() {
     let skep = start().await;
     let settings = skep.data_dir.path().join("skep.toml");
-    // On connections of their own, as from callers that know nothing of each other.
+    // On separate connections, as from independent callers.
     let asked = || {
         let request = reqwest::Client::new().post(format!("{}/api/admin/restart", skep.url));
         send(request.bearer_auth(&skep.key).json(&json!({})))

@@ -1,4 +1,4 @@
-//! Requests that a tool makes up from the OpenAPI document: schemathesis, with all its checks, against a real server.
+//! Runs schemathesis, which generates requests from the OpenAPI document, with all its checks against a real server.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::harness::Skep;
 
-/// Far more than a run takes: what hangs must not hang for ever.
+/// Far longer than a run takes, so that a hanging run fails.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Requests of each operation, at least; `schemathesis.toml` asks for as many.
 const EXAMPLES: u64 = 100;
@@ -110,8 +110,8 @@ fn operations(document: &Value) -> Vec<&str> {
     names.filter(|name| !LEFT_OUT.contains(name)).collect()
 }
 
-/// Runs it on the document as it is served, and again on what it tried too seldom: it gives an operation up where the ids
-/// that it draws from earlier answers change meanwhile.
+/// Runs it on the document as it is served, and again on what it tried too seldom: it gives an operation up where the
+/// ids that it draws from earlier answers change meanwhile.
 async fn tried_often(skep: &Skep, document: &Value) -> Answers {
     let mut all = Answers::new();
     let mut options: Vec<&str> = Vec::new();
@@ -157,7 +157,7 @@ async fn no_request_made_from_the_document_finds_a_fault() {
     assert!(never.len() * 100 <= names.len() * (100 - REACHED), "these were never done: {never:?}");
 }
 
-/// The control: a document that says what the server does not do is found out.
+/// The control: a document that contradicts the server is detected.
 #[tokio::test]
 async fn a_document_that_is_wrong_is_found_out() {
     let skep = server().await;

@@ -1,4 +1,4 @@
-//! A key is shown once, to who made it, and stands nowhere else in clear.
+//! A key is shown once, to its creator, and is stored nowhere else in clear text.
 
 use std::{collections::BTreeMap, fs};
 
@@ -129,7 +129,7 @@ async fn a_key_stands_in_clear_nowhere() {
     let log = ledger.skep.log();
     let answers = ledger.answers.join("\n");
     for (what, secret) in &ledger.secrets {
-        // The digits alone would do for whoever knows the rest.
+        // The random part alone must not occur either.
         let digits = &secret[secret.len() - 64..];
         assert!(!log.contains(digits), "the {what} key stands in the log");
         assert!(!answers.contains(digits), "the {what} key stands in an answer");

@@ -1,4 +1,4 @@
-//! What belongs to another account is answered exactly as what does not exist.
+//! Requests for resources of another account are answered like requests for unknown resources.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ const OPERATIONS: &[Operation] = &[
 ];
 
 impl Operation {
-    /// The whole answer but for the named value and what is new in every answer.
+    /// The answer, without the named value and without the parts that differ in every answer.
     async fn carry_out(&self, by: &Tenant<'_>, vm: &str, exec: &str) -> (u16, String) {
         let in_json = if vm.starts_with("vm_") { format!("{vm:?}") } else { vm.to_owned() };
         let path = self.path.replace("VM", vm).replace("EXEC", exec);

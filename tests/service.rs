@@ -17,7 +17,7 @@ fn data_dir() -> TempDir {
     tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
 }
 
-/// What a server says that is not to start, with this file of settings, these variables and these flags.
+/// The exit code and the message of a server that must not start with these settings, variables and flags.
 fn refusal(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String) {
     let dir = data_dir();
     let config = dir.path().join("skep.toml");

@@ -1,4 +1,4 @@
-//! A browser's session: it outlives a restart, and what the server keeps of it lets nobody in.
+//! Browser sessions: they survive a restart, and the server stores only a hash of their token.
 
 use std::fs;
 

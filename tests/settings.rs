@@ -1,4 +1,4 @@
-//! `skep config check`: what a server would start with, and what it would not.
+//! `skep config check`: valid and invalid settings.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! The worst legal request of each operation, several times at once, by a server that has 512 MiB: it lives, and another account is
-//! answered meanwhile. `--nocapture` shows the peak of each.
+//! Sends the most expensive valid request of each operation several times at once to a server with 512 MiB: it
+//! survives, and another account is served meanwhile. `--nocapture` shows the peak of each.
 
 mod bodies;
 mod group;
@@ -18,7 +18,7 @@ use self::{
 };
 use crate::harness::{Skep, Tenant, send};
 
-/// The memory that keeper and server may take together.
+/// The memory limit of keeper and server together, in bytes.
 const LIMIT_BYTES: u64 = 512 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,7 +27,7 @@ async fn the_worst_requests_of_all_operations_leave_a_small_server_alive() {
     let worst = worst::prepare(&skep).await;
     let other = skep.tenant("other").await;
     is_answered(&other).await;
-    // What starts programs has a group of its own, and makes it before the limit is set.
+    // The helper has a control group of its own, which it creates before the limit is set.
     let server = skep.server_pid().unwrap();
     let group = MemoryGroup::around(&[skep.pid(), server], LIMIT_BYTES);
     let mut refused = Vec::new();
@@ -56,7 +56,8 @@ async fn the_worst_requests_of_all_operations_leave_a_small_server_alive() {
     assert_eq!(send(skep.bare(Method::GET, "/api/health")).await.ok(200)["checks"]["store"], "ok");
 }
 
-/// Forty answers of 32 MiB that are left unread take what an account may have of the server's memory, and nothing of another's.
+/// Leaves forty answers of 32 MiB unread: they take the account's share of the server's memory, and nothing of
+/// another's.
 async fn leave_answers_unread(skep: &Skep, other: &Tenant<'_>, worst: &[Request]) {
     let peak = Peak::of(skep.server_pid().unwrap());
     let text = worst.iter().find(|request| request.name == worst::LARGEST_READ).unwrap();
@@ -73,14 +74,14 @@ async fn leave_answers_unread(skep: &Skep, other: &Tenant<'_>, worst: &[Request]
     println!("{:44} 40 at once: peak {:4} MiB", "answers of 32 MiB that are left unread", peak.bytes() >> 20);
 }
 
-/// Another account is answered: from memory, from the store, from files.
+/// Checks that another account is served: from memory, from the store, from files.
 async fn is_answered(other: &Tenant<'_>) {
     let root = other.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
     other.get("/api/keys").await.ok(200);
     other.get(&format!("/api/ls?path={root}")).await.ok(200);
 }
 
-/// The control of the limit: a process that takes more is killed.
+/// The control of the limit: a process that exceeds it is killed.
 #[test]
 fn a_process_that_takes_more_than_its_group_may_is_killed() {
     let mut hog = std::process::Command::new("/bin/sh")

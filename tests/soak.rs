@@ -1,5 +1,5 @@
-//! Very many boots and ends by many clients, while processes are killed at random: nothing may be left of them, and every
-//! request must be answered with what is true. By `make soak`.
+//! Very many boots and ends by many clients, while processes are killed at random: nothing may be left of them, and
+//! every request must be answered with what is true. By `make soak`.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -28,11 +28,11 @@ use account::Account;
 const CLIENTS: u64 = 16;
 /// VMs that are kept ready, so that they are taken, refilled and killed too.
 const POOL: u64 = 4;
-/// One VM of so many is killed by whoever booted it.
+/// One in this many VMs is killed by the client that booted it.
 const KILLED: u32 = 12;
-/// One turn of so many kills some VMM, whoever has it, half made and parked ones too.
+/// One in this many turns kills any VMM, also of a VM that boots or is parked.
 const STRAY: u32 = 40;
-/// One turn of so many kills the server.
+/// One in this many turns kills the server.
 const SERVER_KILLED: u32 = 50;
 /// How soon a killed VMM is noticed at the latest.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -67,10 +67,10 @@ async fn soak(boots: u64, kill_servers: bool) {
     println!("{boots} boots after {:.0?}: {after:?}\n{:#?}", begun.elapsed(), soak.told());
     after.assert_no_more_than(&before, 2 * CLIENTS as usize);
     assert!(soak.told().contains_key("boot 201"));
-    // Its drop sees to the rest.
+    // The drop checks the rest.
 }
 
-/// A server, what is done to it, and what it answers.
+/// A server, the faults injected into it, and its answers.
 struct Soak {
     skep: Skep,
     kill_servers: bool,
@@ -103,7 +103,7 @@ impl Soak {
         self.told.lock().unwrap().clone()
     }
 
-    /// Boots so many VMs, by all clients, and ends them.
+    /// Boots this many VMs by all clients, and ends them.
     async fn run(&self, seed: u64, boots: u64) {
         self.left.store(boots, Ordering::SeqCst);
         let clients = (0..CLIENTS).map(|client| async move {
@@ -114,7 +114,7 @@ impl Soak {
         });
         join_all(clients).await;
         if self.kill_servers {
-            // Those of boots whose answer was lost with the server.
+            // VMs of boots whose answer was lost with the server.
             self.skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
         }
     }
@@ -133,7 +133,7 @@ impl Soak {
                 self.kill(vmms[dice.random_range(0..vmms.len())]);
             }
         }
-        // More than one now and then: where one of them fails, none may be left.
+        // Sometimes more than one: where one of them fails, none may be left.
         let more = if dice.random_ratio(1, 4) && self.take_one() { 1 } else { 0 };
         for vm in self.boot(1 + more).await {
             let doomed =
@@ -142,7 +142,7 @@ impl Soak {
         }
     }
 
-    /// The VMs; none where the boot was refused for a reason that holds.
+    /// The booted VMs; none where the boot was refused for a valid reason.
     async fn boot(&self, count: u64) -> Vec<Value> {
         let begun = Instant::now();
         let request = self.skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": count}));
@@ -238,7 +238,7 @@ impl Soak {
         }
     }
 
-    /// Kills a VMM, if it is still one: its number may be another's by now.
+    /// Kills a VMM, unless it has ended and its process id was reused.
     fn kill(&self, vmm: u32) {
         let Ok(pidfd) = pidfd_open(Pid::from_raw(vmm.cast_signed()).unwrap(), PidfdFlags::empty()) else {
             return;

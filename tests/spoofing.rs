@@ -1,4 +1,4 @@
-//! Frames that a guest makes by hand. Seen at three places of the namespace: its own tap, which shows that they left the
+//! Forged frames of a guest, captured at three points of the namespace: the guest's tap, which shows that they left the
 //! guest, the bridge, and the sibling's tap.
 
 use std::{
@@ -14,7 +14,7 @@ use crate::{
     isolation::{connect, listener_in_namespace},
 };
 
-/// Sends one frame of each kind. The last one is honest: when it is seen, all before it have been handled.
+/// Sends one frame of each kind. The last one is valid: once it is captured, all earlier ones have been handled.
 const FORGE: &str = r#"
 import socket, struct, sys
 gateway_mac, sibling_mac = (bytes.fromhex(word.replace(":", "")) for word in sys.argv[1:3])
@@ -127,7 +127,7 @@ fn in_namespace(skep: &Skep, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The names that came in at a tap, those that came up to the bridge, and those that went out to a tap.
+/// The names of frames that entered at a tap, that reached the bridge, and that left at a tap.
 fn sorted(seen: &BTreeSet<String>) -> [BTreeSet<&str>; 3] {
     let names = |wanted: fn(&str, &str) -> bool| {
         seen.iter()

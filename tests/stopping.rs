@@ -1,4 +1,4 @@
-//! SIGTERM in the middle of a burst: every request is answered, with what is true after the next start, too.
+//! SIGTERM during a burst of requests: every request is answered, and the answers still hold after the next start.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -15,7 +15,7 @@ const EACH: u64 = 3;
 /// Requests that come after the signal.
 const LATE: usize = 4;
 
-/// Memory that boots have reserved: of all that are under way, too.
+/// Memory reserved by boots, also by those in progress.
 async fn reserved_mb(skep: &Skep) -> u64 {
     skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].as_u64().unwrap()
 }
@@ -41,7 +41,7 @@ async fn a_burst_in_which_the_server_is_asked_to_stop_is_answered_with_what_stay
     assert!(made <= (CLIENTS * EACH / 2) as usize, "the burst was over too early: {made} VMs are there");
     skep.ask_to_stop();
     let late: Vec<_> = late.into_iter().map(|request| tokio::spawn(try_send(request))).collect();
-    // At once: the server ends while they wait.
+    // The server ends while they wait.
     let stopping = tokio::task::spawn_blocking(move || skep.stop_and_leave_vms());
 
     let mut told = kept;
@@ -53,7 +53,7 @@ async fn a_burst_in_which_the_server_is_asked_to_stop_is_answered_with_what_stay
         }
     }
     for answer in join_all(late).await {
-        // Nobody listens any more, or an answer as good as any.
+        // Either the connection is refused, or the answer is valid.
         if let Ok(answer) = answer.unwrap()
             && answer.status == 201
         {

@@ -22,7 +22,7 @@ async fn ten_vms_have_ten_names_and_addresses_and_leave_nothing() {
     assert_eq!(BTreeSet::from_iter(&names).len(), 10, "{names:?}");
 
     for vm in &vms {
-        // A closed port is refused by the guest's own kernel: nobody else answers at that address.
+        // A closed port is refused by the guest's own kernel, so no other machine has that address.
         let refused = connect_in_namespace(&skep.namespace(), address(vm, 9)).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{vm}: {refused}");
     }

@@ -1,4 +1,4 @@
-//! VMs outlive the server and the keeper, however those end; what belongs to nobody does not.
+//! VMs survive the end of the server and of the keeper; resources without an owner are removed.
 
 use std::{collections::BTreeSet, fs, pin::Pin};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, eventually, kill, remains_of, remains_of_vms, send};
 
-/// Who is killed, with no chance to clear anything away.
+/// Which process is killed, without a chance to clean up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Victim {
     Server,
@@ -20,7 +20,7 @@ pub(crate) enum Victim {
 pub(crate) const VICTIMS: [Victim; 3] = [Victim::Server, Victim::Keeper, Victim::Both];
 
 impl Victim {
-    /// Kills, and gives the server that follows.
+    /// Kills the process, and returns the next server.
     pub(crate) async fn kill(self, skep: Skep) -> Skep {
         let server = skep.server_pid();
         match (self, server) {
@@ -66,7 +66,7 @@ pub(crate) async fn assert_in_order(skep: &Skep) {
     }
 }
 
-/// What came of a command's stream.
+/// The received output and events of a command's stream.
 pub(crate) struct Streamed {
     id: String,
     events: Pin<Box<dyn Stream<Item = (String, Value)> + Send>>,
@@ -102,7 +102,7 @@ impl Streamed {
         }
     }
 
-    /// Goes on where this broke.
+    /// Resumes the stream where it broke off.
     pub(crate) async fn again(self, skep: &Skep, pid: u64) -> Self {
         let (out, err) = (self.stdout_offset, self.stderr_offset);
         let path = format!("/api/swarm/vm/{pid}/exec/{}?stdout={out}&stderr={err}", self.id);
@@ -169,7 +169,7 @@ async fn vms_and_their_commands_outlive_whoever_is_killed() {
             ("exit", &json!(7), &json!(false))
         );
         assert_eq!((&streamed.stdout, streamed.stderr.as_str()), (&talk(), "over\n"), "{victim:?}");
-        // All of it once more: it ended a moment ago.
+        // The complete output can be read again shortly after the end.
         let path = format!("/api/swarm/vm/{pid}/exec/{}", streamed.id);
         let mut whole = Streamed::of(skep.request(Method::GET, &path).send().await.unwrap());
         whole.rest().await.unwrap();
@@ -194,7 +194,7 @@ async fn what_nobody_was_told_of_ends_with_a_boot_that_is_cut_short() {
     let mut skep = Skep::start().await;
     let kept = ids(&skep.boot(1).await);
     for victim in VICTIMS {
-        // More than any machine makes between two looks.
+        // More VMs than a machine boots between two polls.
         let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 12})).send();
         let boot = tokio::spawn(boot);
         eventually("a VM that is half made", async || {
@@ -254,7 +254,7 @@ async fn vms_live_through_a_restart_and_their_time_runs_on() {
     })
     .await;
     assert_in_order(&skep).await;
-    // Ctrl-C ends what a restart left, too.
+    // Ctrl-C also ends VMs that a restart took over.
     let dir = skep.stop_and_leave_vms().start().await.stop();
     assert_eq!(remains_of(dir.path()), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! A template that is damaged or removed under a server that runs.
+//! A template that is damaged or removed while a server runs.
 
 use std::{fs, path::Path};
 

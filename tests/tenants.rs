@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Skep, Tenant, eventually, kill, send};
 
-/// Long enough for any machine; who waits longer waits for nothing.
+/// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The events of a command that runs on and on.
@@ -61,7 +61,7 @@ async fn a_quota_binds_and_a_change_of_it_acts_on_the_next_boot() {
     let said = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
     assert!(said.contains("0 of this account's 1"), "{said}");
     acme.post("/api/swarm/boot", &json!({"count": 2})).await.refused(400, "invalid_value");
-    // Nobody else's.
+    // The quota of another account is not affected.
     let other = skep.tenant("other").await;
     boot(&other).await.ok(201);
     // VMs beyond a quota live on; memory is a quota of its own.
@@ -97,7 +97,7 @@ async fn an_account_with_vms_is_deleted_by_force_only() {
     skep.get(&path).await.refused(404, "unknown_account");
     let pid = vm["pid"].as_u64().unwrap();
     eventually("the end of the VMM", async || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
-    // The other one feels nothing of it.
+    // The other account is not affected.
     assert_eq!(other.get("/api/swarm/status").await.ok(200)["count"], 1);
     // Its command would end with its stream.
     let look = json!({"command": "cat /proc/[0-9]*/comm | grep -x sleep"});
@@ -157,7 +157,7 @@ async fn a_bound_key_ends_with_its_vm_however_that_ends() {
     let (deleted, key) = bound(&skep, &json!({})).await;
     assert!(whoami(&skep, &key).await.ok(200)["vm"].is_string());
     skep.delete(&format!("/api/swarm/vm/{deleted}")).await.ok(200);
-    // Who was told of the end is told of the key's too, with no wait between.
+    // The key is revoked together with the end of the VM, without a delay.
     whoami(&skep, &key).await.refused(403, "token_expired");
     let (off, key) = bound(&skep, &json!({})).await;
     skep.exec_with(off, &json!({"command": "(sleep 1; poweroff -f) >/dev/null 2>&1 &"})).await;

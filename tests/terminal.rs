@@ -1,4 +1,4 @@
-//! What the command shows of others' texts: as they are to a program, and never so that they steer a terminal.
+//! Texts of other users in the command's output: unchanged for programs, and without control sequences on a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use crate::harness::{Skep, binary};
 
 /// An escape sequence, a title, a C1 control and a change of the writing direction.
 const HOSTILE: &str = "x\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}gpj.y";
-/// What of it steers a terminal. The terminal itself adds carriage returns.
+/// The control characters in it. The terminal itself adds carriage returns.
 const STEERING: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
 /// Runs a command on a terminal of its own, and passes on what arrives there.
 const ON_A_TERMINAL: &str =
@@ -65,7 +65,7 @@ async fn texts_of_others_do_not_steer_the_terminal_that_shows_them() {
         assert!(!shown.contains(STEERING), "{arguments:?}: {shown:?}");
         assert!(shown.contains("gpj.y") == raw && !shown.is_empty(), "{arguments:?}: {shown:?}");
     }
-    // What somebody asks to see byte by byte arrives so, on a terminal too.
+    // Raw output that the user requested is unchanged, on a terminal too.
     for shown in [by_pipe(&skep, &["cat", &file]), on_a_terminal(&skep, &["cat", &file])] {
         assert_eq!(shown.replace('\r', ""), content);
     }

@@ -1,5 +1,5 @@
-//! A server that is killed at moments of no meaning while agents work: every answer that an agent saw is true afterwards, and
-//! every row has its event.
+//! A server that is killed at random times while agents work: every answer that an agent got still holds afterwards,
+//! and every change has its event.
 
 #[cfg(feature = "root")]
 mod boots;
@@ -20,7 +20,7 @@ use tokio::{sync::Mutex, task::JoinSet};
 
 use crate::harness::{Skep, send, try_send};
 
-/// Fewer in `make test`, as many as the issue asks for in a soak.
+/// Number of kills; more in a soak test.
 const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 10 };
 const AGENTS: usize = 12;
 /// Histories that are read at the same time.
@@ -28,7 +28,7 @@ const AT_ONCE: usize = 8;
 /// The latest moment of a kill, in milliseconds after the first answer.
 const LATEST_MS: u64 = 400;
 
-/// What agents were told: where each ticket stood, by the version that said so.
+/// The latest state of each ticket that agents were told, by version.
 #[derive(Debug, Default)]
 struct Told {
     tickets: BTreeMap<String, (u64, Value)>,
@@ -88,7 +88,7 @@ async fn all(skep: &Skep) -> Vec<Value> {
     }
 }
 
-/// The ticket that its events make, and how many claims they tell of.
+/// The ticket as replayed from its events, and the number of claims in them.
 async fn replayed(skep: &Skep, id: &str) -> (Value, usize) {
     let history = skep.get(&format!("/api/tickets/{id}/history?limit=1000")).await.ok(200);
     let events = history["events"].as_array().unwrap();
@@ -108,8 +108,8 @@ async fn replayed(skep: &Skep, id: &str) -> (Value, usize) {
     (ticket, claims)
 }
 
-/// What agents were told is so, and every ticket is what its events make of it. Those that are as they were when they were
-/// last looked at are not replayed again.
+/// Checks that all answers still hold, and that every ticket equals its replayed events. Tickets that did not change
+/// since the last check are not replayed again.
 async fn check(skep: &Skep, told: &Told, replayed_before: &mut BTreeMap<String, Value>) {
     let tickets = all(skep).await;
     let by_id: BTreeMap<&str, &Value> =
@@ -145,7 +145,7 @@ async fn check(skep: &Skep, told: &Told, replayed_before: &mut BTreeMap<String, 
     futures_util::stream::iter(all).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
 }
 
-/// A ticket is what its events make of it.
+/// Checks that a ticket equals its replayed events.
 async fn check_events(skep: &Skep, ticket: &Value) {
     let id = ticket["id"].as_str().unwrap();
     let (replayed, claims) = replayed(skep, id).await;
@@ -171,7 +171,7 @@ async fn every_answer_of_a_server_that_is_killed_is_true() {
         while told.lock().await.answers == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Another moment each round: nothing is known of what is under way then.
+        // At a different time in each round, whatever is in progress then.
         tokio::time::sleep(Duration::from_millis(round * 7_919 % LATEST_MS)).await;
         running.kill();
         agents.join_all().await;
@@ -198,7 +198,7 @@ async fn an_outage_ends_no_lease_and_forgets_no_request() {
     let claim = json!({"assignee": "agent-7", "lease_ms": 5_000});
     send(skep.request(Method::PATCH, &format!("/api/tickets/{id}")).json(&claim)).await.ok(200);
     skep.kill();
-    // Longer than the lease: what is asked is that it does not matter.
+    // Longer than the lease, which must not matter.
     tokio::time::sleep(Duration::from_millis(5_500)).await;
     let skep = Skep::start_on(skep.killed(), &[]).await;
     let again = send(named(&skep)).await;
@@ -210,7 +210,7 @@ async fn an_outage_ends_no_lease_and_forgets_no_request() {
         skep.request(Method::POST, &format!("/api/tickets/{id}/heartbeat")).json(&json!({"attempt": 1})),
     );
     assert_eq!(beat.await.ok(200)["attempt"], 1);
-    // And its agent, which is dead now, strands nothing: with the only attempt that it had, the ticket fails.
+    // The dead agent does not block the ticket: after its only attempt, the ticket fails.
     let other = skep.post("/api/tickets", &json!({"title": "b", "dependencies": [id]})).await.ok(201);
     let events = format!("/api/tickets/{}/history", other["id"].as_str().unwrap());
     crate::harness::eventually("the end of the ticket", async || {

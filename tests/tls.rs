@@ -1,4 +1,4 @@
-//! TLS of a whole server: who reads the files, and what happens when they change.
+//! TLS files of a server: permissions, reloading, and invalid files.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ impl Files {
         files
     }
 
-    /// Other files take the names.
+    /// Replaces the files by rename.
     fn put(&self, (certificate, key): &(String, String)) {
         for (path, text, mode) in [(self.key(), key, 0o600), (self.certificate(), certificate, 0o644)] {
             let new = path.with_extension("new");
@@ -101,7 +101,7 @@ async fn a_certificate_is_read_again_when_its_files_change() {
     // The control: who trusts another one refuses it.
     assert!(!status(&skep, &new_file).status.success());
 
-    // A certificate without its key is refused, and told of by name.
+    // A certificate with another key is refused and logged by name.
     files.put(&(new.0.clone(), old.1.clone()));
     eventually("the refusal", async || skep.log().contains("the new certificate is refused")).await;
     assert!(skep.log().contains("does not belong to the certificate"), "{}", skep.log());
@@ -189,7 +189,7 @@ async fn without_tls_nothing_but_loopback_is_served() {
     let output = ended(serve_anywhere(data.path()).args(["--listen", "0.0.0.0:0"]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("--trusted-proxy"), "{said}");
-    // The control: with a proxy that is named it starts, and serves nobody else.
+    // The control: with a trusted proxy it starts, and serves only that proxy.
     let skep = start(&["--trusted-proxy", "10.0.0.0/8"].map(str::to_owned)).await;
     let answer = send(skep.bare(Method::GET, "/api/health").header("x-forwarded-proto", "https")).await;
     assert_eq!(answer.refused(403, "https_required"), "HTTPS required");

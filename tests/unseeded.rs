@@ -1,10 +1,9 @@
-//! The control of `clones`: where the reseed is left out, the very same check finds what VMs of one snapshot share.
+//! The control of `clones`: without the reseed, the same check finds values that VMs of one snapshot share.
 //!
-//! By `make soak`: a kernel reseeds itself now and then, so it takes luck, and on some machines many bakes.
+//! Runs in `make soak`: a kernel reseeds itself at times, so a shared value is not certain, and may need many bakes.
 //!
-//! Nothing in skep can leave it out, and its agent does not know how. What is tried here is a copy of the binary under
-//! test, in which the two requests of its agent to the kernel's random generator are overwritten, in place, by one that
-//! succeeds and does nothing.
+//! The agent has no option to skip the reseed. The test patches a copy of the binary: the two ioctls of the agent on
+//! the kernel's random generator are replaced by one that succeeds and does nothing.
 
 use std::{
     fs,
@@ -31,8 +30,8 @@ const RESEED: [u32; 2] = [0x4008_5203, 0x5207];
 const NOTHING: u32 = 0x5206;
 /// Boots out of one snapshot, of two VMs each.
 const ROUNDS: usize = 3;
-/// A kernel reseeds itself now and then, at a time that lies in the snapshot. Where that comes before the question, VMs of
-/// another snapshot are asked.
+/// A kernel reseeds itself now and then, at a time that lies in the snapshot. Where that comes before the question, VMs
+/// of another snapshot are asked.
 const BAKES: usize = 12;
 
 /// The binary under test with an agent that takes no seed.

@@ -1,4 +1,4 @@
-//! The API as VMs reach it that have a key of their own: at SKEP_URL, with that key, and nobody else.
+//! The API for VMs that have a key: reachable at SKEP_URL, with that key, by that VM only.
 
 use serde_json::{Value, json};
 

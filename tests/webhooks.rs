@@ -1,4 +1,4 @@
-//! Webhooks of a whole server: by command, and by one that is killed while it sends.
+//! Webhooks by command, and of a server that is killed while it sends.
 
 mod https;
 
@@ -22,7 +22,7 @@ use crate::harness::{Skep, binary, ended, eventually, try_send};
 /// A few in `make test`, more in a soak.
 const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 4 };
 
-/// How often each event came, by its id, and what it was about.
+/// The number of deliveries and the data of each event, by event id.
 type Seen = Arc<Mutex<BTreeMap<String, (usize, Value)>>>;
 
 /// An endpoint that takes everything, and where it is.
@@ -52,7 +52,7 @@ async fn take(mut stream: TcpStream, seen: Seen) -> Option<()> {
     accept(&mut stream).await
 }
 
-/// Reads one request, its head and its body. One that breaks off, as the sender is killed, is none.
+/// Reads the head and the body of a request; `None` where it is incomplete because the sender was killed.
 async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec<u8>)> {
     let mut read = Vec::new();
     loop {
@@ -111,7 +111,7 @@ async fn no_event_is_lost_by_a_server_that_is_killed() {
         });
         let before = seen.lock().unwrap().len();
         eventually("something is sent", async || seen.lock().unwrap().len() > before).await;
-        // Another moment each round: nothing is known of what is under way then.
+        // At a different time in each round, whatever is in progress then.
         tokio::time::sleep(Duration::from_millis(round * 7_919 % 400)).await;
         running.kill();
         made.extend(working.await.unwrap());

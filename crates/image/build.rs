@@ -1,4 +1,4 @@
-//! Embeds the guest agent, where it has been built. `cargo check` works without it; a bake then says `run make`.
+//! Embeds the guest agent if it has been built. Without it, `cargo check` works, and a bake fails with a hint to run `make`.
 
 use std::{env, fs, path::PathBuf};
 

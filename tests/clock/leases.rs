@@ -1,4 +1,4 @@
-//! Leases, runtimes and rests under a clock that is moved.
+//! Leases, runtimes and back-offs under a clock that jumps.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ async fn two_hours_forth_and_back_end_no_lease_early_and_none_late() {
         }
         eventually("the end of a rest", async || record(&skep, &rests).await["ready"] == true).await;
         hold_on(&skep, &long).await;
-        // And whoever begins by the new time has the whole of it.
+        // A lease that begins after the jump has its full length.
         long.push(held(&skep, LONG_MS, json!({})).await);
     }
     hold_on(&skep, &long).await;

@@ -1,4 +1,4 @@
-//! VMs by name, and commands that run only where they were asked to.
+//! VMs by name, and commands that run only in the place that was requested.
 
 use serde_json::{Value, json};
 
@@ -124,7 +124,7 @@ async fn a_key_of_a_vm_learns_no_other_vm_by_name_or_beginning() {
         let given = reference.replace('-', "_");
         assert!(message.contains(&given) && (given == other || !message.contains(other)), "{message}");
     }
-    // What the key would have learned: the account's own key does.
+    // The control: the account's own key sees the other VMs.
     let ambiguous = server.get("/api/swarm/vm/vm_0").await;
     assert!(ambiguous.refused(400, "invalid_value").contains(other));
     server.post("/api/swarm/cleanup", &json!({})).await.ok(200);

@@ -1,4 +1,4 @@
-//! skep removed from a machine: all of one installation, and nothing of another.
+//! `skep uninstall` removes everything of one installation, and nothing of another.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,7 @@ fn words(value: &Value) -> String {
     words.collect::<Vec<_>>().join("\n")
 }
 
-/// What it says when a person answers its question.
+/// Answers the command's question on a terminal. Returns its exit code and output.
 fn answered(command: &mut Command, answer: &str) -> (Option<i32>, String) {
     let (mut terminal, end) = super::terminal();
     let mut child =
@@ -92,7 +92,7 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     assert_eq!(other.output(kept, "echo alive").await, "alive");
 }
 
-/// As on a machine where skep is a service, in namespaces where nothing of this machine's is seen.
+/// Runs a script as on a machine where skep is a service, in namespaces that hide the real machine.
 fn on_a_machine_of_its_own(ground: &Path, script: &str) -> Output {
     let set_up = r#"
         set -eu

@@ -1,4 +1,4 @@
-//! Roots outside of the data directory: they are reached, and what lies beside them is not.
+//! Roots outside of the data directory: they are accessible, and their siblings are not.
 
 use std::{
     collections::BTreeSet,
@@ -20,9 +20,9 @@ use crate::{
     harness::{Answer, Skep, Tenant, send},
 };
 
-/// Whoever finds this in an answer has found a hole.
+/// A text that must not occur in any answer.
 const CANARY: &str = "canary-7d21c0";
-/// Who owns the roots, and so whom the server runs as.
+/// The owner of the roots, as whom the server runs.
 const USER: u32 = 65_534;
 
 /// Folders outside of every data directory that are all the server's user's own: only rules keep it from one of them.
@@ -59,7 +59,7 @@ impl Outside {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What lies beside the roots.
+    /// The entries beside the roots.
     fn beside(&self) -> BTreeSet<PathBuf> {
         fs::read_dir(self.at("beside")).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
@@ -137,7 +137,7 @@ async fn nothing_beside_is_reached(by: &Tenant<'_>, root: &Path, outside: &Outsi
         assert!(answer.status.is_client_error(), "{route} {}: {answer:?}", path.display());
         assert!(!answer.body.to_string().contains(CANARY), "{route} {}: {answer:?}", path.display());
     }
-    // Whoever looks through the whole root does not follow the link either.
+    // A search of the whole root does not follow the link either.
     let found = get(by, "/api/files/grep", root, "&pattern=canary").await.ok(200);
     assert_eq!(found["matches"], json!([]), "{found}");
     assert_eq!(outside.beside(), before);

@@ -1,8 +1,8 @@
-//! The attempts, in Python, in which a system call is one line. An attempt that raises `OSError` was refused, one that
-//! comes to its end worked.
+//! The attempts, in Python, where a system call is one line. An attempt that raises `OSError` was refused; one that
+//! completes has worked.
 //!
-//! In the jail `c` holds what lies outside, and the numbers of the descriptors that a VMM is born with. The control
-//! gets canaries and descriptors of its own kind and must come to its end: else the attempt proves nothing.
+//! In the jail, `c` describes the targets outside and the descriptors that a VMM starts with. The control gets its own
+//! canaries and descriptors and must complete: otherwise the attempt proves nothing.
 
 /// Where the same attempt succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! A server whose VMMs bring a probe into their jails, and what the probe may not touch.
+//! A server whose VMMs start a probe in their jails, and canaries that the probe must not touch.
 
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ use crate::harness::{Skep, serve};
 const PROBE: &str = include_str!("probe.py");
 const SECRET: &str = "canary-of-the-machine";
 
-/// Lays the probe over the VMM's program, for the process that follows and its children alone.
+/// Bind-mounts the probe over the VMM's program, for the following process and its children only.
 const DISGUISE: &str = r#"
 mount -t tmpfs skep-escape "$1"
 mkdir -p "$1/upper/bin" "$1/work"
@@ -36,7 +36,7 @@ shift 2
 exec "$@"
 "#;
 
-/// A server whose VMMs start a probe and then become what they were. The folder holds the probe.
+/// Starts a server whose VMMs start a probe and then execute QEMU. Returns it and the folder of the probe.
 pub(super) async fn start() -> (Skep, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let probe = probe_in(&folder);
@@ -65,16 +65,16 @@ fn probe_in(folder: &TempDir) -> PathBuf {
     path
 }
 
-/// Somebody who does what it is told in one place.
+/// A process that runs attempts, in a jail or outside.
 pub(super) struct Probe {
     orders: File,
     answers: BufReader<File>,
-    /// Where it is not in a jail, it ends with this.
+    /// The process, where it is not in a jail. It is killed on drop.
     child: Option<Child>,
 }
 
 impl Probe {
-    /// The one in the jail of a VMM, and its process id on this machine.
+    /// The probe in the jail of a VMM, and its process id on this machine.
     pub(super) fn in_jail_of(vmm: u64) -> (Self, u32) {
         let children = fs::read_to_string(format!("/proc/{vmm}/task/{vmm}/children")).unwrap();
         let pid: u32 = children.split_whitespace().next().unwrap().parse().unwrap();
@@ -84,7 +84,7 @@ impl Probe {
         (Self { orders, answers, child: None }, pid)
     }
 
-    /// One that is root on this machine, or in namespaces that go with it.
+    /// Starts a control that is root on this machine, or in new namespaces.
     pub(super) fn outside(folder: &TempDir, namespaces: bool) -> Self {
         let mut command = Command::new(if namespaces { "unshare" } else { "/usr/bin/python3" });
         if namespaces {
@@ -98,8 +98,8 @@ impl Probe {
         Self { orders, answers: BufReader::new(answers), child: Some(child) }
     }
 
-    /// What comes of an attempt: `worked: ...`, `refused: <errno>`, `died: <status>`, `gone` with its whole jail, or
-    /// `broken: ...` where the attempt itself is wrong.
+    /// Runs an attempt. Returns `worked: ...`, `refused: <errno>`, `died: <status>`, `gone` where its jail ended, or
+    /// `broken: ...` where the attempt itself is invalid.
     pub(super) fn attempt(&mut self, code: &str, with: &Value) -> String {
         if writeln!(self.orders, "{}", json!({"code": code, "with": with})).is_err() {
             return "gone".to_owned();
@@ -119,7 +119,7 @@ impl Drop for Probe {
     }
 }
 
-/// Things of the machine that somebody may try to touch.
+/// Objects of the machine that an attempt may try to access.
 pub(super) struct Canaries {
     folder: TempDir,
     process: Child,
@@ -132,7 +132,7 @@ pub(super) struct Canaries {
 impl Canaries {
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Anybody may: nothing but the jail is in the way.
+        // Accessible to everybody, so that only the jail prevents access.
         for path in [folder.path().to_owned(), folder.path().join("writable")] {
             fs::create_dir_all(&path).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
@@ -152,7 +152,7 @@ impl Canaries {
         Self { folder, process, tcp, unix, unnamed, abstract_name }
     }
 
-    /// What an attempt is told of them.
+    /// The description of the canaries for attempts.
     pub(super) fn told(&self) -> Value {
         json!({
             "file": self.folder.path().join("file"),
@@ -165,7 +165,7 @@ impl Canaries {
         })
     }
 
-    /// What somebody did to them.
+    /// The canaries that were accessed.
     pub(super) fn touched(&mut self) -> Vec<&'static str> {
         let silent = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;
         let text = fs::read_to_string(self.folder.path().join("file")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One of the two places where files are, and how a test speaks of it.
+//! The fixture of tests that run on the server's workspace and in a VM.
 
 use std::{
     os::unix::{fs::MetadataExt, process::CommandExt},
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Skep, send};
 
-/// A folder of a place.
+/// A test folder in the server's workspace or in a VM.
 pub(crate) struct Ground<'a> {
     pub(crate) skep: &'a Skep,
     /// `None`: the server's workspace.
@@ -59,7 +59,7 @@ impl<'a> Ground<'a> {
         format!("{}/{name}", self.dir)
     }
 
-    /// Runs a command in this folder, past the API, and tells what it printed. It must succeed.
+    /// Runs a command in this folder without the API, and returns its output. It must succeed.
     pub(crate) async fn shell(&self, command: &str) -> String {
         if let Some(vm) = self.vm {
             let request = json!({"command": command, "cwd": self.dir, "timeout": 300_000});
@@ -127,7 +127,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// A value of a query, with every byte written as digits that could mean something else.
+/// A query value with all special bytes percent-encoded.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._".contains(&byte);
     text.bytes()

@@ -147,7 +147,7 @@ async fn kernels_own(ground: &Ground<'_>) {
         let write = json!({"path": path, "content": "x"});
         ground.write(&write).await.refused(403, "path_outside_roots");
     }
-    // A link that only the kernel can follow is followed by nobody.
+    // A link that only the kernel can resolve is not followed.
     let magic = ground.request(Method::GET, "/api/files/read", "/proc/self/root/etc/hostname", &[]);
     send(magic).await.refused(422, "too_many_links");
     for path in ["/dev/zero", "/dev/null"] {

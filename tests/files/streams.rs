@@ -63,7 +63,7 @@ async fn whole_and_in_parts(ground: &Ground<'_>) {
     assert_eq!(raw(ground, "raw/file").send().await.unwrap().bytes().await.unwrap(), "short");
 }
 
-/// What a guest's stream begins anew with means nothing in a file.
+/// The marker that restarts a guest's stream has no meaning in a file.
 async fn markers(ground: &Ground<'_>) {
     let marker = [&b"\xFF\xFE\xFD\xC0skep resync\n"[..], &[7; 32]].concat();
     let mut bytes = vec![b'x'; 100_000];
@@ -109,7 +109,7 @@ async fn left_alone(ground: &Ground<'_>) {
     eventually("its end", async || count().await == "3").await;
 }
 
-/// Whoever reads nothing of its answer holds up nobody else.
+/// A client that does not read its answer does not block others.
 async fn slow_readers(ground: &Ground<'_>) {
     ground.shell("truncate -s 10T raw/sparse").await;
     let mut slow = Vec::new();
@@ -155,6 +155,6 @@ async fn watched(ground: &Ground<'_>) {
         assert!(seen.contains(&(kind.to_owned(), path.to_owned())), "{ground:?}: {kind} {path}: {seen:?}");
     }
     drop(events);
-    // Nobody watches any more, and nothing of it is in the way.
+    // The watch has ended, and does not affect later operations.
     ground.remove("w", &[]).await.ok(200);
 }

@@ -72,7 +72,7 @@ async fn merges(ground: &Ground<'_>) {
     assert!(refused.refused(409, "merge_conflict").contains("Merge conflict in contested"), "{ground:?}");
     assert_eq!(get(ground, "status", "work", &[]).await["clean"], true, "{ground:?}");
     send(ground, "merge", json!({"ref": "nothing"})).await.refused(404, "unknown_revision");
-    // A merge that somebody began by hand stays theirs.
+    // A merge that was started by hand is not aborted.
     git(ground, "work", "merge -q rival || true").await;
     send(ground, "merge", json!({"ref": "rival"})).await.refused(409, "git_refused");
     assert_eq!(paths(&get(ground, "status", "work", &[]).await["conflicted"]), ["contested"]);

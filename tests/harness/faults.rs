@@ -1,12 +1,12 @@
-//! What no server under test may answer: 500 is a fault of ours, whoever asked for it.
+//! Checks that no server under test answered 500.
 
-/// The lines of a server's log about answers of this status.
+/// The lines of a server's log for answers with this status.
 pub(crate) fn lines_of(log: &str, status: u16) -> Vec<&str> {
     let (text, json) = (format!(" status={status} "), format!("\"status\":{status},"));
     log.lines().filter(|line| line.contains(&text) || line.contains(&json)).collect()
 }
 
-/// Fails where a server has answered 500.
+/// Fails where a server answered 500.
 pub(crate) fn none_in(log: &str) {
     let faults = lines_of(log, 500);
     assert!(faults.is_empty(), "the server answered 500: {faults:#?}");

@@ -1,4 +1,4 @@
-//! Image directories of a test's own.
+//! Image directories for single tests.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ fn test_images() -> PathBuf {
     PathBuf::from(images.unwrap_or_else(|| panic!("SKEP_TEST_IMAGES is not set: run `make test`")))
 }
 
-/// An image directory of a test's own. Where the test fails, the VM of a killed bake does not stay.
+/// An image directory for one test. Its drop also removes the VM of a killed bake, where the test failed.
 pub(crate) struct Images(TempDir);
 
 impl Images {
@@ -33,10 +33,10 @@ impl Drop for Images {
     }
 }
 
-/// An image directory with copies of some of what the shared one has.
+/// Creates an image directory with copies of some entries of the shared one.
 pub(crate) fn images_with(copied: &[&Path]) -> Images {
     let shared = test_images();
-    // Not below /tmp, which may be memory.
+    // Not below /tmp, which may be a tmpfs.
     let own = tempfile::Builder::new().prefix("skep-test-").tempdir_in(shared.parent().unwrap()).unwrap();
     for path in copied {
         let below = own.path().join(path.parent().unwrap());
@@ -48,19 +48,19 @@ pub(crate) fn images_with(copied: &[&Path]) -> Images {
     Images(own)
 }
 
-/// A verb of the command with an image directory.
+/// A command of `skep` with this image directory.
 pub(crate) fn skep(verb: &[&str], images: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(verb).arg("--image-dir").arg(images).stdin(Stdio::null());
     command
 }
 
-/// Bakes, where that is needed.
+/// Bakes a template, where none is up to date.
 pub(crate) fn bake(images: &Path) -> Output {
     skep(&["bake"], images).output().unwrap()
 }
 
-/// The same with the base template of now, and that one's folder.
+/// Creates an image directory with the current base template. Returns it and the template's folder.
 pub(crate) fn images_with_template() -> (Images, PathBuf) {
     let shared = bake(&test_images());
     let template = PathBuf::from(String::from_utf8(shared.stdout).unwrap().trim_end());
@@ -70,15 +70,15 @@ pub(crate) fn images_with_template() -> (Images, PathBuf) {
     (images, dir)
 }
 
-/// The folders of templates that a server could find.
+/// The folders of the templates that a server would find.
 pub(crate) fn templates(images: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(images.join("base")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.join("manifest.json").exists()).collect()
 }
 
-/// Clears away what killed bakes left, as a user would.
+/// Removes what killed bakes left behind, by the command that users run.
 pub(crate) fn clean(images: &Path) -> Output {
-    // A data directory that does not exist has nothing to be cleared away.
+    // The data directory does not exist, so nothing is removed there.
     ended(skep(&["doctor", "--clean"], images).arg("--data-dir").arg(images.join("no-data")))
 }
 

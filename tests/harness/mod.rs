@@ -1,4 +1,4 @@
-//! A real server, and the proof that it leaves nothing.
+//! The test harness: a real server, and checks that it leaves nothing behind.
 
 pub(crate) mod faults;
 #[cfg(feature = "root")]

@@ -1,11 +1,11 @@
-//! Waiting for what comes by itself.
+//! Waits for conditions.
 
 use std::time::{Duration, Instant};
 
-/// A machine under full load is slow, not wrong.
+/// Long enough for a machine under full load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tries until it holds. Fails when it never does.
+/// Polls a condition until it holds. Fails after the time limit.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !holds().await {

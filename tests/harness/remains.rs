@@ -1,4 +1,4 @@
-//! What a server left: processes, taps (with their namespace), cgroups, mounts, sockets.
+//! Finds what a server left behind: processes, network namespaces with their taps, cgroups, mounts, sockets.
 
 #[cfg(feature = "root")]
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// The name of all that a data directory's server makes outside of it.
+/// The name that a server with this data directory gives to objects outside of it.
 pub(crate) fn name_of(data_dir: &Path) -> String {
     let path = fs::canonicalize(data_dir).unwrap();
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
@@ -17,7 +17,7 @@ pub(crate) fn name_of(data_dir: &Path) -> String {
     hex[..12].to_owned()
 }
 
-/// Everything of it that is still there.
+/// Everything that the server of a data directory left behind.
 pub(crate) fn of(data_dir: &Path) -> Vec<String> {
     let name = name_of(data_dir);
     let mut left = processes(data_dir, &name);
@@ -36,7 +36,7 @@ pub(crate) fn of(data_dir: &Path) -> Vec<String> {
     left
 }
 
-/// The VMs of which anything is there, each kind of thing by itself: records, sockets, control groups, processes.
+/// The ids of VMs that still have records, sockets, control groups or processes, for each of these kinds.
 #[cfg(feature = "root")]
 pub(crate) fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
     let name = name_of(data_dir);
@@ -59,12 +59,12 @@ pub(crate) fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
     ]
 }
 
-/// Everything that a bake in an image directory made and that is no template.
+/// Everything that a bake in an image directory left behind besides templates.
 #[cfg(feature = "root")]
 pub(crate) fn of_bake(image_dir: &Path) -> Vec<String> {
     let name = name_of(image_dir);
     let mut left = processes(image_dir, &name);
-    // One without a command line has ended; whoever inherited it has still to take its status.
+    // A process without a command line has ended and is not yet reaped.
     left.retain(|process| !process.ends_with(": "));
     let namespace = PathBuf::from(format!("/run/netns/skep-bake-{name}"));
     let sockets = PathBuf::from(format!("/run/skep/bake-{name}"));
@@ -91,7 +91,7 @@ fn processes(data_dir: &Path, name: &str) -> Vec<String> {
         };
         let (command, groups) = (read("cmdline").ok()?, read("cgroup").unwrap_or_default());
         let status = read("status").ok()?;
-        // An orphan that has ended is init's to reap, whenever that gets to it.
+        // An orphan that has ended is reaped by init at some later time.
         if status.contains("State:\tZ") && status.contains("PPid:\t1\n") {
             return None;
         }

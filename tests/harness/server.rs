@@ -1,4 +1,4 @@
-//! A server of a test's own, on a free port, with a data directory of its own.
+//! A server for one test, on a free port, with its own data directory.
 
 use std::{
     fs::File,
@@ -15,14 +15,14 @@ use tempfile::TempDir;
 
 use super::{faults, remains};
 
-/// A start makes keys and a store, and loads a template, which some tests have it bake first.
+/// A start creates keys and a store, and loads a template, which in some tests is baked first.
 const START: Duration = Duration::from_secs(180);
 const STOP: Duration = Duration::from_secs(60);
-/// Whom a server without root runs as, where the tests themselves run as root.
+/// The user of a server without root, where the tests run as root.
 #[cfg(not(feature = "root"))]
 const NOBODY: u32 = 65534;
 
-/// A server that runs. Dropping it stops it and fails the test if anything of it is left.
+/// A running server. Its drop stops it, and fails the test if it leaves anything behind.
 pub(crate) struct Skep {
     pub(crate) data_dir: TempDir,
     pub(crate) url: String,
@@ -32,7 +32,7 @@ pub(crate) struct Skep {
     client: reqwest::Client,
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -41,7 +41,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Fails unless it is a refusal of this status, in the shape that every refusal has.
+    /// Checks that the answer is a refusal with this status and code. Returns its message.
     #[track_caller]
     pub(crate) fn refused(&self, status: u16, code: &str) -> &str {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
@@ -52,7 +52,7 @@ impl Answer {
         body["message"].as_str().unwrap()
     }
 
-    /// Fails unless it is this success, and gives the body.
+    /// Checks that the answer has this status of success. Returns the body.
     #[track_caller]
     pub(crate) fn ok(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
@@ -75,23 +75,23 @@ impl Skep {
         Self::start_on(data_dir, &[]).await
     }
 
-    /// The same on a data directory that may have been used before, with more options.
+    /// Starts a server on an existing data directory, with more options.
     pub(crate) async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
         Self::start_as(data_dir, |command| _ = command.args(options)).await
     }
 
-    /// The same with all that a process is started with.
+    /// Starts a server whose command the caller may change.
     pub(crate) async fn start_as(data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
         Self::start_by(&binary(), data_dir, alter).await
     }
 
-    /// The same by another binary than the one under test.
+    /// Starts another binary than the one under test.
     pub(crate) async fn start_by(
         program: &Path,
         data_dir: TempDir,
         alter: impl FnOnce(&mut Command),
     ) -> Self {
-        // What an earlier start said would be taken for this one's.
+        // The log of an earlier start is removed, so that its address is not taken for that of this one.
         let _ = std::fs::remove_file(data_dir.path().join("test.log"));
         let mut command = command_of(program, data_dir.path());
         command.args(["--listen", "127.0.0.1:0"]);
@@ -105,17 +105,17 @@ impl Skep {
             panic!("the server did not start; it said:\n{said}");
         };
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
-        // Tests say whom they trust; there may be others that chose before.
+        // Fails where another test has installed the provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self { data_dir, url, key, child: Some(child), asked_to_stop: false, client: reqwest::Client::new() }
     }
 
-    /// What the server has said so far.
+    /// The server's log so far.
     pub(crate) fn log(&self) -> String {
         log(self.data_dir.path())
     }
 
-    /// The process that was started.
+    /// The id of the started process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
@@ -142,7 +142,7 @@ impl Skep {
         send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Asks it to stop as a service manager would. Whether it does is seen when it is dropped.
+    /// Asks the server to stop as a service manager would. The drop checks that it does.
     pub(crate) fn ask_to_stop(&mut self) {
         self.signal(Signal::TERM);
     }
@@ -151,17 +151,17 @@ impl Skep {
         if let Some(child) = self.child.as_ref().filter(|_| !self.asked_to_stop) {
             kill_process(Pid::from_child(child), signal).unwrap();
         }
-        // A second signal would mean: at once.
+        // A second signal would stop the server at once.
         self.asked_to_stop = true;
     }
 
-    /// Stops it as Ctrl-C does, VMs and all, and gives its data directory back.
+    /// Stops the server and its VMs as Ctrl-C does. Returns the data directory.
     pub(crate) fn stop(mut self) -> TempDir {
         self.end();
         std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
     }
 
-    /// Stops it as a service manager would: its VMs live on.
+    /// Stops the server as a service manager would: its VMs continue.
     #[cfg(feature = "root")]
     pub(crate) fn stop_and_leave_vms(mut self) -> Wreck {
         self.ask_to_stop();
@@ -169,14 +169,14 @@ impl Skep {
         self.wreck()
     }
 
-    /// Kills what was started, while others still call it.
+    /// Kills the process, while requests may be in progress.
     pub(crate) fn kill(&self) {
         if let Some(child) = &self.child {
             kill_process(Pid::from_child(child), Signal::KILL).unwrap();
         }
     }
 
-    /// The data directory of one that was killed.
+    /// Returns the data directory of a killed server.
     pub(crate) fn killed(mut self) -> TempDir {
         if let Some(mut child) = self.child.take() {
             child.wait().unwrap();
@@ -186,7 +186,7 @@ impl Skep {
         std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
     }
 
-    /// Kills what was started, with no chance to clear anything away.
+    /// Kills the process, so that it cannot clean up.
     #[cfg(feature = "root")]
     pub(crate) fn crash(mut self) -> Wreck {
         if let Some(mut child) = self.child.take() {
@@ -213,7 +213,7 @@ impl Skep {
         }
     }
 
-    /// `false`: it had ended before.
+    /// Returns `false` where it had ended before.
     fn wait_for_end(&mut self) -> bool {
         let Some(mut child) = self.child.take() else { return false };
         let said = |what: &str, dir: &Path| format!("{what}; the server said:\n{}", log(dir));
@@ -238,7 +238,7 @@ impl Skep {
     }
 }
 
-/// The data directory of a server that ended and may have left VMs. Dropping it clears them away.
+/// The data directory of a server that ended and may have left VMs, which the drop removes.
 #[cfg(feature = "root")]
 pub(crate) struct Wreck(Option<TempDir>);
 
@@ -248,12 +248,12 @@ impl Wreck {
         self.0.as_ref().unwrap().path()
     }
 
-    /// Starts a server on it.
+    /// Starts a server on the data directory.
     pub(crate) async fn start(self) -> Skep {
         self.start_with(&[]).await
     }
 
-    /// The same with more options.
+    /// Starts a server with more options.
     pub(crate) async fn start_with(self, options: &[&str]) -> Skep {
         self.start_as(|command| _ = command.args(options)).await
     }
@@ -290,12 +290,12 @@ impl Drop for Skep {
     }
 }
 
-/// Sends a request and reads its answer whole.
+/// Sends a request and reads the complete answer.
 pub(crate) async fn send(request: RequestBuilder) -> Answer {
     try_send(request).await.unwrap()
 }
 
-/// The same where the server may go away meanwhile.
+/// Like [`send`], but the server may end meanwhile.
 pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
     let response = request.send().await?;
     let (status, headers) = (response.status(), response.headers().clone());
@@ -304,14 +304,14 @@ pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer>
     Ok(Answer { status, headers, body })
 }
 
-/// The command of a server on a free port. The caller starts it.
+/// The command of a server on a free port, not yet started.
 pub(crate) fn serve(data_dir: &Path, options: &[&str]) -> Command {
     let mut command = serve_anywhere(data_dir);
     command.args(["--listen", "127.0.0.1:0"]).args(options);
     command
 }
 
-/// The same without the flag that says where to listen.
+/// The command of a server without the flag for its address.
 pub(crate) fn serve_anywhere(data_dir: &Path) -> Command {
     command_of(&binary(), data_dir)
 }
@@ -321,9 +321,9 @@ fn command_of(program: &Path, data_dir: &Path) -> Command {
     let mut command = Command::new(program);
     command.args(["serve", "--data-dir"]).arg(data_dir);
     command.stdin(Stdio::null()).stdout(file()).stderr(file());
-    // A terminal's Ctrl-C ends the tests; they end the server.
+    // Ctrl-C in a terminal must reach only the tests, which end the server.
     command.process_group(0);
-    // A flag wins over it. All tests call from one address.
+    // A flag takes precedence over it. All tests share one address.
     command.env("SKEP_FAILED_AUTH_LIMIT", "100000/s");
     privileges(&mut command, data_dir);
     command
@@ -335,7 +335,7 @@ fn privileges(command: &mut Command, _data_dir: &Path) {
     let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") else {
         panic!("SKEP_TEST_IMAGES is not set: run `make test`");
     };
-    // A flag wins over these. A pool costs every server some seconds of work that only some tests are about.
+    // Flags take precedence over these. A pool costs some seconds per server, and few tests need it.
     command.env("SKEP_IMAGE_DIR", images).env("SKEP_POOL_SIZE", "0");
 }
 
@@ -349,7 +349,7 @@ fn privileges(command: &mut Command, data_dir: &Path) {
     }
 }
 
-/// Runs a command that must end by itself, and gives what it said.
+/// Runs a command that must end by itself, and returns its output.
 pub(crate) fn ended(command: &mut Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Accounts beside `default`, each with a key of its own.
+//! Accounts besides `default`, each with a key.
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ impl Tenant<'_> {
         send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Boots one VM and gives its record.
+    /// Boots one VM and returns its record.
     pub(crate) async fn boot(&self) -> Value {
         self.post("/api/swarm/boot", &json!({})).await.ok(201)["vms"][0].clone()
     }

@@ -1,4 +1,4 @@
-//! What tests do with VMs.
+//! Operations on VMs and their processes.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{Skep, eventually, remains};
 
 impl Skep {
-    /// Boots VMs and gives their records.
+    /// Boots VMs and returns their records.
     pub(crate) async fn boot(&self, count: u32) -> Vec<Value> {
         let answer = self.post("/api/swarm/boot", &json!({"count": count})).await.ok(201);
         let vms = answer["vms"].as_array().unwrap().clone();
@@ -26,29 +26,29 @@ impl Skep {
         vms
     }
 
-    /// Boots one VM and gives its process id.
+    /// Boots one VM and returns its process id.
     pub(crate) async fn boot_one(&self) -> u64 {
         self.boot(1).await[0]["pid"].as_u64().unwrap()
     }
 
-    /// Runs a command in a VM and gives the answer, which must be 200.
+    /// Runs a command in a VM and returns the answer, which must be 200.
     pub(crate) async fn exec(&self, pid: u64, command: &str) -> Value {
         self.exec_with(pid, &json!({"command": command})).await
     }
 
-    /// The same with all that a request can name.
+    /// Runs a command in a VM by a complete request.
     pub(crate) async fn exec_with(&self, pid: u64, request: &Value) -> Value {
         self.post(&format!("/api/swarm/vm/{pid}/exec"), request).await.ok(200)
     }
 
-    /// What a command printed, which must have succeeded.
+    /// Runs a command, which must succeed, and returns its output.
     pub(crate) async fn output(&self, pid: u64, command: &str) -> String {
         let answer = self.exec(pid, command).await;
         assert_eq!(answer["exit_code"], 0, "{command}: {answer}");
         answer["stdout"].as_str().unwrap().trim_end().to_owned()
     }
 
-    /// The server: the keeper's child that is no VMM.
+    /// The process id of the server: the keeper's child that is no VMM.
     pub(crate) fn server_pid(&self) -> Option<u32> {
         let keeper = self.pid();
         let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
@@ -59,7 +59,7 @@ impl Skep {
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_server)
     }
 
-    /// The VMMs that run, parked ones too: the keeper's children that are no server.
+    /// The process ids of the VMMs, also of parked VMs: the keeper's children except for the server.
     pub(crate) fn vmms(&self) -> Vec<u32> {
         let keeper = self.pid();
         let children =
@@ -71,7 +71,7 @@ impl Skep {
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_vmm).collect()
     }
 
-    /// Waits until another server than this one serves.
+    /// Waits until a server with another process id serves.
     pub(crate) async fn wait_for_server_after(&self, before: u32) {
         eventually("another server", async || self.server_pid().is_some_and(|pid| pid != before)).await;
         eventually("its service", async || {
@@ -81,12 +81,12 @@ impl Skep {
         .await;
     }
 
-    /// The VMs that live.
+    /// The number of running VMs.
     pub(crate) async fn count(&self) -> u64 {
         self.get("/api/swarm/status").await.ok(200)["count"].as_u64().unwrap()
     }
 
-    /// The namespace that the VMs' network lives in.
+    /// The network namespace of the VMs.
     pub(crate) fn namespace(&self) -> String {
         format!("skep-{}", remains::name_of(self.data_dir.path()))
     }
@@ -100,7 +100,7 @@ impl Skep {
         points.map(|point| Path::new(point).join(&group)).filter(|group| group.is_dir()).collect()
     }
 
-    /// Waits until a VM is no more.
+    /// Waits until a VM has ended.
     pub(crate) async fn wait_for_end_of(&self, pid: u64) {
         let path = format!("/api/swarm/vm/{pid}");
         eventually("the VM's end", async || self.get(&path).await.status == 404).await;
@@ -117,7 +117,7 @@ pub(crate) fn kill(pid: u32) {
 pub(crate) async fn connect_in_namespace(namespace: &str, to: SocketAddr) -> io::Result<TcpStream> {
     let namespace = File::open(format!("/run/netns/{namespace}"))?;
     let connect = move || {
-        // In a thread of its own: the others stay where they are.
+        // In a separate thread, because a thread's namespace changes for good.
         std::thread::spawn(move || {
             move_into_link_name_space(
                 std::os::fd::AsFd::as_fd(&namespace),

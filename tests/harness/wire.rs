@@ -1,4 +1,4 @@
-//! HTTP by hand, for what no client of good manners sends.
+//! Raw HTTP over TCP, for requests that no HTTP client would send.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{Answer, Skep};
 
-/// How long an answer may stay away.
+/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a server.
@@ -27,14 +27,14 @@ impl Skep {
         Wire(TcpStream::connect(self.url.trim_start_matches("http://")).await.unwrap())
     }
 
-    /// Sends bytes on a connection of their own and reads the answer.
+    /// Sends bytes on a new connection and reads the answer.
     pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> Answer {
         let mut wire = self.wire().await;
         wire.send(bytes).await;
         wire.answer().await
     }
 
-    /// The head of a request with the admin key that is the connection's last. More headers end with `\r\n` each.
+    /// The head of a request with the admin key and `Connection: close`. Each further header must end with `\r\n`.
     pub(crate) fn head(&self, first_line: &str, headers: &str) -> String {
         let key = &self.key;
         format!(
@@ -44,19 +44,19 @@ impl Skep {
 }
 
 impl Wire {
-    /// Sends bytes. A server may answer, and close, before it has read all of them.
+    /// Sends bytes. The server may answer and close before it has read all of them.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.0.write_all(bytes.as_ref()).await.is_ok()
     }
 
-    /// Waits until the server has said exactly this.
+    /// Reads exactly this text from the server.
     pub(crate) async fn expect(&mut self, words: &str) {
         let mut said = vec![0; words.len()];
         timeout(PATIENCE, self.0.read_exact(&mut said)).await.unwrap().unwrap();
         assert_eq!(String::from_utf8_lossy(&said), words);
     }
 
-    /// What comes up to the end of the connection.
+    /// Reads the answer up to the end of the connection.
     pub(crate) async fn answer(mut self) -> Answer {
         let mut bytes = Vec::new();
         let read = timeout(PATIENCE, self.0.read_to_end(&mut bytes)).await.unwrap();

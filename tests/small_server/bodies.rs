@@ -7,7 +7,7 @@ use super::requests::Request;
 use crate::harness::Skep;
 
 const MIB: usize = 1 << 20;
-/// What stands around the content of a body, at most.
+/// Maximum number of bytes around the content of a body.
 const AROUND: usize = 4 << 10;
 
 pub(super) async fn requests(skep: &Skep, root: &str) -> Vec<Request> {

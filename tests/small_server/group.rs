@@ -1,4 +1,4 @@
-//! A control group with a limit of memory, and what a process took at most.
+//! A control group with a memory limit, and the peak memory of a process.
 
 use std::{
     fs,

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::harness::Skep;
 
-/// How many are sent at once.
+/// Number of concurrent requests.
 const AT_ONCE: usize = 8;
-/// In a path, the number of the request among those that are sent at once.
+/// In a path, it is replaced by the number of the request among the concurrent ones.
 const NUMBER: &str = "NUMBER";
 
 const JSON: &str = "application/json";
@@ -30,7 +30,7 @@ pub(super) struct Request {
     pub(super) times: usize,
 }
 
-/// What an answer was.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) status: u16,
@@ -69,7 +69,7 @@ impl Request {
         Self { method, ..self }
     }
 
-    /// These refusals are good answers too.
+    /// Accepts these refusals too.
     pub(super) fn or(mut self, refusals: &[u16]) -> Self {
         self.expected.extend(refusals);
         self
@@ -88,7 +88,7 @@ impl Request {
         }
     }
 
-    /// Sends it, and reads the answer piece by piece: the tests hold none of it.
+    /// Sends the request, and reads the answer in pieces without keeping it in memory.
     pub(super) async fn send(&self, skep: &Skep, number: usize) -> Answered {
         let failed = |error: reqwest::Error| -> ! { panic!("{}: {error:?}", self.name) };
         let mut response = self.request(skep, number).send().await.unwrap_or_else(|error| failed(error));

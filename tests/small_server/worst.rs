@@ -1,4 +1,4 @@
-//! The worst legal request of each operation, and the files, repositories and tickets that it is about.
+//! The most expensive valid request of each operation, and the files, repositories and tickets for it.
 
 use std::{
     fs::{self, File},
@@ -33,7 +33,7 @@ pub(super) async fn prepare(skep: &Skep) -> Vec<Request> {
     all
 }
 
-/// Gives all below a folder to the owner of the folder, as whom the server runs.
+/// Changes the owner of everything below a folder to the owner of the folder, as whom the server runs.
 fn belongs_to_its_owner(folder: &Path) {
     let owner = fs::metadata(folder).unwrap();
     let owner = format!("{}:{}", owner.uid(), owner.gid());

@@ -1,4 +1,4 @@
-//! What a server holds at rest, to be compared with what it holds much later.
+//! The resources that an idle server holds, to be compared before and after a soak test.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! VMs that compile, test, serve and copy for an hour: none of them ends.
+//! VMs that compile, test, serve and copy for an hour must not end.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::number;
 use crate::harness::{Skep, send};
 
-/// The most that a caller may ask for: a busy machine makes steps slow, and slowness is no fault here.
+/// The maximum timeout of a command, because a busy machine makes steps slow, which is not an error here.
 const STEP_LIMIT_MS: u64 = 3_600_000;
 /// Longer than any request lasts.
 const PATIENCE: Duration = Duration::from_millis(STEP_LIMIT_MS + 300_000);
@@ -25,8 +25,8 @@ for number in $(seq 20); do head -c 100000 /dev/urandom > /root/served/$number; 
 printf 'import json, unittest\nclass Works(unittest.TestCase):\n  def test_round(self):\n    for n in range(200):\n      self.assertEqual(json.loads(json.dumps({str(n): [n] * n})), {str(n): [n] * n})\n' > test_works.py
 git -c init.defaultBranch=main init -q . && git config user.email soak@example.com && git config user.name soak";
 
-/// What each VM does again and again. The last drops what the guest keeps in memory, so that its code is read and translated
-/// anew at other addresses.
+/// The steps that each VM repeats. The last one drops the guest's caches, so that its code is read and translated again
+/// at other addresses.
 const STEPS: [(&str, &str); 5] = [
     (
         "compile",
@@ -87,7 +87,7 @@ struct Done {
     killed: u64,
 }
 
-/// Works until then.
+/// Repeats the steps until this time.
 async fn work(skep: &Skep, vm: &Value, until: Instant) -> Done {
     let vm = vm["id"].as_str().unwrap();
     run(skep, vm, "set-up", SET_UP).await;

@@ -1,1 +1,1 @@
-//! Tests through the front door; see `main.rs`.
+//! End-to-end tests; see `main.rs`.

@@ -152,7 +152,7 @@ async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
     let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
     let (pid, exec_id) = (booted["vms"][0]["pid"].as_u64().unwrap(), booted["vms"][0]["exec_id"].clone());
     let path = format!("/api/swarm/vm/{pid}/exec/{}", exec_id.as_str().unwrap());
-    // Whoever watches it and goes away leaves it running.
+    // A follower that disconnects does not end the command.
     let mut watched = skep.request(Method::GET, &path).send().await.unwrap();
     let first = watched.chunk().await.unwrap().unwrap();
     assert!(String::from_utf8_lossy(&first).contains("begun"), "{first:?}");
@@ -162,7 +162,7 @@ async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
     skep.output(pid, "touch /root/end").await;
     eventually("the end", async || record(&skep, &id).await["status"] == "failed").await;
     assert_eq!(outcomes(&skep, &id).await, [json!("command_ended")]);
-    // The VM is kept, with all that the command printed.
+    // The VM is kept, with the output of the command.
     assert_eq!(skep.output(pid, "ls /root/seen").await, "/root/seen");
     let whole = skep.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
     assert!(
@@ -362,7 +362,7 @@ fn skep(server: &Skep, arguments: &[&str]) -> std::process::Command {
 async fn what_the_command_of_a_boot_printed_is_read_while_it_runs_and_when_its_vm_is_gone() {
     let server = Skep::start().await;
     let id = ticket(&server).await;
-    // Bytes that are no text, both outputs, more than one page; then it waits to be told.
+    // Prints bytes that are not UTF-8 to both outputs, more than one page, and then waits for a file.
     let command = "printf 'a\\377\\000b\\n'; echo err >&2; sleep 0.5; yes line | head -c 1000000; \
                    while [ ! -e /root/end ]; do sleep 0.1; done; echo last; exit 3";
     let booted = server.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
@@ -377,7 +377,7 @@ async fn what_the_command_of_a_boot_printed_is_read_while_it_runs_and_when_its_v
     assert!(first["output"].as_str().unwrap().starts_with("a\u{FFFD}\0b\nerr\nline\n"), "{first}");
     let followed = skep(&server, &["ticket", "logs", "-f", &id]).stdout(std::process::Stdio::piped()).spawn();
     let followed = followed.unwrap();
-    // Another server goes on where this one stopped; whoever follows comes back.
+    // The next server continues where this one stopped, and the follower reconnects.
     let killed = server.server_pid().unwrap();
     crate::harness::kill(killed);
     server.wait_for_server_after(killed).await;

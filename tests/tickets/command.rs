@@ -123,7 +123,7 @@ async fn a_worker_runs_a_command_for_each_ticket_and_finishes_with_its_output() 
     assert!(String::from_utf8_lossy(&worked.stderr).contains("aside"), "{worked:?}");
     let first = record(&server, &ids[0]).await;
     assert_eq!((&first["status"], &first["assignee"]), (&json!("completed"), &json!("agent-7")));
-    // It is what stood on standard input: the record.
+    // The result is the content of standard input: the record.
     assert_eq!((&first["result"]["id"], &first["result"]["description"]), (&json!(ids[0]), &json!("ü")));
     let second = record(&server, &ids[1]).await;
     let printed = format!("{} 1 agent-7\n", ids[1]);
@@ -180,7 +180,7 @@ fn lasting(server: &Skep, pids: &Path) -> Child {
     command(server, &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The processes that it named, once there are so many.
+/// Waits until the file names this number of processes, and returns them.
 async fn processes(pids: &Path, count: usize) -> Vec<Pid> {
     let read = || std::fs::read_to_string(pids).unwrap_or_default();
     eventually("the command", async || read().lines().count() >= count).await;
@@ -239,7 +239,7 @@ async fn a_worker_that_is_killed_strands_nothing() {
     assert_eq!((&next["id"], &next["attempt"]), (&json!(id), &json!(2)));
     let history = server.get(&format!("/api/tickets/{id}/history")).await.ok(200);
     assert_eq!(history["attempts"][0]["outcome"], "lease_expired");
-    // Nobody is left to end the command.
+    // The killed worker cannot end its command.
     left.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
 }
 
@@ -253,7 +253,7 @@ async fn a_worker_that_sleeps_through_anothers_claim_writes_nothing_over_it() {
     kill_process(Pid::from_child(&worker), Signal::STOP).unwrap();
     let next = claimed_by(&server, "agent-9").await;
     assert_eq!((&next["id"], &next["attempt"]), (&json!(id), &json!(2)));
-    // What its command would say now is of no use to anybody.
+    // The result of its command is no longer needed.
     running.iter().for_each(|pid| kill_process(*pid, Signal::TERM).unwrap());
     kill_process(Pid::from_child(&worker), Signal::CONT).unwrap();
     gone(&running).await;

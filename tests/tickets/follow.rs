@@ -16,7 +16,7 @@ use tokio::{
 use super::command::command;
 use crate::harness::{Skep, ended, eventually};
 
-/// A way to the server that can be cut.
+/// A proxy to the server whose connections can be cut.
 struct Way {
     url: String,
     target: Arc<Mutex<String>>,

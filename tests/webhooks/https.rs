@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{accept, folder, header, request};
 use crate::harness::{Skep, eventually};
 
-/// Somebody who signs certificates, and is trusted or not.
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -42,7 +42,7 @@ impl Authority {
         (folder, path)
     }
 
-    /// What a server of this name shows.
+    /// The TLS configuration of a server with this name.
     fn for_server(&self, name: &str) -> ServerConfig {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -55,11 +55,11 @@ impl Authority {
     }
 }
 
-/// What came to an endpoint.
+/// The connections and requests that an endpoint received.
 #[derive(Default)]
 struct Came {
     connections: usize,
-    /// Head and body of each.
+    /// Head and body of each request.
     requests: Vec<(String, Vec<u8>)>,
 }
 
@@ -100,7 +100,7 @@ async fn take(acceptor: TlsAcceptor, stream: TcpStream, came: Arc<Mutex<Came>>) 
     accept(&mut stream).await
 }
 
-/// A server that trusts what is in a file, or what this machine trusts.
+/// Starts a server that trusts the authorities in a file, or those of this machine.
 async fn start(trusted: Option<&Path>) -> Skep {
     Skep::start_as(folder(), |command| {
         command.args(["--webhook-allow", "127.0.0.1"]).env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
@@ -111,7 +111,7 @@ async fn start(trusted: Option<&Path>) -> Skep {
     .await
 }
 
-/// Has a test event sent there: the webhook's secret, and the delivery after its first attempt.
+/// Sends a test event. Returns the webhook's secret, and the delivery after its first attempt.
 async fn tried(skep: &Skep, endpoint: &Endpoint) -> (String, Value) {
     let made = skep.post("/api/webhooks", &json!({"url": endpoint.url})).await.ok(201);
     let path = format!("/api/webhooks/{}", made["id"].as_str().unwrap());
@@ -127,7 +127,7 @@ async fn tried(skep: &Skep, endpoint: &Endpoint) -> (String, Value) {
     (made["secret"].as_str().unwrap().to_owned(), delivery)
 }
 
-/// Nothing but a connection came to an endpoint, and the delivery says why.
+/// Checks that an endpoint received no request, and that the delivery has the reason.
 #[track_caller]
 fn is_refused(endpoint: &Endpoint, delivery: &Value, why: &str) {
     assert_ne!(delivery["state"], "delivered", "{delivery}");

@@ -1,4 +1,4 @@
-//! What accounts may be: their names, roots, networks and limits.
+//! Checks of an account's name, roots, networks and limits.
 
 use std::net::IpAddr;
 
@@ -10,32 +10,30 @@ use skep_api::{
 
 use crate::{DEFAULT_ACCOUNT, Refusal};
 
-/// The longest name of an account.
 pub const LONGEST_ACCOUNT_NAME: usize = 63;
-/// The most roots and the most networks of an account.
+/// The maximum number of roots, and of networks.
 pub const MOST_ENTRIES: usize = 100;
-/// The most that a quota of memory can be, in MiB: an exbibyte, which every store can hold.
+/// The largest memory quota, in MiB. One exbibyte, which every store can represent.
 pub const LARGEST_MEMORY_MB: u64 = 1 << 40;
-/// What the kernel takes as a path, in bytes, with its end.
+/// `PATH_MAX` of the kernel, in bytes with the terminating zero.
 const LONGEST_PATH: usize = 4_096;
 
-/// An account that may be made. Two things are still to be proved: that its name is free, and its folder.
+/// A valid new account, provided that its name and its folder are not in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountGrant {
-    /// `[a-z0-9][a-z0-9-]{0,62}`.
+    /// Matches `[a-z0-9][a-z0-9-]{0,62}`.
     pub name: String,
-    /// Absolute paths; `None` is the folder that the server makes.
+    /// Absolute paths; `None` if the server is to create a folder.
     pub roots: Option<Vec<String>>,
-    /// Networks in their one spelling.
+    /// Networks in canonical form.
     pub allowed_ips: Vec<String>,
-    /// What it may have.
     pub limits: Limits,
 }
 
-/// Decides whether an account may be made as asked.
+/// Checks whether an account can be created as requested.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub fn account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
     check_name(&request.name)?;
     request.roots.as_deref().map(check_roots).transpose()?;
@@ -49,10 +47,10 @@ pub fn account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
     })
 }
 
-/// Decides whether an account may be changed as asked, and gives the change with its networks in their one spelling.
+/// Checks whether an account can be changed as requested, and returns the change with its networks in canonical form.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub fn account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal> {
     request.roots.as_deref().map(check_roots).transpose()?;
     check_memory(request.max_memory_mb.flatten())?;
@@ -60,10 +58,11 @@ pub fn account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal>
     Ok(ChangeAccount { allowed_ips, ..request.clone() })
 }
 
-/// Decides whether the roots of an account of this name are set by calls.
+/// Checks whether requests can set the roots of the account with this name.
 ///
 /// # Errors
-/// Those of `default` are the server's own settings, which the next start would set again.
+/// [`Refusal::DefaultRoots`]: the roots of `default` come from the server's configuration, which every start applies
+/// again.
 pub fn may_set_roots(name: &str) -> Result<(), Refusal> {
     if name == DEFAULT_ACCOUNT { Err(Refusal::DefaultRoots) } else { Ok(()) }
 }
@@ -98,7 +97,7 @@ fn check_roots(roots: &[String]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Networks in their one spelling: without the bits that their length leaves out.
+/// Networks in canonical form: without host bits.
 fn networks(given: &[String]) -> Result<Vec<String>, Refusal> {
     check_count("allowed_ips", given.len())?;
     given.iter().map(|text| network(text).map(|network| network.to_string())).collect()
@@ -107,7 +106,7 @@ fn networks(given: &[String]) -> Result<Vec<String>, Refusal> {
 fn network(text: &str) -> Result<IpNet, Refusal> {
     let parsed = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     let network = parsed.ok_or_else(|| Refusal::NotANetwork { text: short(text) })?.trunc();
-    // Callers over IPv4 are compared as such, so one of these would never hold.
+    // IPv4 callers are compared as IPv4 addresses, so an IPv4-mapped IPv6 network would never match.
     match network {
         IpNet::V6(six) if six.prefix_len() >= 96 && six.network().to_ipv4_mapped().is_some() => {
             Err(Refusal::MappedNetwork { text: short(text) })
@@ -127,7 +126,7 @@ fn check_memory(max_memory_mb: Option<u64>) -> Result<(), Refusal> {
     }
 }
 
-/// A text as it may stand in a message: cut short, so that nobody gets a book back.
+/// Truncates a text for an error message.
 fn short(text: &str) -> String {
     const LONGEST: usize = 100;
     match text.char_indices().nth(LONGEST) {

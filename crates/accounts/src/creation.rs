@@ -1,4 +1,4 @@
-//! Which keys may be made, and by whom.
+//! Which keys can be created or rotated, and by whom.
 
 use jiff::Timestamp;
 use skep_api::{
@@ -13,39 +13,36 @@ use crate::{
     secret::redacted,
 };
 
-/// The longest name of a key, in characters.
 pub const MAX_NAME_CHARACTERS: usize = 100;
 
-/// Whom a key is for, and who makes it.
+/// The account and the creator of a new key.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
-    /// The name of the account that the key shall belong to.
+    /// The name of the key's account.
     pub account: &'a str,
-    /// What the creator itself may do.
+    /// The scopes of the creator.
     pub creator: &'a [Scope],
 }
 
-/// A key that may be made. Two things are still to be proved: that its VM exists and that its name is free.
+/// A valid new key, provided that its VM exists and its name is not in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyGrant {
-    /// 1 to 100 characters.
     pub name: String,
-    /// The environment in its name.
     pub environment: Environment,
-    /// The preset that it was made from.
+    /// The role that the scopes were taken from.
     pub role: Option<Role>,
-    /// At least one, each once, in the order of the documentation.
+    /// Not empty, without duplicates, in the order of the documentation.
     pub scopes: Vec<Scope>,
-    /// The VM to bind it to; always with role `vm`, never without.
+    /// The VM to bind the key to; present exactly with role `vm`.
     pub vm: Option<VmField>,
-    /// When it ends by itself; in the future.
+    /// In the future.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Decides whether a key may be made as asked.
+/// Checks whether a key can be created as requested.
 ///
 /// # Errors
-/// What is wrong with the request itself comes before what the creator may not do.
+/// The first problem. Invalid values are reported before missing permissions.
 pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<KeyGrant, Refusal> {
     check_name(&request.name)?;
     let scopes = wanted_scopes(request, target.account)?;
@@ -66,11 +63,11 @@ pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<
     })
 }
 
-/// Decides whether a key may be rotated by this creator, and gives when the new key ends. Whoever rotates a key learns a
-/// secret with all that the old one may do, so it is held to the rules of making one.
+/// Checks whether the creator can rotate a key, and returns when the new key expires. The creator receives a key with
+/// all scopes of the old one, so the rules are those for creating a key.
 ///
 /// # Errors
-/// The creator lacks a scope of the key; the new key would be expired.
+/// The creator lacks a scope of the key, or the new key would be expired already.
 pub fn rotation(
     old: &Key,
     request: &RotateKey,
@@ -88,7 +85,7 @@ pub fn rotation(
     }
 }
 
-/// Refuses an end that is not in the future.
+/// Refuses a time that is not in the future.
 ///
 /// # Errors
 /// [`Refusal::ExpiryPassed`].

@@ -1,4 +1,4 @@
-//! Why a rule says no.
+//! Errors of the rules for accounts and keys.
 
 use jiff::Timestamp;
 use skep_api::{ErrorCode, ErrorKind, Failure, Scope};
@@ -9,131 +9,92 @@ use crate::{
     roles::DEFAULT_ACCOUNT,
 };
 
-/// A refusal by the rules of keys.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A token of another shape, or one that nobody knows. The text is the spec's, exactly.
+    /// A token of an invalid form, or an unknown one. The text is exactly that of the specification.
     #[error("Invalid token")]
     InvalidToken,
-    /// A key that expired or was revoked. The text is the spec's, exactly.
+    /// A key that has expired or was revoked. The text is exactly that of the specification.
     #[error("Token expired")]
     TokenExpired,
-    /// A text that is no SHA-256 in hex. It is not repeated: it may be the secret itself.
-    #[error("a text of {bytes} bytes is no hash of a key; it has 64 lowercase hex digits")]
-    NotAHash {
-        /// How long it is.
-        bytes: usize,
-    },
+    /// A text that is not a SHA-256 hash in hexadecimal. It is not repeated, because it may be the key itself.
+    #[error("a text of {bytes} bytes is not the hash of a key, which has 64 lower-case hexadecimal digits")]
+    NotAHash { bytes: usize },
     /// A name that is empty or too long.
     #[error("`name` has {characters} characters; give 1 to {MAX_NAME_CHARACTERS}")]
-    NameLength {
-        /// How many it has.
-        characters: usize,
-    },
-    /// A name that would break lines wherever it is shown.
-    #[error("`name` {name:?} holds a control character; leave it out")]
-    NameControl {
-        /// The name.
-        name: String,
-    },
-    /// A name that holds a secret. It is not repeated.
-    #[error("`name` holds a key itself, and names are kept in clear; take another name")]
+    NameLength { characters: usize },
+    /// A name with a control character, which would break lines in output.
+    #[error("`name` {name:?} contains a control character; leave it out")]
+    NameControl { name: String },
+    /// A name that contains a key. It is not repeated.
+    #[error("`name` contains a key, and names are not secret; choose another name")]
     NameHoldsKey,
-    /// Neither a role nor scopes.
     #[error("`role` or `scopes` is missing; give exactly one of them")]
     NoPermissions,
-    /// A role and scopes.
     #[error("`role` and `scopes` are both given; give exactly one of them")]
     RoleAndScopes,
-    /// A list of scopes that is empty.
     #[error("`scopes` is empty; name at least one scope")]
     NoScopes,
-    /// The end lies before the beginning.
     #[error("`expires_at` {expires_at} is not in the future: it is {now}")]
     ExpiryPassed {
-        /// What was given.
         expires_at: Timestamp,
-        /// The server's clock.
+        /// The time of the request.
         now: Timestamp,
     },
-    /// Role `vm` without a VM.
     #[error("`vm` is missing: a key with role `vm` is bound to one VM; name it by pid, id or name")]
     VmMissing,
-    /// A VM without role `vm`.
     #[error("`vm` is only for keys with role `vm`; leave it out, or give that role")]
     VmWithoutRole,
-    /// `server:admin` for a key of another account.
+    /// `server:admin` for a key of an account other than `default`.
     #[error(
         "`server:admin` is only for keys of the account `{DEFAULT_ACCOUNT}`, not of `{account}`; leave it out"
     )]
-    ServerAdminElsewhere {
-        /// The account's name.
-        account: String,
-    },
-    /// The creator would give what it does not have.
-    #[error("this key lacks {} and cannot give what it lacks; ask with a key that has it", words(.missing))]
-    Escalation {
-        /// What it lacks.
-        missing: Vec<Scope>,
-    },
-    /// The new key of a rotation would be expired from the beginning.
+    ServerAdminElsewhere { account: String },
+    /// The creator lacks some of the requested scopes.
+    #[error("your key lacks {}, which the new key would have; use a key that has it", words(.missing))]
+    Escalation { missing: Vec<Scope> },
+    /// The key that replaces an expired one would have expired as well.
     #[error(
         "`expires_at` is missing: the key ended at {expires_at}, and one like it would have ended too; give when the new \
          one ends, or null"
     )]
-    SuccessorExpired {
-        /// When the old key ended.
-        expires_at: Timestamp,
-    },
-    /// A name that no account can have.
+    SuccessorExpired { expires_at: Timestamp },
+    /// A text that is not a valid account name.
     #[error(
         "`name` {name:?} cannot be an account's: it has 1 to {LONGEST_ACCOUNT_NAME} lowercase letters, digits and `-`, \
          which is not the first"
     )]
     AccountName {
-        /// The name, or its beginning.
+        /// The name, truncated.
         name: String,
     },
-    /// A list of roots that is empty.
     #[error("`roots` is empty; name at least one absolute path, or leave it out")]
     NoRoots,
     /// A path that cannot be a root.
     #[error("`roots` holds {root:?}: {why}; give absolute paths such as /srv/acme")]
     Root {
-        /// The path, or its beginning.
+        /// The path, truncated.
         root: String,
-        /// What is wrong with it.
         why: &'static str,
     },
-    /// A text that is no network.
-    #[error("`allowed_ips` holds {text:?}, which is no CIDR; give such as 192.0.2.0/24 or 2001:db8::/32")]
+    /// A text that is not a network.
+    #[error("`allowed_ips` holds {text:?}, which is not a CIDR, such as 192.0.2.0/24 or 2001:db8::/32")]
     NotANetwork {
-        /// The text, or its beginning.
+        /// The text, truncated.
         text: String,
     },
-    /// An IPv4 network in the clothes of IPv6.
-    #[error("`allowed_ips` holds {text:?}: write the IPv4 network itself, such as 192.0.2.0/24")]
-    MappedNetwork {
-        /// The text.
-        text: String,
-    },
-    /// A list that is too long.
-    #[error("`{field}` has {count} entries; {MOST_ENTRIES} is the most")]
-    TooMany {
-        /// Which list.
-        field: &'static str,
-        /// How many it has.
-        count: usize,
-    },
-    /// A quota of more memory than there is anywhere.
+    /// An IPv4-mapped IPv6 network.
+    #[error("`allowed_ips` holds {text:?}: write it as an IPv4 network, such as 192.0.2.0/24")]
+    MappedNetwork { text: String },
+    #[error("`{field}` has {count} entries; the maximum is {MOST_ENTRIES}")]
+    TooMany { field: &'static str, count: usize },
+    /// A memory quota above the maximum.
     #[error(
         "`max_memory_mb` is {mebibytes}; it must be a whole number from 0 to {LARGEST_MEMORY_MB}, or null for no limit"
     )]
-    MemoryLimit {
-        /// What was given.
-        mebibytes: u64,
-    },
-    /// The roots of `default`.
+    MemoryLimit { mebibytes: u64 },
+    /// The roots of `default` cannot be set by a request.
     #[error(
         "the roots of the account `{DEFAULT_ACCOUNT}` are those of `skep serve --root`; start the server with others"
     )]
@@ -141,7 +102,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable name of the refusal.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidToken => ErrorCode::InvalidToken,
@@ -170,7 +130,6 @@ impl Refusal {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

@@ -1,4 +1,4 @@
-//! Rules of accounts, keys and roles. No I/O, no clock: the time and random bytes are arguments.
+//! The rules of accounts, keys, roles and sessions. No I/O and no clock: the time and random bytes are arguments.
 
 pub mod account;
 pub mod creation;

@@ -1,17 +1,17 @@
-//! Roles as presets of scopes, and what an account may give at all.
+//! Roles as presets of scopes, and the scopes that an account permits.
 
 use skep_api::{Role, Scope};
 
-/// The account that the first start makes. Only its keys may administer the server.
+/// The account that the first start creates. Only its keys can administer the server.
 pub const DEFAULT_ACCOUNT: &str = "default";
 
-/// All scopes that keys of this account may have.
+/// All scopes that keys of this account can have.
 pub fn allowed_scopes(account_name: &str) -> Vec<Scope> {
     let everything = account_name == DEFAULT_ACCOUNT;
     Scope::ALL.iter().copied().filter(|scope| everything || *scope != Scope::ServerAdmin).collect()
 }
 
-/// The scopes that a role stands for in this account, in the order of the documentation.
+/// The scopes of a role in this account, in the order of the documentation.
 pub fn scopes_of(role: Role, account_name: &str) -> Vec<Scope> {
     let mut scopes = allowed_scopes(account_name);
     scopes.retain(|scope| has(role, *scope));

@@ -1,4 +1,4 @@
-//! A key's secret: its shape, its prefix and its hash.
+//! Keys: their form, their prefix and their hash.
 
 use std::{borrow::Cow, fmt, hash, str::FromStr};
 
@@ -12,9 +12,9 @@ const START: &str = "sk-skep-";
 const HEX_DIGITS: usize = 64;
 const PREFIX_HEX_DIGITS: usize = 8;
 
-/// A key as its owner holds it: `sk-skep-{environment}-{64 hex digits}`.
+/// A key in clear text: `sk-skep-{environment}-{64 hex digits}`.
 ///
-/// It is printed only by [`KeySecret::expose`], so that no log line can hold one by accident.
+/// Only [`KeySecret::expose`] reveals it, so that it does not get into logs by accident.
 #[derive(Clone)]
 pub struct KeySecret {
     text: String,
@@ -22,15 +22,15 @@ pub struct KeySecret {
 }
 
 impl KeySecret {
-    /// A new key out of bytes that nobody can foresee.
+    /// Creates a key from 32 bytes of a cryptographic random number generator.
     pub fn from_random(environment: Environment, random: [u8; 32]) -> Self {
         Self { text: format!("{START}{environment}-{}", hex(&random)), environment }
     }
 
-    /// Reads what a caller presents. Only the shape is checked.
+    /// Parses a presented key. Only the form is checked.
     ///
     /// # Errors
-    /// [`Refusal::InvalidToken`] for any other shape.
+    /// [`Refusal::InvalidToken`] for any other form.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let rest = text.strip_prefix(START).ok_or(Refusal::InvalidToken)?;
         let (environment, digits) = rest.split_once('-').ok_or(Refusal::InvalidToken)?;
@@ -41,22 +41,21 @@ impl KeySecret {
         Ok(Self { text: text.to_owned(), environment })
     }
 
-    /// The secret itself, for its owner.
+    /// The key in clear text, for its owner.
     pub fn expose(&self) -> &str {
         &self.text
     }
 
-    /// The environment in its name.
     pub fn environment(&self) -> Environment {
         self.environment
     }
 
-    /// The key up to its 8th hex digit: enough to tell keys apart, far too little to guess one.
+    /// The key up to its 8th hexadecimal digit: enough to identify a key, far too little to guess it.
     pub fn prefix(&self) -> &str {
         &self.text[..self.text.len() - HEX_DIGITS + PREFIX_HEX_DIGITS]
     }
 
-    /// What the store keeps.
+    /// The hash that the store keeps.
     pub fn hash(&self) -> KeyHash {
         KeyHash(Sha256::digest(self.text.as_bytes()).into())
     }
@@ -68,8 +67,8 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-/// A text in which no key stands in clear: each is cut after its prefix. Callers paste keys into the strangest places, and
-/// what they wrote is repeated to them, logged and kept.
+/// Truncates every key in a text to its prefix. Callers paste keys into all kinds of fields, and what they send may
+/// be echoed, logged and stored.
 pub fn redacted(text: &str) -> Cow<'_, str> {
     let mut clean = String::new();
     let mut rest = text;
@@ -86,7 +85,7 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// The first key in a text, what stands before it and what after.
+/// The first key in a text, with the text before and after it.
 fn first_key(text: &str) -> Option<(&str, KeySecret, &str)> {
     text.match_indices(START).find_map(|(at, _)| {
         let environment = text[at + START.len()..].find('-')?;
@@ -96,17 +95,15 @@ fn first_key(text: &str) -> Option<(&str, KeySecret, &str)> {
     })
 }
 
-/// The SHA-256 of a key's secret. Comparison takes the same time wherever two differ.
+/// The SHA-256 hash of a key. Comparison takes constant time.
 #[derive(Clone, Copy, Eq)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// A hash as it was stored.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The hash as it is stored.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -156,7 +153,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|d| char::from(DIGITS[usize::from(d)])).collect()
 }
 
-// Lower case only: a key has one spelling, because its hash has one.
+// Lower case only, so that each key has one spelling and one hash.
 pub(crate) const fn is_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }

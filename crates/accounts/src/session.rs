@@ -1,4 +1,4 @@
-//! Sessions of browsers: their token, its hash, and their end.
+//! Browser sessions: their token, its hash, and when they end.
 
 use std::fmt;
 
@@ -12,23 +12,23 @@ use crate::{
 };
 
 const HEX_DIGITS: usize = 64;
-/// How long a session lasts at most.
+/// The maximum duration of a session.
 const LIFE: SignedDuration = SignedDuration::from_hours(12);
 
-/// What a browser holds: 64 hex digits. It is printed only by [`SessionToken::expose`].
+/// The token of a browser session: 64 hexadecimal digits. Only [`SessionToken::expose`] reveals it.
 #[derive(Clone)]
 pub struct SessionToken(String);
 
 impl SessionToken {
-    /// A new token out of bytes that nobody can foresee.
+    /// Creates a token from 32 bytes of a cryptographic random number generator.
     pub fn from_random(random: [u8; 32]) -> Self {
         Self(hex(&random))
     }
 
-    /// Reads what a browser presents. Only the shape is checked.
+    /// Parses a presented token. Only the form is checked.
     ///
     /// # Errors
-    /// [`Refusal::InvalidToken`] for any other shape.
+    /// [`Refusal::InvalidToken`] for any other form.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         if text.len() == HEX_DIGITS && text.bytes().all(is_hex) {
             Ok(Self(text.to_owned()))
@@ -37,12 +37,12 @@ impl SessionToken {
         }
     }
 
-    /// The token itself, for its browser.
+    /// The token in clear text, for its browser.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// What the store keeps.
+    /// The hash that the store keeps.
     pub fn hash(&self) -> SessionHash {
         SessionHash(Sha256::digest(self.0.as_bytes()).into())
     }
@@ -54,12 +54,11 @@ impl fmt::Debug for SessionToken {
     }
 }
 
-/// The SHA-256 of a session's token. It is looked up, never compared byte by byte.
+/// The SHA-256 hash of a session token. It is only used as a lookup key, so it needs no comparison in constant time.
 #[derive(Clone, Copy)]
 pub struct SessionHash([u8; 32]);
 
 impl SessionHash {
-    /// The hash as it is stored.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -71,7 +70,7 @@ impl fmt::Debug for SessionHash {
     }
 }
 
-/// When a session that begins now ends: after 12 hours, and never later than its key.
+/// When a session that begins now ends: after 12 hours, or when its key expires if that is earlier.
 pub fn session_end(key: &Key, now: Timestamp) -> Timestamp {
     let latest = now.checked_add(LIFE).unwrap_or(Timestamp::MAX);
     key.expires_at.map_or(latest, |end| end.min(latest))

@@ -1,16 +1,16 @@
-//! Whether a key that was found may still be used.
+//! Whether a known key is still valid.
 
 use jiff::Timestamp;
 use skep_api::keys::Key;
 
 use crate::Refusal;
 
-/// Judges a presented key's record. A key that was rotated stays valid beside the new one.
+/// Checks the record of a presented key. A rotated key stays valid beside its successor.
 ///
 /// # Errors
-/// [`Refusal::TokenExpired`] once it expired or was revoked.
+/// [`Refusal::TokenExpired`] if the key has expired or was revoked.
 pub fn verdict(key: &Key, now: Timestamp) -> Result<(), Refusal> {
-    // A revocation counts whatever its time says: clocks may be set back.
+    // The time of a revocation is not compared, because the clock may have been set back since.
     let ended = key.revoked_at.is_some() || key.expires_at.is_some_and(|end| end <= now);
     if ended { Err(Refusal::TokenExpired) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The time of day.
+//! Sets the system clock.
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 
@@ -6,7 +6,7 @@ use crate::error::{Doing, Error};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Sets the clock to this many nanoseconds since 1970. Returns by how many milliseconds it was slow.
+/// Sets the clock, in nanoseconds since 1970. Returns by how many milliseconds it was slow.
 pub(crate) fn set(unix_time_ns: u64) -> Result<f64, Error> {
     let malformed = |_| Error::Malformed { part: "time", wanted: "nanoseconds since 1970" };
     let wanted = Timespec {

@@ -2,7 +2,7 @@
 
 use std::io::{Write, stderr};
 
-/// Writes a line. That nobody listens is no reason to stop.
+/// Writes a line. Errors are ignored.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(stderr(), "skep-agent: {line}");
 }

@@ -1,4 +1,4 @@
-//! The kernel's random generator, which all that come from one snapshot have in common until it is seeded anew.
+//! Reseeds the kernel's random generator, whose state all VMs of a snapshot share.
 
 use std::{fs::OpenOptions, io, os::fd::AsRawFd};
 
@@ -8,7 +8,7 @@ const SEED_BYTES: usize = 64;
 const RNDADDENTROPY: libc::Ioctl = 0x4008_5203;
 const RNDRESEEDCRNG: libc::Ioctl = 0x5207;
 
-/// `struct rand_pool_info`, with room for our seed.
+/// `struct rand_pool_info` with a buffer for the seed.
 #[repr(C)]
 struct Pool {
     entropy_bits: libc::c_int,
@@ -16,7 +16,7 @@ struct Pool {
     seed: [u8; SEED_BYTES],
 }
 
-/// Mixes in this seed, counts it as entropy, and begins a new key with it at once.
+/// Adds the seed as entropy, and rekeys the generator at once.
 pub(crate) fn reseed(seed: &str) -> Result<(), Error> {
     let seed = decode(seed)
         .ok_or(Error::Malformed { part: "seed", wanted: "it must be 64 bytes as hexadecimal digits" })?;

@@ -1,25 +1,24 @@
-//! What the agent could not do.
+//! Errors of the agent.
 
 use std::io;
 
 use skep_api::{ErrorCode, Failure};
 
-/// What the agent could not do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// A step that the kernel refused.
     #[error("cannot {what}: {source}")]
     Step { what: String, source: io::Error },
-    /// An identity with a part that is none.
+    /// An identity with a malformed part.
     #[error("the identity's {part} is malformed; {wanted}")]
     Malformed { part: &'static str, wanted: &'static str },
-    /// A command before there is an identity.
-    #[error("this VM has no identity yet; give it one before it runs anything")]
+    /// A command before the VM has an identity.
+    #[error("this VM has no identity yet; it must receive one before it runs commands")]
     Nobody,
-    /// A command before the VM is somebody's.
-    #[error("this VM waits for an owner; hand it out before it runs anything")]
+    /// A command before the VM has an owner.
+    #[error("this VM has no owner yet; it must be assigned to one before it runs commands")]
     Waiting,
-    /// A program that every image has does not run.
+    /// The shell of the image does not run.
     #[error("the shell does not work in this image: {0}")]
     NoShell(String),
 }
@@ -29,7 +28,6 @@ impl Error {
         Self::Step { what: what.into(), source: source.into() }
     }
 
-    /// The stable code.
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Step { .. } => ErrorCode::Internal,
@@ -45,7 +43,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Says which step failed.
+/// Adds the description of the failed step to an error.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T, Error>;
 }

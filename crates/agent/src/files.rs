@@ -1,5 +1,5 @@
-//! The files that say who this VM is. They live in memory, below `/run`; what lies in `/etc` points to them, so that
-//! a restored VM writes nothing to its disk before it is ready.
+//! The files that identify a VM. They are stored in memory below `/run`, with symbolic links from `/etc`, so that a
+//! restored VM writes nothing to its disk before it is ready.
 
 use std::{
     fs::{self, File},
@@ -10,35 +10,35 @@ use std::{
 
 use crate::error::{Doing, Error};
 
-/// The content changes with each identity; programs watch it to learn that they live in another VM now.
+/// Changes with each identity. Programs watch it to notice that they run in another VM now.
 pub(crate) const GENERATION: &str = "/run/skep/generation";
 const BOOT_ID: &str = "/run/skep/boot_id";
 const KERNELS_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const HOSTNAME: Published = Published { memory: "/run/skep/hostname", path: "/etc/hostname" };
 const HOSTS: Published = Published { memory: "/run/skep/hosts", path: "/etc/hosts" };
 const MACHINE_ID: Published = Published { memory: "/run/machine-id", path: "/etc/machine-id" };
-/// Marks our line in `/etc/hosts`; others are left as they are.
+/// Marks the line in `/etc/hosts` that the agent manages; other lines are kept.
 const OUR_LINE: &str = "# this VM";
-/// A host name as long as those of VMs.
+/// A placeholder as long as the host names of VMs.
 const NAME: &str = "vm-00000000000000000000000000";
 const LOCAL_HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
-/// Whether anybody can have changed the files.
+/// Whether a user may have changed the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Past {
-    /// Nobody's commands ran here so far: all is as it was prepared.
+    /// No command of a user has run; all files are as they were prepared.
     None,
     Some,
 }
 
-/// A file in memory, and the link to it.
+/// A file in memory and the link to it.
 struct Published {
     memory: &'static str,
     path: &'static str,
 }
 
 impl Published {
-    /// Puts the link in place of whatever the image has, once, before the snapshot.
+    /// Replaces the file of the image by the link. Runs once, before the snapshot.
     fn link(&self) -> io::Result<()> {
         if fs::read_link(self.path).is_ok_and(|target| target == Path::new(self.memory)) {
             return Ok(());
@@ -49,7 +49,7 @@ impl Published {
         fs::rename(&new, self.path)
     }
 
-    /// Writes it, and what stands in its place where a user put something else there.
+    /// Writes the file, and also the file at `path` if a user has replaced the link.
     fn write(&self, content: &str, past: Past) -> io::Result<()> {
         put(self.memory, content)?;
         if past == Past::None || fs::read_to_string(self.path).is_ok_and(|found| found == content) {
@@ -59,11 +59,11 @@ impl Published {
     }
 }
 
-/// Makes the places that an identity is written to.
+/// Creates the files that an identity is written to.
 pub(crate) fn prepare() -> Result<(), Error> {
     fs::create_dir_all("/run/skep").doing("make /run/skep")?;
     fs::create_dir_all("/run/lock").doing("make /run/lock")?;
-    // As long as what will be there, for most names and ids: see `put`.
+    // As long as the real content for most names and ids: see `put`.
     fs::write(HOSTS.memory, hosts_with(LOCAL_HOSTS, NAME)).doing("write the hosts")?;
     fs::write(HOSTNAME.memory, format!("{NAME}\n")).doing("write the host name")?;
     fs::write(MACHINE_ID.memory, format!("{:032}\n", 0)).doing("write the machine id")?;
@@ -83,7 +83,7 @@ pub(crate) fn write_hostname(name: &str, past: Past) -> Result<(), Error> {
     HOSTS.write(&hosts_with(before.as_deref().unwrap_or(LOCAL_HOSTS), name), past).doing("write the hosts")
 }
 
-/// The hosts with this name for ourselves, and all other lines as they were.
+/// The hosts file with the line for `name`, and all other lines as they were.
 fn hosts_with(before: &str, name: &str) -> String {
     let others = before.lines().filter(|line| !line.ends_with(OUR_LINE));
     let mut hosts: String = others.flat_map(|line| [line, "\n"]).collect();
@@ -99,9 +99,9 @@ pub(crate) fn machine_id() -> Result<String, Error> {
     read(MACHINE_ID.path)
 }
 
-/// Writes the boot id, which lies over the kernel's own: all that come from one snapshot have that in common.
+/// Writes the boot id. It is mounted over the kernel's own, which all VMs of a snapshot share.
 pub(crate) fn write_boot_id(id: &str, past: Past) -> Result<(), Error> {
-    // In place: the file is what is mounted, another one of the same name would not be.
+    // Written in place: the mount refers to the inode, not to the name.
     put(BOOT_ID, &format!("{id}\n")).doing("write the boot id")?;
     if past == Past::None || boot_id()? == id {
         return Ok(());
@@ -113,7 +113,7 @@ pub(crate) fn boot_id() -> Result<String, Error> {
     read(KERNELS_BOOT_ID)
 }
 
-/// Whoever reads it sees the old content or the new, whole.
+/// Replaced atomically, so that readers see either the old or the new content.
 pub(crate) fn write_generation(vm: &str) -> Result<(), Error> {
     let new = format!("{GENERATION}.new");
     fs::write(&new, format!("{vm}\n")).doing("write the generation")?;
@@ -124,7 +124,7 @@ pub(crate) fn generation() -> Result<String, Error> {
     read(GENERATION)
 }
 
-/// Writes a file over what it holds, without what giving memory back and taking it again costs.
+/// Overwrites a file without truncating it first, which would free its memory and allocate it again.
 fn put(path: &str, content: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
     file.write_all(content.as_bytes())?;

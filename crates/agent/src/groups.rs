@@ -1,20 +1,20 @@
-//! The control groups of commands, and what all of them together may use: less than there is, or a fork bomb would leave
-//! nothing to the agent that has to end it.
+//! The control groups of commands, with a limit for all of them together: a fork bomb must leave enough for the agent
+//! that kills it.
 
 use std::{fs, io, path::Path};
 
 use crate::error::{Doing, Error};
 
-/// Where the control groups of commands lie.
+/// The parent of the control groups of commands.
 pub(crate) const PARENT: &str = "/sys/fs/cgroup/skep";
 const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: &str = "+memory +pids";
-/// Memory that commands leave to the agent and the kernel, in KiB.
+/// Memory that is reserved for the agent and the kernel, in KiB.
 const KEPT_KIB: u64 = 8 << 10;
-/// A process takes about this much of the kernel's memory and its own, in KiB, however little it does.
+/// The approximate memory of the smallest process, including that of the kernel, in KiB.
 const PROCESS_KIB: u64 = 256;
 
-/// Makes the group that those of commands lie in.
+/// Creates the parent group and enables its controllers.
 pub(crate) fn prepare() -> Result<(), Error> {
     let hand_down = |path: &str| fs::write(Path::new(path).join("cgroup.subtree_control"), CONTROLLERS);
     hand_down(ROOT).doing("hand controllers down")?;
@@ -25,7 +25,7 @@ pub(crate) fn prepare() -> Result<(), Error> {
     .doing(format!("make {PARENT}"))
 }
 
-/// Limits commands to what is available now, when all that is to be in memory is there.
+/// Limits commands to the memory that is available now. Called after the warm-up.
 pub(crate) fn limit() -> Result<(), Error> {
     let meminfo = fs::read_to_string("/proc/meminfo").doing("read /proc/meminfo")?;
     let kib = |key: &str| memory_kib(&meminfo, key);
@@ -38,7 +38,7 @@ pub(crate) fn limit() -> Result<(), Error> {
     Ok(())
 }
 
-/// A line of /proc/meminfo; 0 where there is none.
+/// A value of `/proc/meminfo` in KiB; 0 if it is missing.
 pub(crate) fn memory_kib(meminfo: &str, key: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.trim().split(' ').next()?.parse().ok()).unwrap_or(0)

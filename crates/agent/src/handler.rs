@@ -1,4 +1,4 @@
-//! What the agent does about each request.
+//! Handles the requests of the host.
 
 use std::{
     collections::BTreeMap,
@@ -17,27 +17,26 @@ use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name}
 use crate::{error::Error, files::Past, groups, identity, settle};
 
 const HOME: &str = "/root";
-/// The largest request in a guest with much memory, in bytes.
+/// The longest request in a guest with enough memory, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
 
 /// The agent's state. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Agent {
-    /// The guest without an identity.
+    /// The workspace without the environment of an owner.
     bare: Place,
     owner: Arc<RwLock<Owner>>,
     request_limit: usize,
 }
 
-/// Whose VM it is.
 #[derive(Debug, Clone, Default)]
 enum Owner {
     /// A snapshot has no identity.
     #[default]
     Nobody,
-    /// It has its identity and waits for who will have it.
+    /// The VM has an identity but no owner.
     Awaited,
-    /// Its commands run here.
+    /// Commands run in this workspace.
     Somebody(Place),
 }
 
@@ -68,7 +67,7 @@ impl Agent {
         *self.owner.write().unwrap_or_else(PoisonError::into_inner) = owner;
     }
 
-    /// Where commands run. Nothing of a user runs in a VM that is nobody yet.
+    /// The workspace for commands. Commands of users run only in a VM that has an owner.
     fn place(&self) -> Result<Place, Error> {
         match self.owner() {
             Owner::Nobody => Err(Error::Nobody),
@@ -84,10 +83,10 @@ impl Handler for Agent {
     }
 
     async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
-        // Whoever was restored from a template has none; a copy of a VM that ran does.
+        // A VM restored from a template has no owner; a copy of a running VM has one.
         let past = if matches!(self.owner(), Owner::Somebody(_)) { Past::Some } else { Past::None };
         let report = identity::take(&identity, past)?;
-        // They hold randomness that all that come from one snapshot have in common.
+        // Prepared shells contain random numbers that all VMs of the snapshot share.
         self.bare.commands().discard_ahead();
         let owner = identity.env.map(|env| Owner::Somebody(self.bare.with_env(&env)));
         self.belong_to(owner.unwrap_or(Owner::Awaited));
@@ -149,10 +148,10 @@ fn events(output: Output) -> Events {
     }))
 }
 
-/// A quarter of the memory: a request is there twice, as JSON and as what it says.
+/// A quarter of the memory: a request is held twice, as JSON and parsed.
 fn request_limit() -> usize {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = usize::try_from(groups::memory_kib(&meminfo, "MemTotal:") << 10).unwrap_or(usize::MAX);
-    // The least that a guest has where it does not tell.
+    // If the value is missing, the smallest memory of a guest is assumed.
     (total.max(64 << 20) / 4).min(MAX_REQUEST_BYTES)
 }

@@ -1,4 +1,4 @@
-//! Another machine than all that come from the same snapshot.
+//! Gives a restored VM an identity that differs from all others of the same snapshot.
 
 use rustix::system::{sethostname, uname};
 use skep_channel::{HandOutReport, Identity, IdentityReport, Moment};
@@ -10,8 +10,7 @@ use crate::{
     network,
 };
 
-/// Becomes this machine, and reads back what it is now. Touches nothing else: all of it stands between the restore
-/// and a VM that is ready.
+/// Applies the identity and reads it back. Does nothing else, since a restored VM is not ready before this returns.
 pub(crate) fn take(identity: &Identity, past: Past) -> Result<IdentityReport, Error> {
     let HandOutReport { reseeded, clock_step_ms } = live_at(&identity.moment)?;
     sethostname(identity.hostname.as_bytes()).doing("set the host name")?;
@@ -19,17 +18,17 @@ pub(crate) fn take(identity: &Identity, past: Past) -> Result<IdentityReport, Er
     files::write_hostname(&identity.hostname, past)?;
     files::write_machine_id(&identity.machine_id, past)?;
     files::write_boot_id(&identity.boot_id, past)?;
-    // Last: who sees it change finds all else in place.
+    // Last: programs that watch this file find everything else in place.
     files::write_generation(&identity.vm)?;
     report(reseeded, clock_step_ms)
 }
 
-/// Takes the time and the randomness of this moment.
+/// Sets the clock and reseeds the random generator.
 pub(crate) fn live_at(moment: &Moment) -> Result<HandOutReport, Error> {
-    // First, for the time that was sent grows old.
+    // First, since the transmitted time gets older.
     let clock_step_ms = clock::set(moment.unix_time_ns)?;
     entropy::reseed(&moment.seed)?;
-    // The kernel refused neither the seed nor the new key, or this would not be reached.
+    // Both ioctls have succeeded.
     Ok(HandOutReport { reseeded: true, clock_step_ms })
 }
 

@@ -1,8 +1,8 @@
-//! From the kernel's start to a system that can take an identity.
+//! Boots the guest up to the point where it can receive an identity.
 
 use crate::{error::Error, files, groups, modules, mounts, network};
 
-/// Boots. Runs once per template, long before any VM is restored from it.
+/// Boots the guest. Runs once per template, before the snapshot that VMs are restored from.
 pub(crate) fn boot() -> Result<(), Error> {
     mounts::kernel_views("")?;
     modules::load_all()?;

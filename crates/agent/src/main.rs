@@ -1,7 +1,7 @@
-//! The agent inside a VM: its first process, and whoever the server talks to there.
+//! The agent inside a VM: its init process, and the peer of the server.
 //!
-//! It boots the guest's system from an initramfs that holds nothing but itself and a few modules, waits at the port,
-//! gives the VM its identity after each restore, and runs commands by the same code as the server.
+//! It boots the guest from an initramfs that contains only the agent and a few kernel modules, waits for the host at
+//! the virtio port, sets the VM's identity after each restore, and runs commands with the same code as the server.
 
 mod clock;
 mod console;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         console::say("this is the first process of a skep VM and does nothing elsewhere");
         return ExitCode::FAILURE;
     }
-    // The end of the first process is a panic of the kernel, which ends the VM: nothing half-booted stays.
+    // When init exits, the kernel panics and the VM ends, so no half-booted VM remains.
     let Err(error) = live();
     console::say(&error.to_string());
     ExitCode::FAILURE
@@ -57,7 +57,7 @@ fn live() -> Result<std::convert::Infallible, Error> {
         loop {
             port.host_is_there().await?;
             let stream = port.stream()?;
-            // Broken or ended, it means that the host hung up; the next one is waited for.
+            // An error or the end of the stream means that the host hung up; the agent waits for the next one.
             let _ = skep_channel::guest::serve(stream, agent.clone()).await;
         }
     })

@@ -1,4 +1,4 @@
-//! Kernel modules out of the initramfs.
+//! Loads kernel modules from the initramfs.
 
 use std::{
     fs::{self, File},
@@ -11,14 +11,14 @@ use crate::error::{Doing, Error};
 
 const MODULES: &str = "/modules";
 
-/// Loads each file that `/modules/order` names, in its order, and frees the memory that the files take.
+/// Loads each module listed in `/modules/order`, in this order, and removes the files to free their memory.
 pub(crate) fn load_all() -> Result<(), Error> {
     let folder = Path::new(MODULES);
     let order = fs::read_to_string(folder.join("order")).doing("read /modules/order")?;
     for name in order.lines().map(str::trim).filter(|name| !name.is_empty()) {
         let file = File::open(folder.join(name)).doing(format!("open the module {name}"))?;
         match finit_module(&file, c"", 0) {
-            // Built into this kernel, or loaded already.
+            // Built into this kernel or loaded already.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(Error::step(format!("load the module {name}"), error)),
         }

@@ -1,4 +1,4 @@
-//! The guest's file systems.
+//! Mounts the guest's file systems.
 
 use std::{
     ffi::CStr,
@@ -19,12 +19,12 @@ use crate::error::{Doing, Error};
 
 /// The shared, read-only image.
 const IMAGE: &str = "/dev/vda";
-/// The VM's own layer.
+/// The writable layer of this VM.
 const LAYER: &str = "/dev/vdb";
-/// How often a disk is looked for, every 10 ms.
+/// The most attempts to find a disk, 10 ms apart.
 const DISK_TRIES: u32 = 1000;
 
-/// Mounts the kernel's own file systems below `root`.
+/// Mounts proc, sysfs and devtmpfs below `root`.
 pub(crate) fn kernel_views(root: &str) -> Result<(), Error> {
     let guarded = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
     attach("proc", &format!("{root}/proc"), "proc", guarded, None)?;
@@ -32,7 +32,7 @@ pub(crate) fn kernel_views(root: &str) -> Result<(), Error> {
     attach("devtmpfs", &format!("{root}/dev"), "devtmpfs", MountFlags::NOSUID, Some(c"mode=0755"))
 }
 
-/// Makes the image and the layer one root, and moves into it.
+/// Combines image and layer into an overlay, and makes it the root.
 pub(crate) fn enter_root() -> Result<(), Error> {
     wait_for(IMAGE)?;
     wait_for(LAYER)?;
@@ -56,22 +56,22 @@ fn working_mounts(root: &str) -> Result<(), Error> {
     let view = memory | MountFlags::NOEXEC;
     let at = |path: &str| format!("{root}{path}");
     attach("devpts", &at("/dev/pts"), "devpts", MountFlags::NOSUID, Some(c"mode=620,gid=5,ptmxmode=666"))?;
-    // What lies in them is memory that nobody can be ended to get back: at the usual half of it each, whoever fills them
-    // leaves none for the agent, and the guest ends.
+    // The content of these mounts is memory that the OOM killer cannot free. With the default limit of half the memory
+    // each, filling them would leave none for the agent, and the VM would end.
     attach("tmpfs", &at("/dev/shm"), "tmpfs", memory, Some(c"mode=1777,size=25%"))?;
     attach("tmpfs", &at("/run"), "tmpfs", memory, Some(c"mode=755,size=10%"))?;
     temporary_files(&at("/tmp"))?;
     let groups = at("/sys/fs/cgroup");
-    // Or each command would wait for a grace period of the kernel before it enters its group: 10 ms in an emulator.
+    // Without `favordynmods`, moving a process into a group waits for an RCU grace period: 10 ms in an emulator.
     // Kernels before 6.0 do not know the option.
     attach("cgroup2", &groups, "cgroup2", view, Some(c"favordynmods"))
         .or_else(|_| attach("cgroup2", &groups, "cgroup2", view, None))
 }
 
-/// They lie on the disk, where there is more room than in memory.
+/// `/tmp` is on the disk, which has more space than the memory.
 fn temporary_files(path: &str) -> Result<(), Error> {
     fs::create_dir_all(path).doing(format!("make {path}"))?;
-    // Anybody's, and each may remove but their own.
+    // World-writable with the sticky bit.
     fs::set_permissions(path, Permissions::from_mode(0o1777)).doing(format!("open {path} to all"))
 }
 
@@ -89,7 +89,7 @@ fn attach(
     mount(source, target, kind, flags, data).doing(format!("mount {kind} at {target}"))
 }
 
-/// Its driver may still be looking at it.
+/// Waits for a disk that its driver has not found yet.
 fn wait_for(disk: &str) -> Result<(), Error> {
     for _ in 0..DISK_TRIES {
         if Path::new(disk).exists() {

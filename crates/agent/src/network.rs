@@ -1,4 +1,4 @@
-//! The network card, by the ioctls that need no netlink: they are few and short on the way to ready.
+//! Configures the network card with ioctls. Netlink would take more steps, and this code delays the start of a VM.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use crate::error::{Doing, Error};
 
 const CARD: &str = "eth0";
 
-/// What the kernel says of the card.
+/// The configuration of the network card, as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) mac: [u8; 6],
@@ -21,14 +21,14 @@ pub(crate) struct Card {
     pub(crate) prefix_len: u8,
 }
 
-/// Brings up the loopback, and the card, which says nothing as long as it has no address.
+/// Brings up the loopback device and the card. The card sends nothing until it has an address.
 pub(crate) fn all_up() -> Result<(), Error> {
     let control = control()?;
     up(&control, "lo").doing("bring up lo")?;
     up(&control, CARD).doing(format!("bring up {CARD}"))
 }
 
-/// Gives the card its addresses and its route.
+/// Sets the MAC address, the IP address and the default route of the card.
 pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
     let control = control()?;
     let card = |what: &str| format!("{what} of {CARD}");
@@ -45,7 +45,7 @@ pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
     up(&control, CARD).doing(format!("bring up {CARD}"))?;
     if let Some(gateway) = identity.gateway {
         match add_default_route(&control, gateway) {
-            // A snapshot may hold the route already.
+            // The snapshot may already contain the route.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => other.doing("add the default route")?,
         }
@@ -53,13 +53,13 @@ pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads back what the card has.
+/// Reads the configuration of the card.
 pub(crate) fn card() -> Result<Card, Error> {
     let control = control()?;
     let ask = |kind, what: &str| {
         let mut request = request(CARD);
         interface_ioctl(&control, kind, &mut request).doing(format!("read the {what} of {CARD}"))?;
-        // SAFETY: these requests answer with a `sockaddr`, of which every bit pattern is one.
+        // SAFETY: these requests answer with a `sockaddr`, for which every bit pattern is valid.
         Ok::<_, Error>(unsafe { request.ifr_ifru.ifru_addr }.sa_data.map(|byte| byte as u8))
     };
     let mac = ask(libc::SIOCGIFHWADDR, "MAC")?;
@@ -89,7 +89,7 @@ fn up(control: &OwnedFd, card: &str) -> io::Result<()> {
     interface_ioctl(control, libc::SIOCSIFFLAGS, &mut request)
 }
 
-/// A request about a card whose name is short enough for one.
+/// A request for the card of this name, which is truncated if it is too long for the kernel.
 fn request(card: &str) -> libc::ifreq {
     let name = card.as_bytes();
     libc::ifreq {
@@ -98,7 +98,7 @@ fn request(card: &str) -> libc::ifreq {
     }
 }
 
-/// A `sockaddr_in` as the `sockaddr` that these requests hold: port, address, padding.
+/// Builds a `sockaddr_in` as the `sockaddr` that these requests take: port, address, padding.
 fn address(ip: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0; 14];
     for (place, octet) in data[2..6].iter_mut().zip(ip.octets()) {
@@ -119,7 +119,7 @@ fn interface_ioctl(control: &OwnedFd, kind: libc::Ioctl, request: &mut libc::ifr
 }
 
 fn add_default_route(control: &OwnedFd, gateway: Ipv4Addr) -> io::Result<()> {
-    // SAFETY: an `rtentry` of zeros is one that names nothing.
+    // SAFETY: all zeros is a valid `rtentry`.
     let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
     route.rt_dst = address(Ipv4Addr::UNSPECIFIED);
     route.rt_genmask = address(Ipv4Addr::UNSPECIFIED);

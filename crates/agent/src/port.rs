@@ -1,9 +1,9 @@
-//! The port: a character device whose other end is the host, which may be away.
+//! The virtio port to the host: a character device whose other end may be closed.
 //!
-//! Without a host the device is hung up, and the runtime's reactor never forgets a hang-up: a descriptor that was
-//! registered then would be ready for good, and whoever reads it would spin. So the device itself is not registered;
-//! each direction waits at an epoll instance of its own, edge-triggered, which is ready only when something changed.
-//! That also tells when a host comes, at no cost while none does.
+//! While no host is connected, the device reports a hang-up. Tokio's reactor never clears a hang-up, so a descriptor
+//! that was registered in this state would be ready forever and its reader would spin. The device is therefore not
+//! registered directly. Each direction has its own epoll instance in edge-triggered mode, which becomes ready only
+//! when the state changes. This also reports when a host connects.
 
 use std::{
     fs, io,
@@ -25,14 +25,14 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
 use crate::error::{Doing, Error};
 
-/// The name that the host gave the port.
+/// The name that the host gives to the port.
 const NAME: &str = "skep.agent";
-/// How often the port is looked for, every 10 ms.
+/// The most attempts to find the port, 10 ms apart.
 const TRIES: u32 = 1000;
-/// How long a host's coming may go unnoticed should the kernel not tell of it.
+/// The interval at which the port is checked for a host, in case the kernel does not report it.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// The device. It is opened once: the kernel lets nobody else in.
+/// The device. It is opened only once: the kernel allows a single open descriptor.
 #[derive(Debug)]
 pub(crate) struct PortFile(Arc<OwnedFd>);
 
@@ -44,17 +44,17 @@ impl PortFile {
         Ok(Self(Arc::new(file)))
     }
 
-    /// Waits until a host is at the other end.
+    /// Waits until a host is connected.
     pub(crate) async fn host_is_there(&self) -> Result<(), Error> {
         let changes = Changes::of(&self.0).doing("watch the port")?;
         while hung_up(&self.0).doing("look at the port")? {
-            // The kernel wakes us; the glance is for one that does not.
+            // Normally the kernel wakes this task; the timeout is a fallback.
             let _ = tokio::time::timeout(GLANCE, std::future::poll_fn(|cx| changes.poll_next(cx))).await;
         }
         Ok(())
     }
 
-    /// The stream to the host that is there now. It ends when that host hangs up.
+    /// A stream to the connected host. It ends when this host hangs up.
     pub(crate) fn stream(&self) -> Result<Port, Error> {
         let changes = || Changes::of(&self.0).doing("watch the port");
         Ok(Port { file: Arc::clone(&self.0), readable: changes()?, writable: changes()? })
@@ -81,7 +81,7 @@ fn hung_up(file: &OwnedFd) -> rustix::io::Result<bool> {
     Ok(polled[0].revents().contains(PollFlags::HUP))
 }
 
-/// Tells that something about the port changed. For one waiting task.
+/// Reports state changes of the port to one waiting task.
 #[derive(Debug)]
 struct Changes(AsyncFd<OwnedFd>);
 
@@ -95,7 +95,7 @@ impl Changes {
         Ok(Self(unsafe { AsyncFd::register_with_interest(watch, Interest::READABLE) }?))
     }
 
-    /// Takes the next change. Whoever was told has to look at the port again before asking here once more.
+    /// Consumes the next change. The caller must check the state of the port before it polls again.
     fn poll_next(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.0.poll_read_ready(cx))?.clear_ready();
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 1];
@@ -116,7 +116,7 @@ impl AsyncRead for Port {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             match rustix::io::read(&self.file, out.initialize_unfilled()) {
-                // Nothing at all means that the host hung up, which is the end of this stream.
+                // Zero bytes mean that the host hung up: the end of this stream.
                 Ok(count) => {
                     out.advance(count);
                     return Poll::Ready(Ok(()));
@@ -134,7 +134,7 @@ impl AsyncWrite for Port {
         loop {
             match rustix::io::write(&self.file, bytes) {
                 Ok(count) => return Poll::Ready(Ok(count)),
-                // A port without a host takes nothing, and says no more than that.
+                // Without a host, writes fail with `EAGAIN` only.
                 Err(Errno::AGAIN) if hung_up(&self.file)? => {
                     return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
                 }

@@ -1,4 +1,4 @@
-//! The end of the VM. The agent is also its `poweroff`, `reboot`, `halt` and `shutdown`.
+//! Shutdown of the VM. The agent also serves as its `poweroff`, `reboot`, `halt` and `shutdown`.
 
 use std::{path::Path, process::ExitCode};
 
@@ -9,15 +9,15 @@ use rustix::{
 
 use crate::console;
 
-/// Whether it was started by one of these names.
+/// Whether the program was started under one of these names.
 pub(crate) fn is_asked_for() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     matches!(name, "poweroff" | "reboot" | "halt" | "shutdown")
 }
 
-/// Ends the VM. All of the names do the same: the monitor leaves instead of starting again, and not every machine
-/// that it emulates has another way to be switched off.
+/// Ends the VM. All names do the same: the VMM exits instead of rebooting, and not every machine that it emulates
+/// supports powering off.
 pub(crate) fn reset() -> ExitCode {
     sync();
     match reboot(RebootCommand::Restart) {

@@ -1,4 +1,4 @@
-//! Orphans: the first process inherits all whose parents ended, and must await them.
+//! Reaps orphans, which the init process inherits.
 
 use std::{fs, time::Duration};
 
@@ -8,10 +8,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{Doing, Error};
 
-/// How long a dead child waits. The answer of the command that just ended goes first.
+/// The delay before a dead child is reaped, so that the answer of a command that just ended is sent first.
 const DELAY: Duration = Duration::from_millis(50);
 
-/// Reaps orphans from now on.
+/// Starts the task that reaps orphans.
 pub(crate) fn start(commands: Commands) -> Result<(), Error> {
     let mut deaths = signal(SignalKind::child()).doing("listen for ended children")?;
     tokio::spawn(async move {
@@ -30,12 +30,12 @@ fn reap(commands: &Commands) {
         else {
             continue;
         };
-        // One that lives on says nothing, and one that is gone is no error of ours.
+        // A child that is alive or gone is not an error.
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
 
-/// The first process has one thread, whose children are all of its children.
+/// The init process has a single thread, so the list of this thread contains all its children.
 fn children() -> Vec<i32> {
     let list = fs::read_to_string("/proc/1/task/1/children").unwrap_or_default();
     list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()

@@ -1,4 +1,4 @@
-//! The last minutes before the snapshot: what every VM will need is brought into the memory that all of them share.
+//! Preparation for the snapshot: loads what every VM will need into the memory that all VMs share.
 
 use std::{collections::BTreeMap, fs, io, time::Duration};
 
@@ -8,7 +8,7 @@ use skep_workspace::{Place, Run};
 
 use crate::{console, error::Error, groups};
 
-/// Programs that agents start, each once, so that their pages and those of their libraries are in memory.
+/// Commands that are run once, so that the pages of their programs and libraries are in memory.
 const PROGRAMS: &[&str] = &[
     "git --version; git -c init.defaultBranch=main init -q /tmp/warm && git -C /tmp/warm status; rm -rf /tmp/warm",
     "python3 -c 'import json, os, re, subprocess, urllib.request'",
@@ -16,7 +16,7 @@ const PROGRAMS: &[&str] = &[
     "bash -c true",
     "ls -la /; cat /etc/hosts; uname -n; hostname; id; env; ps; ip address; mkdir -p /tmp/a; rm -rf /tmp/a",
 ];
-/// Files that are read whole: those of the most used programs.
+/// Files of the most used programs, which are read completely.
 const FILES: &[&str] = &[
     "/usr/bin/dash",
     "/usr/bin/bash",
@@ -29,21 +29,21 @@ const FILES: &[&str] = &[
     "/usr/bin/sleep",
     "/usr/lib/x86_64-linux-gnu/libc.so.6",
 ];
-/// Longer than anything that commands leave to be done later: reaping, and removing what is empty. Whatever is still to
-/// be done when a VM is saved or stopped it does when it goes on, and somebody waits for it then.
+/// Longer than any deferred work of a command takes, such as reaping and removing its control group. Work that is
+/// still pending when a VM is saved or paused would delay its next command after it is resumed.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
-/// How often the way of a command is walked: the first times are the slow ones.
+/// How often a command is run: the first runs are slower.
 const ROUNDS: usize = 5;
 
-/// Warms what will be needed and writes down what is in flight.
+/// Warms up the guest, limits its commands, and syncs its disks.
 pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
     for file in FILES {
-        // An image may lack any of them.
+        // An image may lack some of the files.
         let _ = fs::File::open(file).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     }
     for program in PROGRAMS {
         if let Err(reason) = run(place, program).await {
-            console::say(&format!("not warm: {reason}"));
+            console::say(&format!("a warm-up command failed: {reason}"));
         }
     }
     let commands = place.commands();
@@ -51,7 +51,7 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
         run(place, "true").await.map_err(Error::NoShell)?;
         commands.rest().await;
     }
-    // Whoever is restored starts its own, with randomness of its own.
+    // Each restored VM prepares its own shell with its own random numbers.
     commands.discard_ahead();
     commands.idle().await;
     commands.forget_ended();

@@ -1,71 +1,72 @@
-//! Accounts: their records, and how they are made, changed and deleted.
+//! Accounts: records, and the requests and answers that create, change and delete them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::AccountId;
 
-/// An account's record.
+/// The record of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Account {
-    /// Its id.
+    /// The unique id of the account.
     pub id: AccountId,
-    /// Its name, unique on this server; it never changes.
+    /// The name, unique on this server. It cannot be changed.
     #[cfg_attr(feature = "openapi", schema(example = "acme"))]
     pub name: String,
-    /// Its part of the server's files; absolute paths.
+    /// The folders on the server that the account can access, as absolute paths.
     #[cfg_attr(feature = "openapi", schema(example = json!(["/var/lib/skep/workspaces/acme"])))]
     pub roots: Vec<String>,
-    /// The networks that its callers come from, as CIDRs; empty is everywhere.
+    /// The networks from which requests are accepted, as CIDRs; empty means all networks.
     #[cfg_attr(feature = "openapi", schema(example = json!(["192.0.2.0/24"])))]
     pub allowed_ips: Vec<String>,
-    /// VMs at the same time; null is no limit of its own.
+    /// The maximum number of VMs at the same time; null means no limit for this account.
     pub max_vms: Option<u32>,
-    /// Memory of its VMs together, in MiB; null is no limit of its own.
+    /// The maximum total memory of the account's VMs, in MiB; null means no limit for this account.
     pub max_memory_mb: Option<u64>,
-    /// When it was made.
+    /// When the account was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub created_at: Timestamp,
 }
 
-/// The body of `POST /api/accounts`.
+/// An account to create. Body of `POST /api/accounts`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateAccount {
-    /// 1 to 63 characters: lowercase letters, digits and `-`, which is not the first. Unique on this server.
+    /// The name, unique on this server: 1 to 63 lower-case letters, digits and `-`. The first character is not `-`.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[a-z0-9][a-z0-9-]{0,62}$", example = "acme"))]
     pub name: String,
-    /// Absolute paths that exist, or are made by whoever may. Unless given, a folder of its own that the server makes.
+    /// The folders that the account can access, as absolute paths. The server does not create them. Default: a new
+    /// folder that the server creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots: Option<Vec<String>>,
-    /// CIDRs or addresses; everywhere unless given.
+    /// The networks from which requests are accepted, as CIDRs or addresses; default: all networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_ips: Option<Vec<String>>,
-    /// VMs at the same time; no limit of its own unless given.
+    /// The maximum number of VMs at the same time; default: no limit for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_vms: Option<u32>,
-    /// Memory of its VMs together, in MiB; no limit of its own unless given.
+    /// The maximum total memory of the account's VMs, in MiB; default: no limit for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_memory_mb: Option<u64>,
 }
 
-/// The body of `PATCH /api/accounts/:id`. What is absent stays.
+/// Changes to an account. Body of `PATCH /api/accounts/:id`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangeAccount {
-    /// In place of all roots: absolute paths.
+    /// Replaces all roots; absolute paths.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     pub roots: Option<Vec<String>>,
-    /// In place of all networks; an empty list is everywhere.
+    /// Replaces all networks; an empty list means all networks.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     pub allowed_ips: Option<Vec<String>>,
-    /// VMs at the same time; null is no limit of its own.
+    /// The maximum number of VMs at the same time; null means no limit for this account.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -74,7 +75,7 @@ pub struct ChangeAccount {
     )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, value_type = Option<u32>, example = 10))]
     pub max_vms: Option<Option<u32>>,
-    /// Memory of its VMs together, in MiB; null is no limit of its own.
+    /// The maximum total memory of the account's VMs, in MiB; null means no limit for this account.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -89,9 +90,9 @@ pub struct ChangeAccount {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AccountList {
-    /// Newest first.
+    /// The accounts, newest first.
     pub accounts: Vec<Account>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -99,17 +100,17 @@ pub struct AccountList {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedAccount {
-    /// Its id.
+    /// The id of the deleted account.
     pub id: AccountId,
-    /// The name that it had, which is free again.
+    /// The name of the deleted account, which can be used again.
     pub name: String,
     /// Always true.
     pub deleted: bool,
-    /// How many of its keys this call revoked.
+    /// The number of keys that this request revoked.
     pub keys_revoked: u32,
-    /// How many of its VMs this call ended.
+    /// The number of VMs that this request ended.
     pub vms_ended: u32,
-    /// Folders of the account, which stay on the server with all files in them.
+    /// The folders of the account that remain on the server with all their files.
     #[serde(default)]
     pub kept_roots: Vec<String>,
 }
@@ -125,7 +126,7 @@ mod tests {
         let null = read(r#"{"max_vms": null}"#).unwrap();
         assert_eq!((null.max_vms, null.max_memory_mb), (Some(None), None));
         assert_eq!(read(r#"{"allowed_ips": []}"#).unwrap().allowed_ips, Some(vec![]));
-        // A list has an empty one; null would only hide a mistake.
+        // An empty list has its own meaning; null is probably a mistake.
         for wrong in [r#"{"roots": null}"#, r#"{"allowed_ips": null}"#, r#"{"name": "x"}"#] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

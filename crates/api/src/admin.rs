@@ -1,4 +1,4 @@
-//! The server itself.
+//! Administration of the server process.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Restarting {
-    /// Always true: where it is not, the restart is refused.
+    /// Always true. If the restart is not possible, the answer is an error.
     #[cfg_attr(feature = "openapi", schema(example = true))]
     pub restarting: bool,
 }

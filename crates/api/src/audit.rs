@@ -1,4 +1,4 @@
-//! The audit: who did what from where, on which resource, with which outcome.
+//! The audit log: which key did what from which address, on which resource, with which outcome.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ErrorCode, KeyId};
 
-/// The action of a request that no operation matched.
+/// The `action` of an entry whose request matched no operation.
 pub const UNMATCHED: &str = "unmatched";
 
-/// One write or one refusal.
+/// An audited request: a write, or a request that was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditEntry {
@@ -18,50 +18,50 @@ pub struct AuditEntry {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// The key that asked; null where none was known.
+    /// The key of the request; null if it had no known key.
     pub key: Option<AuditKey>,
-    /// The address that it came from.
+    /// The address that the request came from.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "192.0.2.7"))]
     pub address: Option<IpAddr>,
-    /// The operation's id in the OpenAPI document; `unmatched` where there is none.
+    /// The operation's id in the OpenAPI document; `unmatched` if the request matched no operation.
     #[cfg_attr(feature = "openapi", schema(example = "boot"))]
     pub action: String,
-    /// What it was done to, by its id; null where nothing is named.
+    /// The id of the affected resource; null if the request named none.
     pub resource: Option<String>,
-    /// How it ended.
+    /// The outcome of the request.
     pub outcome: Outcome,
-    /// The request's id.
+    /// The id of the request, as in the log.
     pub request_id: String,
 }
 
-/// The key of an entry.
+/// The key of an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditKey {
-    /// The record's id.
+    /// The id of the key's record.
     pub id: KeyId,
-    /// The key up to its 8th hex digit.
+    /// The first characters of the key, up to its 8th hexadecimal digit.
     #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub prefix: String,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Outcome {
-    /// The answer's status; null where the caller went away before it.
+    /// The HTTP status of the answer; null if the caller disconnected before it.
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 599))]
     pub status: Option<u16>,
-    /// The code of a refusal; null where there was none.
+    /// The error code; null if the request succeeded.
     pub code: Option<ErrorCode>,
 }
 
-/// A page of the audit.
+/// A page of the audit log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditList {
-    /// Newest first.
+    /// The entries, newest first.
     pub entries: Vec<AuditEntry>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }

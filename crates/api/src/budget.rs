@@ -1,17 +1,18 @@
-//! How long an answer may become that is gathered piece by piece.
+//! A limit on the size of answers that are assembled from many elements.
 
 use std::io;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// JSON that an answer may gather, in bytes.
+/// The maximum size of an assembled answer, in bytes of JSON.
 pub const LONGEST_ANSWER: usize = 16 << 20;
 
-/// What is left for the elements of an answer.
+/// The size that is left for further elements of an answer.
 ///
-/// An element costs its bytes of JSON and the size of its type, so that a million tiny elements take no more memory than a few
-/// long ones. What does not fit exhausts the budget: nothing is taken after it, and the answer has no gaps.
+/// An element costs its length as JSON plus the size of its type, so that a million tiny elements need no more memory
+/// than a few long ones. The first element that does not fit exhausts the budget: later ones are rejected even if
+/// they would fit, so the answer has no gaps.
 #[derive(Debug)]
 pub struct Budget {
     left: Option<usize>,
@@ -24,29 +25,29 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `bytes`.
     pub fn of(bytes: usize) -> Self {
         Self { left: Some(bytes) }
     }
 
-    /// Whether this element still fits.
+    /// Adds the cost of an element. Returns false if it does not fit, which exhausts the budget.
     pub fn takes<T: Serialize>(&mut self, element: &T) -> bool {
         let cost = json_bytes(element) + size_of::<T>();
         self.left = self.left.and_then(|left| left.checked_sub(cost));
         self.left.is_some()
     }
 
-    /// Whether something did not fit.
+    /// Whether an element did not fit.
     pub fn is_exhausted(&self) -> bool {
         self.left.is_none()
     }
 
-    /// What is left, in bytes; nothing once it is exhausted.
+    /// The remaining size in bytes; 0 if the budget is exhausted.
     pub fn left(&self) -> usize {
         self.left.unwrap_or(0)
     }
 
-    /// Shortens a text to what still fits, and whether it was shortened.
+    /// Truncates a text to the remaining size and adds its cost. Returns whether the text was truncated.
     pub fn cut(&mut self, text: &mut String) -> bool {
         let Some(mut left) = self.left.and_then(|left| left.checked_sub(2)) else {
             self.left = None;
@@ -65,13 +66,13 @@ impl Budget {
         end.inspect(|end| text.truncate(*end)).is_some()
     }
 
-    /// The element, where it still fits.
+    /// Adds the cost of an element and returns it; `None` if it does not fit.
     pub fn fitting<T: Serialize>(&mut self, element: T) -> Option<T> {
         self.takes(&element).then_some(element)
     }
 
-    /// Shortens a page to what still fits, and to no less than its first element, without which pages would never end. Whether
-    /// it was shortened.
+    /// Truncates a page to the elements that fit, but keeps its first element, because otherwise paging would never
+    /// end. Returns whether the page was truncated.
     pub fn shorten<T: Serialize>(&mut self, page: &mut Vec<T>) -> bool {
         let fitting = page.iter().take_while(|element| self.takes(*element)).count();
         let whole = page.len();
@@ -80,7 +81,7 @@ impl Budget {
     }
 }
 
-/// How many bytes a character takes in a text of JSON.
+/// The length of a character in a JSON string, in bytes.
 fn escaped(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -89,18 +90,20 @@ fn escaped(char: char) -> usize {
     }
 }
 
-/// How many bytes a value takes as JSON. One that JSON cannot hold takes none: it is refused where it is written.
+/// The length of a value as JSON, in bytes. Meaningless for a value that JSON cannot represent, which
+/// is an error when it is written.
 pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     let mut counter = Counter(0);
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
 }
 
-/// About what a value takes in memory beside itself and its JSON, in bytes: a digit of a list takes as much as a whole value.
+/// An estimate of the memory of a parsed JSON value, in bytes, without its strings. An element of an array needs a
+/// whole [`Value`], even if it is one digit of JSON.
 pub fn value_bytes(value: &Value) -> usize {
     let inner = match value {
         Value::Array(values) => values.iter().map(value_bytes).sum(),
-        // An object is a tree of nodes that are not full.
+        // The nodes of an object's tree are not full, hence the factor.
         Value::Object(fields) => {
             fields.values().map(|field| 3 * size_of::<Value>() + value_bytes(field)).sum()
         }
@@ -109,7 +112,7 @@ pub fn value_bytes(value: &Value) -> usize {
     size_of::<Value>() + inner
 }
 
-/// Counts what is written.
+/// A writer that counts the bytes.
 struct Counter(usize);
 
 impl io::Write for Counter {

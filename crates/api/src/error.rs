@@ -1,47 +1,47 @@
-//! How a refusal is told: a stable code, the kind that the code belongs to, and a message for the caller.
+//! Errors as callers see them: a stable code, the kind that the code belongs to, and a message.
 
 use serde::{Deserialize, Serialize};
 
-/// What sort of refusal it is. Each kind is one HTTP status; only the server knows which.
+/// The category of an error. Each kind corresponds to one HTTP status; the mapping is in the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// A parameter is missing, unknown or malformed.
+    /// A parameter is missing, unknown or malformed (400).
     BadRequest,
-    /// No key, or none that we know.
+    /// The request has no key, or an unknown one (401).
     Unauthenticated,
-    /// The key is known, and may not do this.
+    /// The key is known, but does not permit the request (403).
     Forbidden,
-    /// There is no such thing for this caller.
+    /// The resource does not exist, or is not visible to the caller (404).
     NotFound,
-    /// The route exists, but not with this method.
+    /// The route exists, but not with this method (405).
     MethodNotAllowed,
-    /// Nothing that the caller accepts can be answered.
+    /// No media type that the caller accepts can be produced (406).
     NotAcceptable,
-    /// The state forbids it.
+    /// The current state of a resource does not permit the request (409).
     Conflict,
-    /// `If-Match` does not hold.
+    /// `If-Match` or `If-None-Match` does not hold (412).
     PreconditionFailed,
-    /// Larger than a limit, which the message names.
+    /// The request or the answer exceeds a limit, which the message names (413).
     TooLarge,
-    /// A part that the file does not have.
+    /// The requested byte range lies outside the file (416).
     RangeNotSatisfiable,
-    /// The body is not JSON.
+    /// The body is not JSON (415).
     UnsupportedMediaType,
-    /// Well-formed, but impossible.
+    /// The request is well-formed, but cannot be carried out (422).
     Unprocessable,
-    /// Too many requests.
+    /// The caller sends too many requests (429).
     RateLimited,
-    /// A fault of ours. The cause is in the log, never in the message.
+    /// A fault of the server. The cause is in the log, never in the message (500).
     Internal,
-    /// No capacity, shutting down, or a dependency is away.
+    /// The server has no capacity, is shutting down, or a dependency is unavailable (503).
     Unavailable,
-    /// The guest did not answer in time.
+    /// The guest did not answer in time (504).
     GuestTimeout,
 }
 
 macro_rules! error_codes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal => $kind:ident),+ $(,)?) => {
-        /// A stable name of one refusal, sent as `Skep-Error`, so that no program has to read prose.
+        /// The stable code of an error, sent in the header `Skep-Error`, so that programs need not parse the message.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum ErrorCode {
@@ -52,12 +52,12 @@ macro_rules! error_codes {
             /// Every code, in the order of this file.
             pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$variant),+];
 
-            /// The name on the wire.
+            /// The code as it is sent, such as `unknown_vm`.
             pub const fn as_str(self) -> &'static str {
                 match self { $(ErrorCode::$variant => $text),+ }
             }
 
-            /// What it means, in one sentence: its documentation here.
+            /// Returns the documentation comment of the variant: what the code means, in one sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(ErrorCode::$variant => concat!($($doc),+)),+ }.trim_start()
             }
@@ -71,230 +71,235 @@ macro_rules! error_codes {
 }
 
 error_codes! {
-    /// The body is not JSON, or not UTF-8, or cut short.
+    /// The body is not valid JSON, not UTF-8, or incomplete.
     MalformedBody = "malformed_body" => BadRequest,
-    /// The request itself is malformed: its path, its query, a header.
+    /// The path, the query or a header of the request is malformed.
     MalformedRequest = "malformed_request" => BadRequest,
-    /// The request does not ask for the WebSocket that this path opens; a proxy may have left out its `Upgrade`.
+    /// The request lacks the WebSocket upgrade that this path requires; a proxy may have removed the `Upgrade`
+    /// header.
     UpgradeRequired = "upgrade_required" => BadRequest,
-    /// A field or query parameter that the operation does not have.
+    /// The request has a field or query parameter that the operation does not define.
     UnknownField = "unknown_field" => BadRequest,
-    /// A parameter that the operation needs.
+    /// A parameter that the operation requires is missing.
     MissingParameter = "missing_parameter" => BadRequest,
-    /// A parameter with a value outside what it may be.
+    /// A parameter has a value outside its permitted range or form.
     InvalidValue = "invalid_value" => BadRequest,
-    /// No `Authorization` header.
+    /// The request has no `Authorization` header.
     MissingToken = "missing_token" => Unauthenticated,
-    /// A token that is malformed or unknown.
+    /// The token is malformed or unknown.
     InvalidToken = "invalid_token" => Unauthenticated,
-    /// A key that expired or was revoked.
+    /// The key has expired or was revoked.
     TokenExpired = "token_expired" => Forbidden,
-    /// The key lacks the scope that the operation needs.
+    /// The key lacks the scope that the operation requires.
     ScopeMissing = "scope_missing" => Forbidden,
-    /// The account does not allow the caller's address.
+    /// The account does not allow requests from the caller's address.
     AddressNotAllowed = "address_not_allowed" => Forbidden,
-    /// The request did not come by https, or not by the proxy that it should come by.
+    /// The request did not arrive over HTTPS, or not through the configured proxy.
     HttpsRequired = "https_required" => Forbidden,
-    /// A key that is bound to one VM: of tickets it may only beat and finish that VM's own.
+    /// The key is bound to one VM: of all tickets it may only renew and finish the one that this VM holds.
     VmKeyLimited = "vm_key_limited" => Forbidden,
-    /// At the address of the API for VMs: another key than that of the calling VM, or an operation that is not served there.
+    /// The API address for VMs accepts only the calling VM's own key, and only the operations served there.
     VmKeyRequired = "vm_key_required" => Forbidden,
-    /// A path that does not lie below a root.
+    /// The path does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// The remote's address is private, or of a kind that git may not use here.
     RemoteForbidden = "remote_forbidden" => Forbidden,
-    /// The workspace's user may not do this to the file.
+    /// The user that runs the workspace lacks permission for this file.
     PermissionDenied = "permission_denied" => Forbidden,
-    /// No such route.
+    /// The route does not exist.
     UnknownRoute = "unknown_route" => NotFound,
-    /// No such VM of this account.
+    /// The account has no such VM.
     UnknownVm = "unknown_vm" => NotFound,
-    /// No such template.
+    /// The template does not exist.
     UnknownTemplate = "unknown_template" => NotFound,
-    /// No such key of this account.
+    /// The account has no such key.
     UnknownKey = "unknown_key" => NotFound,
-    /// No such account.
+    /// The account does not exist.
     UnknownAccount = "unknown_account" => NotFound,
-    /// Nobody on the waitlist by this id or address.
+    /// The waitlist has no entry with this id or address.
     UnknownWaitlistEntry = "unknown_waitlist_entry" => NotFound,
-    /// No such ticket of this account.
+    /// The account has no such ticket.
     UnknownTicket = "unknown_ticket" => NotFound,
-    /// The ticket has no such log: no command of a boot worked on it, or its log is older than 30 days.
+    /// The ticket has no such log: no boot command worked on it, or the log is older than 30 days.
     UnknownLog = "unknown_log" => NotFound,
-    /// No such webhook of this account.
+    /// The account has no such webhook.
     UnknownWebhook = "unknown_webhook" => NotFound,
-    /// No such delivery of this webhook.
+    /// The webhook has no such delivery.
     UnknownDelivery = "unknown_delivery" => NotFound,
-    /// No such command in this VM: it was never started, or was forgotten.
+    /// The VM has no such command: it was never started, or its record was removed.
     UnknownExec = "unknown_exec" => NotFound,
-    /// A path that does not exist.
+    /// The path does not exist.
     UnknownPath = "unknown_path" => NotFound,
-    /// No repository is at this path.
+    /// There is no repository at this path.
     UnknownRepository = "unknown_repository" => NotFound,
-    /// No such commit, branch or other revision.
+    /// The commit, branch or other revision does not exist.
     UnknownRevision = "unknown_revision" => NotFound,
-    /// No such remote, or it is not there.
+    /// The remote is not configured in the repository, or does not exist at its URL.
     UnknownRemote = "unknown_remote" => NotFound,
-    /// No credential for this host.
+    /// There is no credential for this host.
     UnknownCredential = "unknown_credential" => NotFound,
     /// The route exists, but not with this method.
     MethodNotAllowed = "method_not_allowed" => MethodNotAllowed,
-    /// Nothing that the caller accepts can be answered.
+    /// No media type that the caller accepts can be produced.
     NotAcceptable = "not_acceptable" => NotAcceptable,
     /// The body's content type is not JSON.
     NotJson = "not_json" => UnsupportedMediaType,
-    /// The name belongs to another one.
+    /// The name is already in use.
     NameTaken = "name_taken" => Conflict,
-    /// The account `default`, and what the server's settings say of it.
+    /// The account `default` cannot be deleted, and its settings that come from the server's configuration cannot be
+    /// changed.
     AccountProtected = "account_protected" => Conflict,
-    /// VMs of the account live.
+    /// The account still has VMs.
     AccountInUse = "account_in_use" => Conflict,
-    /// The folder that an account would get holds files of another one.
+    /// The folder intended for the account's workspace already holds files of another account.
     WorkspaceTaken = "workspace_taken" => Conflict,
-    /// The key was revoked, or rotated before.
+    /// The key was already revoked or rotated.
     KeyNotValid = "key_not_valid" => Conflict,
-    /// The VM ended during the call.
+    /// The VM ended during the request.
     VmEnded = "vm_ended" => Conflict,
     /// The VM is paused.
     VmPaused = "vm_paused" => Conflict,
-    /// More than is left of the account's quota.
+    /// The request exceeds what is left of the account's quota.
     QuotaExceeded = "quota_exceeded" => Conflict,
-    /// The webhook is disabled: nothing is sent.
+    /// The webhook is disabled, so nothing is sent.
     WebhookDisabled = "webhook_disabled" => Conflict,
-    /// A file stands where a directory should be, or the other way round.
+    /// A file stands where a directory is required, or the reverse.
     NotADirectory = "not_a_directory" => Conflict,
-    /// It is a directory, or has no content: a FIFO, a device, a socket.
+    /// The path is a directory, or a file without content such as a FIFO, a device or a socket.
     NotAFile = "not_a_file" => Conflict,
-    /// A directory that is not empty.
+    /// The directory is not empty.
     NotEmpty = "not_empty" => Conflict,
-    /// More is watched than one account, or one tree, may have watched.
+    /// The limit of watches for one account, or of watched folders for one watch, is reached.
     WatchLimit = "watch_limit" => Conflict,
-    /// Something stands at the path already.
+    /// The path already exists.
     AlreadyExists = "already_exists" => Conflict,
-    /// There is nothing to commit, or to put away.
+    /// There is nothing to commit or to stash.
     NothingToCommit = "nothing_to_commit" => Conflict,
-    /// Another git process works in the repository, or one ended and left its lock.
+    /// Another git process is using the repository, or one ended and left its lock file.
     RepositoryLocked = "repository_locked" => Conflict,
     /// The repository is bare: it has no work tree.
     BareRepository = "bare_repository" => Conflict,
-    /// The repository's own settings would start programs or lead elsewhere; the message names which.
+    /// The repository's own configuration would start programs or redirect git elsewhere; the message names the
+    /// setting.
     HostileRepository = "hostile_repository" => Conflict,
-    /// Two changes meet in a file.
+    /// The changes conflict in at least one file.
     MergeConflict = "merge_conflict" => Conflict,
-    /// The remote did not take what was pushed; the message has its words.
+    /// The remote rejected the push; the message contains its output.
     PushRejected = "push_rejected" => Conflict,
-    /// The remote did not answer as a git remote does, or wants a credential; the message has git's words.
+    /// The remote did not answer as a git server, or requires a credential; the message contains git's output.
     RemoteFailed = "remote_failed" => Conflict,
-    /// Git refused; the message has its words.
+    /// Git failed; the message contains its output.
     GitRefused = "git_refused" => Conflict,
-    /// Git did not end in time.
+    /// Git exceeded its time limit.
     GitTimeout = "git_timeout" => Conflict,
     /// The command could not be started.
     ExecFailed = "exec_failed" => Conflict,
-    /// The settings as they are now cannot start a server, or need more than a restart.
+    /// The current settings cannot start a server, or the change requires more than a restart.
     RestartRefused = "restart_refused" => Conflict,
-    /// Somebody else holds the ticket.
+    /// The ticket is held by another holder.
     ClaimLost = "claim_lost" => Conflict,
-    /// Tickets that this one depends on are not completed.
+    /// The ticket depends on tickets that are not completed.
     Blocked = "blocked" => Conflict,
-    /// The ticket's time has not come: `not_before`, or a back-off.
+    /// The ticket cannot be claimed yet, because of `not_before` or a back-off.
     NotYet = "not_yet" => Conflict,
-    /// A later attempt took the place of this one.
+    /// A later attempt has replaced this one.
     Superseded = "superseded" => Conflict,
-    /// The lease ran out, or the ticket was released: its holder holds it no longer.
+    /// The lease has expired or the ticket was released, so the caller no longer holds it.
     LeaseLost = "lease_lost" => Conflict,
-    /// The ticket's status does not allow it.
+    /// The ticket's status does not permit the request.
     TicketState = "ticket_state" => Conflict,
-    /// Tickets would depend on each other in a circle.
+    /// The dependencies of tickets would form a cycle.
     Cycle = "cycle" => Conflict,
-    /// Tickets that are not finished depend on it.
+    /// Unfinished tickets depend on this ticket.
     HasDependents = "has_dependents" => Conflict,
-    /// A request with the same `Idempotency-Key` is under way.
+    /// A request with the same `Idempotency-Key` is in progress.
     IdempotencyInProgress = "idempotency_in_progress" => Conflict,
-    /// `If-Match` does not hold: the ticket has another version.
+    /// `If-Match` does not hold: the ticket has a different version.
     VersionStale = "version_stale" => PreconditionFailed,
-    /// The file is not what `If-Match` or `If-None-Match` asks for.
+    /// `If-Match` or `If-None-Match` does not hold for the file.
     PreconditionFailed = "precondition_failed" => PreconditionFailed,
-    /// A field is over its limit.
+    /// A field exceeds its size limit.
     FieldTooLarge = "field_too_large" => TooLarge,
-    /// A ticket that shall be depended on does not exist in this account.
+    /// A dependency names a ticket that does not exist in this account.
     UnknownDependency = "unknown_dependency" => Unprocessable,
-    /// The `Idempotency-Key` came with another body before.
+    /// The `Idempotency-Key` was already used with a different request body.
     IdempotencyMismatch = "idempotency_mismatch" => Unprocessable,
-    /// The body, or the answer, is over the limit.
+    /// The body or the answer exceeds its size limit.
     BodyTooLarge = "body_too_large" => TooLarge,
-    /// A part of a file that it does not have.
+    /// The requested byte range lies outside the file.
     RangeNotSatisfiable = "range_not_satisfiable" => RangeNotSatisfiable,
-    /// A regex or a glob that is none, or too large.
+    /// The regular expression or glob is invalid, or too large.
     InvalidPattern = "invalid_pattern" => Unprocessable,
-    /// Folders in folders, more than are gone through.
+    /// The folders are nested more deeply than the operation supports.
     TooDeep = "too_deep" => Unprocessable,
-    /// Content that is no text in the encoding that was asked for.
+    /// The content is not valid text in the requested encoding.
     NotText = "not_text" => Unprocessable,
-    /// The path leads through too many links.
+    /// The path leads through too many symbolic links.
     TooManyLinks = "too_many_links" => Unprocessable,
     /// The template does not match its checksums.
     TemplateDamaged = "template_damaged" => Unprocessable,
-    /// Too many requests.
+    /// The caller sends too many requests.
     RateLimited = "rate_limited" => RateLimited,
-    /// A fault of ours.
+    /// An internal error of the server; the cause is in the server's log.
     Internal = "internal" => Internal,
-    /// The machine cannot hold more.
+    /// The machine has no capacity for the requested VMs.
     NoCapacity = "no_capacity" => Unavailable,
-    /// Other large requests and answers take all the memory that is there for them.
+    /// Other large requests and answers use all memory reserved for them.
     Overloaded = "overloaded" => Unavailable,
-    /// This machine or this start cannot run VMs; the message says why.
+    /// VMs cannot run on this machine, or were not enabled when the server started; the message says why.
     SwarmUnavailable = "swarm_unavailable" => Unavailable,
-    /// This server cannot start programs now.
+    /// The server cannot start programs at present.
     ExecUnavailable = "exec_unavailable" => Unavailable,
-    /// A VM did not come up; none of its boot is left.
+    /// A VM could not be started; everything that its boot had created was removed.
     BootFailed = "boot_failed" => Unavailable,
-    /// The disk, or what the workspace's user may have of it, is full.
+    /// The disk, or the share of it that the workspace's user may use, is full.
     DiskFull = "disk_full" => Unavailable,
-    /// Other requests change the file without a pause, or its file system does not answer.
+    /// The file keeps changing because of other requests, or its file system does not respond.
     FileBusy = "file_busy" => Unavailable,
     /// The server is shutting down.
     ShuttingDown = "shutting_down" => Unavailable,
-    /// The store is away.
+    /// The store is unavailable.
     StoreUnavailable = "store_unavailable" => Unavailable,
     /// The guest did not answer in time.
     GuestTimeout = "guest_timeout" => GuestTimeout,
 }
 
-/// A refusal as it crosses a border: out of a VM, or to the caller. Code and message stay as they were made.
+/// An error as it is passed between processes and to the caller. Code and message stay unchanged on the way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What a program reads.
+    /// For programs.
     pub code: ErrorCode,
-    /// What a person reads: what was wrong with which value, and what to do about it.
+    /// For people: which value was wrong, why, and how to proceed.
     pub message: String,
 }
 
 impl Failure {
-    /// A refusal with its message.
+    /// Creates an error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
-    /// The refusal for what is no VM of the caller's account: the same words whether it exists elsewhere or nowhere.
+    /// The error for a VM that the account does not have. The text is the same whether or not another account has the
+    /// VM, so that callers cannot probe for VMs of others.
     pub fn unknown_vm(name: impl std::fmt::Display) -> Self {
         let message = format!("no VM `{name}` in this account; GET /api/swarm/status lists its VMs");
         Self::new(ErrorCode::UnknownVm, message)
     }
 
-    /// The refusal for what is no template.
+    /// The error for a template that does not exist.
     pub fn unknown_template(name: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::UnknownTemplate, format!("no template `{name}`; this server has `base`"))
     }
 
-    /// The kind that the code belongs to.
+    /// The kind of [`Self::code`].
     pub fn kind(&self) -> ErrorKind {
         self.code.kind()
     }
 }
 
-/// The body of every refusal: the status' reason phrase and the message (the spec, part 7).
+/// The body of every error response: the reason phrase of the status and a message. The code is in the header
+/// `Skep-Error`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody {

@@ -1,4 +1,4 @@
-//! Events: what happened, in the order of commits, as a stream tells it.
+//! Events: changes in an account, in the order of their commits, as they are sent in a stream.
 
 use std::{fmt, str::FromStr};
 
@@ -14,24 +14,26 @@ use crate::{
     tickets::Ticket,
 };
 
-/// The header of a stream of events that names the place where it begins, to come back to before anything happened.
+/// The response header of an event stream with the position at which it begins. A client can resume there even before
+/// the first event.
 pub const EVENT_ID_HEADER: &str = "skep-event-id";
-/// The event that says that others are missing before it.
+/// The type of the event that marks missing events before it.
 pub const GAP: &str = "stream.gap";
-/// The event that a stream of one ticket begins with.
+/// The type of the first event in the stream of one ticket.
 pub const CURRENT: &str = "ticket.current";
 
-/// The digits of an epoch.
+/// The number of hexadecimal digits of an epoch.
 const EPOCH: usize = 16;
-/// The most digits of a sequence.
+/// The maximum number of decimal digits of a sequence number.
 const LONGEST_SEQUENCE: usize = 18;
 
-/// The id of an event: `evt_`, the epoch of the store, `_`, the place in the order of commits.
+/// The id of an event: `evt_EPOCH_SEQUENCE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventId {
-    /// The life of the store that it belongs to: sequences of two epochs cannot be compared.
+    /// The epoch of the store, 16 hexadecimal digits. It changes when a backup is restored; sequence numbers of
+    /// different epochs are not comparable.
     pub epoch: String,
-    /// Its place in the order of commits. 0 is before the first event.
+    /// The position in the order of commits. 0 is the position before the first event.
     pub sequence: u64,
 }
 
@@ -50,7 +52,7 @@ impl FromStr for EventId {
             let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
             let good = epoch.len() == EPOCH && epoch.bytes().all(hex) && sequence.len() <= LONGEST_SEQUENCE;
             let id = Self { epoch: epoch.to_owned(), sequence: sequence.parse().ok()? };
-            // One spelling only, as of every id.
+            // Each id has one spelling.
             (good && id.to_string() == text).then_some(id)
         };
         let wanted = "an event's id (`evt_`, 16 digits, `_` and a number)";
@@ -58,149 +60,149 @@ impl FromStr for EventId {
     }
 }
 
-/// An event of any sort.
+/// An event of any type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its id.
+    /// The id, in the form of an [`EventId`].
     pub id: String,
-    /// What sort of event it is.
+    /// The type of the event, such as `vm.booted`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// When.
+    /// When the change was committed.
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// The request that caused it; null where the server itself did it.
+    /// The request that caused the change; null if the server itself made it.
     #[serde(default)]
     pub request_id: Option<String>,
-    /// What it is about; the sort says which fields.
+    /// The other fields, which depend on the type.
     #[serde(flatten)]
     pub body: Map<String, Value>,
 }
 
-/// What happened to a VM.
+/// A change of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VmEvent {
-    /// Its place in the order of commits, and the epoch of the store that it belongs to.
+    /// The event's id: the epoch of the store, and the position in the order of commits.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// `vm.booted`, `vm.renamed` or `vm.ended`.
+    /// The type: `vm.booted`, `vm.renamed` or `vm.ended`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "vm.booted"))]
     pub kind: String,
-    /// When.
+    /// When the change was committed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// The request that caused it; null where the server itself did it.
+    /// The request that caused the change; null if the server itself made it.
     pub request_id: Option<String>,
-    /// The VM.
+    /// The id of the VM.
     pub vm: VmId,
-    /// Its process on the server.
+    /// The process id of the VM on the server.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
-    /// Its name then; null where it had none.
+    /// The name of the VM after the change; null if it has none.
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default)]
     pub name: Option<VmName>,
-    /// Its name before, with `vm.renamed`; null where it had none.
+    /// With `vm.renamed`: the previous name; null or absent if the VM had none.
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<VmName>,
-    /// Why it ended, with `vm.ended`.
+    /// With `vm.ended`: why the VM ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
 }
 
-/// What happened to a key.
+/// A change of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyEvent {
-    /// Its place in the order of commits, and the epoch of the store that it belongs to.
+    /// The event's id: the epoch of the store, and the position in the order of commits.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// `key.created`, `key.rotated` or `key.revoked`.
+    /// The type: `key.created`, `key.rotated` or `key.revoked`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "key.created"))]
     pub kind: String,
-    /// When.
+    /// When the change was committed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// The request that caused it; null where the server itself did it.
+    /// The request that caused the change; null if the server itself made it.
     pub request_id: Option<String>,
-    /// The key.
+    /// The id of the key.
     pub key: KeyId,
-    /// Its name.
+    /// The name of the key.
     #[cfg_attr(feature = "openapi", schema(example = "ci"))]
     pub name: String,
-    /// How its text begins, with `key.created`.
+    /// With `key.created`: the first characters of the key, up to its 8th hexadecimal digit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Its role, with `key.created`.
+    /// With `key.created`: the role of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// What it may do, with `key.created`.
+    /// With `key.created`: the scopes of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<Scope>>,
-    /// The VM that it is bound to.
+    /// The VM that the key is bound to; absent for other keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmId>,
-    /// When it expires, with `key.created`.
+    /// With `key.created`: when the key expires.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// The key that took its name, with `key.rotated`.
+    /// With `key.rotated`: the id of the new key with the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<KeyId>,
 }
 
-/// The first event of a stream of one ticket: its record at that place.
+/// The first event in the stream of one ticket: the state of the ticket at the beginning of the stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CurrentTicket {
-    /// The place of the last event that the record contains.
+    /// The id of the last event that is included in the record.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
     /// Always `ticket.current`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "ticket.current"))]
     pub kind: String,
-    /// When it was read.
+    /// When the record was read.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// Its record.
+    /// The record of the ticket.
     pub ticket: Ticket,
 }
 
 words! {
     /// Why events are missing.
     GapReason, "reason":
-    /// They are older than what is kept.
+    /// The events are older than the retention period.
     Expired = "expired",
-    /// A backup was restored: what happened since it was made is not known here.
+    /// A backup was restored; events after the backup are unknown to this server.
     Restored = "restored",
 }
 
-/// Events are missing here: read again what you keep, and go on.
+/// Marks missing events: the client must read the state again, then can continue with the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamGap {
-    /// The place behind which the stream goes on.
+    /// The position after which the stream continues.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
     /// Always `stream.gap`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "stream.gap"))]
     pub kind: String,
-    /// When it was found.
+    /// When the gap was detected.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// Why.
+    /// The reason for the gap.
     pub reason: GapReason,
-    /// The place that the reader came from.
+    /// The position from which the client resumed.
     #[cfg_attr(feature = "openapi", schema(example = "evt_8c1b4e5f673f2a9c_17"))]
     pub from: String,
 }

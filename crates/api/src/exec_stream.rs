@@ -1,4 +1,4 @@
-//! Commands with input and output as bytes: the frames of the WebSocket, and the operations behind them.
+//! Commands with binary input and output: the messages of the WebSocket, and the operations behind them.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use crate::{
     operation::{HelperKind, Operation},
 };
 
-/// The subprotocol of the WebSocket. A client need not name it, unless it sends its key as another subprotocol.
+/// The WebSocket subprotocol. A client may omit it, unless it sends its key as another subprotocol.
 pub const EXEC_PROTOCOL: &str = "skep.exec.v1";
-/// How the subprotocol begins that carries the key of a client that cannot set `Authorization`, such as a browser.
+/// The prefix of the subprotocol that carries the key of a client that cannot set `Authorization`, such as a browser.
 pub const BEARER_PROTOCOL: &str = "bearer.";
-/// The longest message of a client, in bytes.
+/// The maximum size of a message from a client, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// How much input the server holds for one command, in bytes. A client that keeps no more than this unacknowledged gets its
-/// control messages through while the command does not read.
+/// How much input the server buffers for one command, in bytes. A client that keeps at most this much unacknowledged
+/// can still send control messages while the command does not read its input.
 pub const STDIN_WINDOW_BYTES: usize = 256 << 10;
-/// The most input that one [`WriteStdin`] carries, in bytes.
+/// The maximum input of one [`WriteStdin`], in bytes.
 pub const STDIN_PIECE_BYTES: usize = 64 << 10;
 
-/// The first byte of a binary message: which stream the other bytes belong to.
+/// The stream of a binary message, given by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StreamId {
-    /// Standard input, from the client.
+    /// Standard input, from client to server.
     Stdin = 0,
-    /// Standard output, to the client.
+    /// Standard output, from server to client.
     Stdout = 1,
-    /// Standard error, to the client.
+    /// Standard error, from server to client.
     Stderr = 2,
 }
 
 impl StreamId {
-    /// The stream that a message's first byte names.
+    /// The stream for the first byte of a message; `None` for an unknown one.
     pub const fn of(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::Stdin),
@@ -50,48 +50,48 @@ impl StreamId {
     }
 }
 
-/// A text message of the client, after the first one, which is the request.
+/// A text message from the client. The first message of a connection is the request instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ExecControl {
     /// Sends a signal to the command's process group.
     Signal {
-        /// Its name.
+        /// The signal to send.
         name: SignalName,
     },
-    /// No input follows: the command reads the end of its standard input behind what was sent.
+    /// Ends the command's standard input after the data sent so far.
     EndOfStdin {},
 }
 
-/// A text message of the server.
+/// A text message from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ExecNotice {
-    /// The command runs. The first message.
+    /// The command has started. This is the first message.
     Started {
-        /// Its id, to come back to it by `GET /api/swarm/vm/{pid}/exec/{exec_id}`.
+        /// The command's id, for `GET /api/swarm/vm/{pid}/exec/{exec_id}`.
         id: String,
     },
-    /// Input was taken by the command's pipe.
+    /// The command's pipe has accepted input.
     Stdin {
-        /// How many bytes so far.
+        /// Bytes accepted so far.
         taken: u64,
-        /// False once the command has closed its input or ended: what is sent from then on is dropped.
+        /// False once the command has closed its input or ended. Further input is discarded.
         open: bool,
     },
-    /// The command ended. The last message.
+    /// The command has ended. This is the last message.
     Exit(ExecExit),
-    /// The command was refused, or its end is unknown. The last message.
+    /// The command was rejected, or its outcome is unknown. This is the last message.
     Error(StreamRefusal),
 }
 
-/// A signal that a command can be sent.
+/// A signal that can be sent to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SignalName {
-    /// The terminal was closed.
+    /// Hang-up: the terminal was closed.
     #[serde(rename = "SIGHUP")]
     Hup,
     /// Interrupt, as by Ctrl-C.
@@ -100,58 +100,59 @@ pub enum SignalName {
     /// Quit, as by Ctrl-\.
     #[serde(rename = "SIGQUIT")]
     Quit,
-    /// End at once.
+    /// Kills the process; cannot be caught.
     #[serde(rename = "SIGKILL")]
     Kill,
-    /// For the program's own use.
+    /// User-defined signal 1.
     #[serde(rename = "SIGUSR1")]
     Usr1,
-    /// For the program's own use.
+    /// User-defined signal 2.
     #[serde(rename = "SIGUSR2")]
     Usr2,
-    /// End.
+    /// Requests termination.
     #[serde(rename = "SIGTERM")]
     Term,
-    /// Go on after a stop.
+    /// Continues a stopped process.
     #[serde(rename = "SIGCONT")]
     Cont,
-    /// Stop.
+    /// Stops the process; cannot be caught.
     #[serde(rename = "SIGSTOP")]
     Stop,
 }
 
-/// Writes to the standard input of a command that was started with [`Stdin::STREAMED`](crate::exec::Stdin::STREAMED). The bytes
-/// follow the request. The answer comes once the command's pipe has taken all of them.
+/// Writes to the standard input of a command that was started with [`Stdin::STREAMED`](crate::exec::Stdin::STREAMED).
+/// The bytes follow the request. The answer is sent when the command's pipe has accepted all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteStdin {
-    /// The command's id.
+    /// The id of the command.
     pub exec_id: String,
 }
 
-/// Ends the standard input of such a command, behind what was written.
+/// Ends the standard input of a command started with [`Stdin::STREAMED`](crate::exec::Stdin::STREAMED), after the
+/// bytes written so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndStdin {
-    /// The command's id.
+    /// The id of the command.
     pub exec_id: String,
 }
 
-/// Sends a signal to the process group of a command. One that ended gets none.
+/// Sends a signal to the process group of a command. A command that has ended gets none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalCommand {
-    /// The command's id.
+    /// The id of the command.
     pub exec_id: String,
-    /// The signal.
+    /// The signal to send.
     pub signal: SignalName,
 }
 
-/// Whether a command takes more input.
+/// Whether a command accepts more input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StdinState {
-    /// False once the command closed its input or ended, or the input was ended.
+    /// False once the command has closed its input or ended, or [`EndStdin`] was sent.
     pub open: bool,
 }
 
-/// The answer of [`SignalCommand`].
+/// The empty answer of [`SignalCommand`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalSent {}
 
@@ -160,7 +161,8 @@ impl Operation for WriteStdin {
     const HELPER: Option<HelperKind> = Some(HelperKind::Commands);
     type Answer = StdinState;
 
-    /// As long as a command runs: one that does not read its input is not silent.
+    /// As long as a command may run: a command that does not read its input must not count as a guest that does not
+    /// answer.
     fn time_limit(&self) -> Duration {
         Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE)
     }

@@ -1,4 +1,4 @@
-//! Files: the operations, and what they answer. Each runs on the server's workspace and inside a VM alike.
+//! File operations and their answers. Each operation runs alike on the server's workspace and inside a VM.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::{
     path::{AbsolutePath, LinkTarget, PathEncoding},
 };
 
-/// The longest content that travels as JSON, in bytes of JSON. What is longer is streamed.
+/// The largest content that is sent as JSON, in bytes of JSON. Larger content is streamed.
 pub const LONGEST_CONTENT: u64 = 32 << 20;
-/// The longest page of a listing.
+/// The largest page of a listing, in entries.
 pub const LONGEST_PAGE: u32 = 1_000;
 
-/// How content is written in JSON: as text in some encoding, or as digits.
+/// How content is represented in a JSON string: a text encoding, or an encoding of bytes such as `base64`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentEncoding(pub String);
 
@@ -25,7 +25,7 @@ impl Default for ContentEncoding {
     }
 }
 
-/// What stands at a path.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -36,278 +36,278 @@ pub enum FileType {
     Directory,
     /// A symbolic link.
     Symlink,
-    /// A FIFO, a socket, a device.
+    /// A FIFO, a socket or a device.
     Other,
 }
 
-/// Reads a window of a file.
+/// Reads a range of bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadFile {
-    /// The file.
+    /// The file to read.
     pub path: AbsolutePath,
-    /// How its content is answered.
+    /// The encoding of the content in the answer.
     pub encoding: ContentEncoding,
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// Bytes at the most; all where `None`.
+    /// The maximum number of bytes; the rest of the file if `None`.
     pub limit: Option<u64>,
 }
 
-/// A window of a file.
+/// A range of bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileContent {
-    /// As it was asked for.
+    /// The path of the file as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// The window.
+    /// The content of the range.
     #[cfg_attr(feature = "openapi", schema(example = "# Notes\n"))]
     pub content: String,
-    /// How `content` is written.
+    /// The encoding of `content`.
     #[cfg_attr(feature = "openapi", schema(example = "utf-8"))]
     pub encoding: String,
-    /// Of the whole file.
+    /// The size of the whole file, in bytes.
     #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
-    /// When its content last changed.
+    /// The time of the last change of the content.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub modified_at: Timestamp,
-    /// Changes with the file; for `If-Match`.
+    /// The entity tag of this version of the file, for `If-Match`.
     #[cfg_attr(feature = "openapi", schema(example = "\"2a-d-18ab-18ab\""))]
     pub etag: String,
-    /// Whether more of the file follows the window.
+    /// Whether the file continues after the range.
     pub truncated: bool,
 }
 
-/// What has to hold for a write.
+/// The precondition of a write, from `If-Match` or `If-None-Match`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WriteCondition {
-    /// Nothing.
+    /// No precondition.
     #[default]
     None,
-    /// The file is there, and has one of these tags.
+    /// The file exists and has one of these entity tags.
     Matches(Vec<String>),
-    /// The file is there.
+    /// The file exists.
     Exists,
-    /// No file is there.
+    /// The file does not exist.
     Absent,
 }
 
-/// Writes a file, whole or at its end.
+/// Writes a file, or appends to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteFile {
-    /// The file.
+    /// The file to write.
     pub path: AbsolutePath,
-    /// Its new content, or what is added.
+    /// The new content, or the content to append.
     pub content: String,
-    /// How `content` is written.
+    /// The encoding of `content`.
     pub encoding: ContentEncoding,
-    /// Permission bits of a new file, and of a replaced one where it is given.
+    /// Permission bits of a new file. If given, a replaced file gets them as well.
     pub mode: Option<u32>,
-    /// Whether folders that are missing are made.
+    /// Whether missing parent folders are created.
     pub create_parents: bool,
-    /// Whether the content is added to what is there.
+    /// Whether the content is appended to the existing content.
     pub append: bool,
-    /// What has to hold.
+    /// The condition under which the file is written.
     pub condition: WriteCondition,
 }
 
-/// A file that was written.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileWritten {
-    /// As it was asked for.
+    /// The path of the file as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// Of the file now.
+    /// The size of the file after the write, in bytes.
     #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
-    /// Whether there was none before.
+    /// Whether the write created the file.
     pub created: bool,
-    /// Changes with the file; for `If-Match`.
+    /// The entity tag of the new version of the file, for `If-Match`.
     #[cfg_attr(feature = "openapi", schema(example = "\"2a-d-18ab-18ab\""))]
     pub etag: String,
 }
 
-/// Lists a folder, a page at a time, by name.
+/// Lists one page of a folder, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListFolder {
-    /// The folder.
+    /// The folder to list.
     pub path: AbsolutePath,
-    /// Entries at the most; 1 to [`LONGEST_PAGE`].
+    /// The maximum number of entries: 1 to [`LONGEST_PAGE`].
     pub limit: u32,
-    /// The last name of the page before, percent-encoded.
+    /// The last name of the previous page, percent-encoded.
     pub after: Option<String>,
 }
 
-/// One entry of a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FolderEntry {
-    /// Its name.
+    /// The file name.
     #[cfg_attr(feature = "openapi", schema(example = "notes.md"))]
     pub name: String,
-    /// Its path.
+    /// The path of the entry.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `name` and `path` are written, where the name is not UTF-8.
+    /// The encoding of `name` and `path`; absent if the name is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_encoding: Option<PathEncoding>,
-    /// What it is.
+    /// The type of the entry.
     pub r#type: FileType,
-    /// Of its content.
+    /// The size of the content, in bytes.
     #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
-    /// Its permission bits in octal digits.
+    /// The permission bits, in octal.
     #[cfg_attr(feature = "openapi", schema(example = "0644"))]
     pub mode: String,
-    /// The user that it belongs to.
+    /// The user id of the owner.
     #[cfg_attr(feature = "openapi", schema(example = 1000))]
     pub uid: u32,
-    /// The group that it belongs to.
+    /// The group id of the owner.
     #[cfg_attr(feature = "openapi", schema(example = 1000))]
     pub gid: u32,
-    /// When its content last changed.
+    /// The time of the last change of the content.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub modified_at: Timestamp,
-    /// What a symlink says.
+    /// The target of a symbolic link; absent for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// How `target` is written, where it is not UTF-8.
+    /// The encoding of `target`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_encoding: Option<PathEncoding>,
 }
 
-/// A page of a folder.
+/// A page of a folder's entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FolderPage {
-    /// As it was asked for.
+    /// The path of the folder as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// By name.
+    /// The entries, sorted by name.
     pub entries: Vec<FolderEntry>,
-    /// What the next page begins with; null on the last.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// Makes a folder, and those above it that are missing.
+/// Creates a folder and its missing parents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MakeFolder {
-    /// The folder.
+    /// The folder to create.
     pub path: AbsolutePath,
-    /// Its permission bits.
+    /// The permission bits of the folder; the default of the workspace if `None`.
     pub mode: Option<u32>,
 }
 
-/// A folder that is there now.
+/// The result of creating a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FolderMade {
-    /// As it was asked for.
+    /// The path of the folder as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// Whether it was not there before.
+    /// False if the folder existed before.
     pub created: bool,
 }
 
-/// Makes a symbolic link. Where it leads is not looked at.
+/// Creates a symbolic link. The target is not resolved and need not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MakeLink {
-    /// The link.
+    /// The path of the link.
     pub path: AbsolutePath,
-    /// What it says.
+    /// The target of the link, stored unchanged.
     pub target: LinkTarget,
-    /// Whether a file or a link that stands there is replaced.
+    /// Whether an existing file or link at the path is replaced.
     pub overwrite: bool,
 }
 
-/// A link that was made.
+/// The result of creating a symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LinkMade {
-    /// As it was asked for.
+    /// The path of the link as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/latest"))]
     pub path: String,
-    /// As it was asked for.
+    /// The target of the link as requested.
     #[cfg_attr(feature = "openapi", schema(example = "builds/42"))]
     pub target: String,
-    /// How both are written, where one is not UTF-8.
+    /// The encoding of `path` and `target`; absent if both are UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// Whether a file or another link was replaced.
+    /// Whether an existing file or link was replaced.
     pub replaced: bool,
 }
 
-/// Removes a file, a link, or a folder with all that is in it.
+/// Removes a file, a link, or a folder with its contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveFile {
-    /// What is removed.
+    /// The path to remove.
     pub path: AbsolutePath,
-    /// Whether a folder may have something in it.
+    /// Whether a folder that is not empty is removed with its contents.
     pub recursive: bool,
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileRemoved {
-    /// As it was asked for.
+    /// The removed path as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// What it was.
+    /// The type of the removed file.
     pub r#type: FileType,
-    /// How many files, folders and links were removed.
+    /// The number of removed files, folders and links.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub removed: u64,
 }
 
-/// Moves or copies a file, a link, or a folder with all that is in it.
+/// Moves or copies a file, a link, or a folder with its contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relocate {
-    /// What is moved or copied.
+    /// The source path.
     pub from: AbsolutePath,
-    /// Its new path.
+    /// The destination path.
     pub to: AbsolutePath,
-    /// Whether a file that stands there is replaced.
+    /// Whether an existing file at the destination is replaced.
     pub overwrite: bool,
-    /// Whether it stays at its old path too.
+    /// Whether the source is kept, which makes this a copy.
     pub keep: bool,
 }
 
-/// What stands at its new path.
+/// The result of a move or a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Relocated {
-    /// As it was asked for.
+    /// The source path as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/draft.md"))]
     pub from: String,
-    /// As it was asked for.
+    /// The destination path as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub to: String,
-    /// How both are written, where one is not UTF-8.
+    /// The encoding of `from` and `to`; absent if both are UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// What it is.
+    /// The type of the file.
     pub r#type: FileType,
-    /// Whether another file was replaced.
+    /// Whether an existing file at the destination was replaced.
     pub replaced: bool,
 }
 
@@ -348,127 +348,129 @@ operations! {
     Relocate = "relocate" -> Relocated,
 }
 
-/// How a pattern is read.
+/// The syntax of a file name pattern.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PatternSyntax {
-    /// By what stands in it: a regex where it holds one of `\ ^ $ ( | +` or begins with `.*`, else a glob.
+    /// Chosen by content: a regular expression if the pattern contains one of `\ ^ $ ( | +` or begins with `.*`, else
+    /// a glob.
     #[default]
     Auto,
-    /// `*.rs`, `src/**`, `{a,b}?`.
+    /// A glob, such as `*.rs`, `src/**` or `{a,b}?`.
     Glob,
-    /// A regular expression, over the path below the root of the search.
+    /// A regular expression, matched against the path relative to the searched folder.
     Regex,
 }
 
 /// Searches for files by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SearchFiles {
-    /// The folder below which is searched.
+    /// The folder to search, with its subfolders.
     pub path: AbsolutePath,
-    /// What matches.
+    /// The pattern that file names must match.
     pub pattern: String,
-    /// How the pattern is read.
+    /// The syntax of `pattern`.
     pub syntax: PatternSyntax,
-    /// Only these.
+    /// Restricts the search to files of this type.
     pub r#type: Option<FileType>,
-    /// Whether names that begin with a dot are looked at.
+    /// Whether names that begin with a dot are included.
     pub hidden: bool,
-    /// Whether what `.gitignore` names is left out.
+    /// Whether files ignored by `.gitignore` are excluded.
     pub gitignore: bool,
-    /// Matches at the most.
+    /// The maximum number of matches.
     pub limit: u32,
 }
 
-/// A file that was found.
+/// A file that matched the search.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FoundFile {
-    /// Its path.
+    /// The path of the file.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// What it is.
+    /// The type of the file.
     pub r#type: FileType,
-    /// Of its content.
+    /// The size of the content, in bytes.
     #[cfg_attr(feature = "openapi", schema(example = 13))]
     pub size_bytes: u64,
-    /// When its content last changed.
+    /// The time of the last change of the content.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub modified_at: Timestamp,
 }
 
-/// What was found.
+/// The result of a search for files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilesFound {
-    /// As it was asked for.
+    /// The searched folder as requested.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// As it was asked for.
+    /// The pattern as requested.
     #[cfg_attr(feature = "openapi", schema(example = "*.md"))]
     pub pattern: String,
-    /// How the pattern was read: never `auto`.
+    /// The syntax that was applied; never `auto`.
     pub syntax: PatternSyntax,
-    /// By path.
+    /// The matching files, sorted by path.
     pub matches: Vec<FoundFile>,
-    /// Whether there may be more: the limit, the time, or 16 MiB of JSON were reached.
+    /// Whether there may be more matches: the limit of matches, of time, or of 16 MiB of JSON was reached.
     pub truncated: bool,
 }
 
 /// Searches for lines in files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrepFiles {
-    /// The folder below which is searched, or one file.
+    /// The folder to search with its subfolders, or a single file.
     pub path: AbsolutePath,
     /// A regular expression.
     pub pattern: String,
-    /// Only files whose path below the root of the search matches this glob.
+    /// Restricts the search to files whose path relative to the searched folder matches this glob.
     pub glob: Option<String>,
-    /// Lines before and after each match.
+    /// The number of lines to return before and after each match.
     pub context: u32,
-    /// Matches at the most.
+    /// The maximum number of matches.
     pub limit: u32,
 }
 
-/// A line that matched.
+/// A matching line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MatchedLine {
-    /// The file.
+    /// The path of the file.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "/srv/workspace/notes.md"))]
     pub path: Arc<str>,
-    /// How `path` is written, where it is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// From 1.
+    /// The line number, from 1.
     #[cfg_attr(feature = "openapi", schema(example = 7))]
     pub line: u64,
-    /// The first byte of the match, from 1.
+    /// The position of the match's first byte in the line, from 1.
     #[cfg_attr(feature = "openapi", schema(example = 5))]
     pub column: u64,
-    /// The line, without its end. What is not UTF-8 is replaced. A line near several matches stands in memory once.
+    /// The line without its line ending. Bytes that are not UTF-8 are replaced by U+FFFD.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "    todo!()"))]
+    // Shared: a line that is in the context of several matches is in memory once.
     pub text: Arc<str>,
-    /// The lines before it.
+    /// The lines before the match.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["fn main() {"])))]
     pub before: Vec<Arc<str>>,
-    /// The lines after it.
+    /// The lines after the match.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["fn main() {"])))]
     pub after: Vec<Arc<str>>,
 }
 
-/// The lines that matched.
+/// The result of a search for lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LinesFound {
-    /// By path and line.
+    /// The matching lines, sorted by path and line number.
     pub matches: Vec<MatchedLine>,
-    /// Whether there may be more: the limit, the time, or 16 MiB of JSON were reached.
+    /// Whether there may be more matches: the limit of matches, of time, or of 16 MiB of JSON was reached.
     pub truncated: bool,
 }
 

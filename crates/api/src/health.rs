@@ -1,45 +1,45 @@
-//! The answers of `GET /api/health` and `GET /`.
+//! Answers of `GET /api/health` and `GET /`.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether all is well.
+/// The overall state of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum HealthStatus {
-    /// Everything works.
+    /// All checks passed.
     Ok,
-    /// Something does not; `checks` says what.
+    /// At least one check failed; see `checks`.
     Degraded,
 }
 
-/// The answer of `GET /api/health`.
+/// The state of the server. Answer of `GET /api/health`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Health {
-    /// `ok` or `degraded`.
+    /// The overall state.
     pub status: HealthStatus,
     /// Seconds since the server started.
     pub uptime: f64,
     /// The server's version.
     pub version: String,
-    /// What was checked.
+    /// The result of each check.
     pub checks: HealthChecks,
 }
 
-/// Each part by itself: `ok`, or what is wrong with it.
+/// The result of each check: `ok`, or a description of the problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HealthChecks {
-    /// The store answers.
+    /// Whether the store answers.
     pub store: String,
-    /// VMs can be booted.
+    /// Whether VMs can be booted.
     pub engine: String,
-    /// The data directory has room.
+    /// Whether the data directory has free space.
     pub disk: String,
 }
 
-/// The answer of `GET /`.
+/// The service and its documentation. Answer of `GET /`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Service {

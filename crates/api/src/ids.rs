@@ -1,17 +1,17 @@
-//! Identifiers. Each is a type of its own, parsed at the door.
+//! Identifiers. Each kind of id is a distinct type, parsed when a request arrives.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-/// A text that is no id of the sort that was asked for.
+/// A text that is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {wanted}")]
 pub struct NotAnId {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
-    /// What was wanted, with its shape.
+    /// The expected kind of id, with its form.
     pub wanted: &'static str,
 }
 
@@ -23,16 +23,16 @@ macro_rules! ulid_id {
         pub struct $name(Ulid);
 
         impl $name {
-            /// A new id, later in order than all that this machine made before this millisecond.
+            /// Creates an id that sorts after all ids that this machine created before the current millisecond.
             pub fn generate() -> Self {
                 Self(Ulid::generate())
             }
 
-            /// A new id that is later in order than this one, whatever the clock says.
+            /// Creates an id that sorts after `last`, even if the clock was set back.
             pub fn generate_after(last: Option<Self>) -> Self {
                 let new = Self::generate();
                 match last {
-                    // At the very end of all ids there is no later one.
+                    // The last possible id has no successor.
                     Some(last) if new <= last => Self(last.0.increment().unwrap_or(new.0)),
                     _ => new,
                 }
@@ -51,7 +51,7 @@ macro_rules! ulid_id {
                 let wrong = || NotAnId { text: text.to_owned(), wanted: $wanted };
                 let rest = text.strip_prefix($prefix).ok_or_else(wrong)?;
                 let id = Self(Ulid::from_string(&rest.to_ascii_uppercase()).map_err(|_| wrong())?);
-                // One spelling only: an id is compared as text elsewhere (logs, cursors, tags).
+                // Each id has one spelling, because logs, cursors and tags compare ids as text.
                 if id.to_string() == text { Ok(id) } else { Err(wrong()) }
             }
         }
@@ -75,7 +75,7 @@ macro_rules! ulid_id {
                 utoipa::openapi::ObjectBuilder::new()
                     .schema_type(utoipa::openapi::schema::Type::String)
                     .description(Some(concat!($wanted, ".")))
-                    // 128 bits in 26 digits of five: the first one has three.
+                    // 128 bits in 26 base-32 digits: the first digit has three bits only.
                     .pattern(Some(concat!("^", $prefix, "[0-7][0-9a-hjkmnp-tv-z]{25}$")))
                     .examples([concat!($prefix, "01jv0000000000000000000000")])
                     .into()
@@ -87,35 +87,36 @@ macro_rules! ulid_id {
 }
 
 ulid_id!(
-    /// A VM: `vm_` and 26 characters, never given twice.
+    /// The id of a VM: `vm_` and 26 characters. Never reused.
     VmId, "vm_", "a VM's id (`vm_` and 26 characters)"
 );
 ulid_id!(
-    /// A key's record, not its secret: `key_` and 26 characters.
+    /// The id of a key's record, which is not secret: `key_` and 26 characters.
     KeyId, "key_", "a key's id (`key_` and 26 characters)"
 );
 ulid_id!(
-    /// An account: `acc_` and 26 characters.
+    /// The id of an account: `acc_` and 26 characters.
     AccountId, "acc_", "an account's id (`acc_` and 26 characters)"
 );
 ulid_id!(
-    /// An entry of the waitlist: `wait_` and 26 characters.
-    WaitlistId, "wait_", "the id of an entry of the waitlist (`wait_` and 26 characters)"
+    /// The id of a waitlist entry: `wait_` and 26 characters.
+    WaitlistId, "wait_", "the id of a waitlist entry (`wait_` and 26 characters)"
 );
 ulid_id!(
-    /// A ticket: `tkt_` and 26 characters, ordered by time, never given twice.
+    /// The id of a ticket: `tkt_` and 26 characters, sorted by time of creation. Never reused.
     TicketId, "tkt_", "a ticket's id (`tkt_` and 26 characters)"
 );
 ulid_id!(
-    /// An entry of the audit: `aud_` and 26 characters.
-    AuditId, "aud_", "a place in the audit (`aud_` and 26 characters)"
+    /// The id of an audit entry: `aud_` and 26 characters. It serves as a cursor.
+    AuditId, "aud_", "an audit entry's id (`aud_` and 26 characters)"
 );
 ulid_id!(
-    /// A webhook: `wh_` and 26 characters.
+    /// The id of a webhook: `wh_` and 26 characters.
     WebhookId, "wh_", "a webhook's id (`wh_` and 26 characters)"
 );
 ulid_id!(
-    /// One event for one webhook: `dlv_` and 26 characters, in the order of events.
+    /// The id of a delivery, which is one event for one webhook: `dlv_` and 26 characters, sorted in the order of
+    /// events.
     DeliveryId, "dlv_", "a delivery's id (`dlv_` and 26 characters)"
 );
 

@@ -1,89 +1,89 @@
-//! Keys: their records, their creation, and who the caller is.
+//! Keys: records, creation, and the identity of the caller.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{AccountId, Environment, KeyId, Role, Scope, VmId, exec::VmField};
 
-/// A key's record. The secret is not in it.
+/// The record of a key. It does not contain the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Key {
-    /// The record's id.
+    /// The id of the record.
     pub id: KeyId,
     /// The account that the key belongs to.
     pub account: AccountId,
-    /// The key up to its 8th hex digit.
+    /// The first characters of the key, up to its 8th hexadecimal digit.
     #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub prefix: String,
-    /// Unique among the account's keys that are valid.
+    /// The name, unique among the account's valid keys.
     #[cfg_attr(feature = "openapi", schema(example = "ci"))]
     pub name: String,
-    /// The environment in the key's name.
+    /// The environment in the text of the key.
     pub environment: Environment,
-    /// The preset that it was made from, if any.
+    /// The role that the scopes were taken from; null if they were given one by one.
     pub role: Option<Role>,
-    /// What it may do.
+    /// The operations that the key permits.
     pub scopes: Vec<Scope>,
-    /// The VM that it is bound to.
+    /// The VM that the key is bound to; null for other keys.
     pub vm: Option<VmId>,
-    /// When it was made.
+    /// When the key was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub created_at: Timestamp,
-    /// When it was last used, to about a minute.
+    /// When the key was last used, to the minute; null if never.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub last_used_at: Option<Timestamp>,
-    /// When it ends by itself.
+    /// When the key expires; null means never.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
-    /// When it was revoked.
+    /// When the key was revoked; null for other keys.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub revoked_at: Option<Timestamp>,
-    /// When another key took its name. It stays valid until it is revoked.
+    /// When a rotated key with the same name replaced this one. The key stays valid until it expires or is revoked.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub rotated_at: Option<Timestamp>,
 }
 
-/// The body of `POST /api/keys`: exactly one of `role` and `scopes`.
+/// A key to create, with exactly one of `role` and `scopes`. Body of `POST /api/keys`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateKey {
-    /// 1 to 100 characters, unique among the account's valid keys.
+    /// The name, 1 to 100 characters, unique among the account's valid keys.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100, example = "ci"))]
     pub name: String,
-    /// The environment in the key's name; `prod` unless given.
+    /// The environment in the text of the key; default `prod`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
-    /// A preset of scopes.
+    /// A role, which is a preset of scopes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// The scopes one by one.
+    /// The individual scopes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<Scope>>,
-    /// When it ends by itself; in the future.
+    /// When the key expires, in the future; default: never.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::time::option")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
-    /// The VM to bind it to, with role `vm`.
+    /// The VM to which the key is bound, with the role `vm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmField>,
-    /// The account that it is for, with the scope `server:admin`; the caller's own unless given.
+    /// The account of the key, which requires the scope `server:admin`; default: the account of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountId>,
 }
 
-/// The body of `POST /api/keys/:id/rotate`.
+/// Options of a rotation. Body of `POST /api/keys/:id/rotate`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RotateKey {
-    /// When the new key ends by itself, in the future; null is never. Unless given, when the old one does.
+    /// When the new key expires, in the future; null means never. Default: when the old key expires.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Option<Timestamp>>,
@@ -93,19 +93,19 @@ pub struct RotateKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedKeys {
-    /// How many keys this call revoked.
+    /// The number of keys that this request revoked.
     #[cfg_attr(feature = "openapi", schema(example = 3))]
     pub revoked: u32,
 }
 
-/// The answer of `POST /api/keys`: the record, and the secret, which is shown this once.
+/// A new key: its record and the key itself, which is returned only once. Answer of `POST /api/keys`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedKey {
-    /// The key itself. It is not kept and cannot be shown again.
+    /// The key. The server stores only a hash of it.
     #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub key: String,
-    /// Its record.
+    /// The record of the key.
     #[serde(flatten)]
     pub record: Key,
 }
@@ -114,61 +114,61 @@ pub struct CreatedKey {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyList {
-    /// Newest first.
+    /// The keys, newest first.
     pub keys: Vec<Key>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// The answer of `GET /api/whoami`.
+/// The key of the request, and its permissions. Answer of `GET /api/whoami`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhoAmI {
-    /// The key that asked.
+    /// The key of the request.
     pub key: WhoAmIKey,
-    /// Its account.
+    /// The account of the key.
     pub account: WhoAmIAccount,
-    /// What it may do.
+    /// The scopes of the key.
     pub scopes: Vec<Scope>,
-    /// The account's part of the server's files.
+    /// The folders on the server that the account can access, as absolute paths.
     pub roots: Vec<String>,
-    /// What the account may have.
+    /// The limits of the account.
     pub limits: Limits,
-    /// The VM that the key is bound to.
+    /// The VM that the key is bound to; null for other keys.
     pub vm: Option<VmId>,
 }
 
-/// The key that asked.
+/// The key of the request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhoAmIKey {
-    /// The record's id.
+    /// The id of the key's record.
     pub id: KeyId,
-    /// The key up to its 8th hex digit.
+    /// The first characters of the key, up to its 8th hexadecimal digit.
     #[cfg_attr(feature = "openapi", schema(example = "sk-skep-prod-3f9a1c20"))]
     pub prefix: String,
-    /// Its name.
+    /// The name of the key.
     #[cfg_attr(feature = "openapi", schema(example = "ci"))]
     pub name: String,
 }
 
-/// The account of the key that asked.
+/// The account of the key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhoAmIAccount {
-    /// Its id.
+    /// The id of the account.
     pub id: AccountId,
-    /// Its name.
+    /// The name of the account.
     #[cfg_attr(feature = "openapi", schema(example = "default"))]
     pub name: String,
 }
 
-/// What an account may have; null is no limit of its own.
+/// The limits of an account; null means no limit for this account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Limits {
-    /// VMs at the same time.
+    /// The maximum number of VMs at the same time.
     pub max_vms: Option<u32>,
-    /// Memory of its VMs together, in MiB.
+    /// The maximum total memory of the account's VMs, in MiB.
     pub max_memory_mb: Option<u64>,
 }

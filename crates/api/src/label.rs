@@ -4,11 +4,11 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The longest label, in characters.
+/// The maximum length of a label, in characters.
 const LONGEST: usize = 63;
 
-/// A word on a ticket, by which lists and claims choose: 1 to 63 characters, lower-case letters, digits and `.` `_` `/` `-`,
-/// beginning with a letter or a digit.
+/// A label of a ticket, by which lists and claims select tickets: 1 to 63 lower-case letters, digits, `.`, `_`, `/`
+/// and `-`. The first character is a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -49,7 +49,7 @@ impl TryFrom<String> for Label {
         if fits {
             return Ok(Self(text));
         }
-        // The message repeats no more of it than helps.
+        // The message quotes only the beginning of a long text.
         Err(InvalidLabel(text.chars().take(2 * LONGEST).collect()))
     }
 }

@@ -1,6 +1,6 @@
-//! What server, guest agent, client and command say to each other: requests, answers, ids, scopes, error codes.
+//! Types shared by server, guest agent, client and command line: requests, answers, ids, scopes and error codes.
 //!
-//! No I/O. The guest agent links this crate, so it stays small.
+//! The crate does no I/O. The guest agent links it, so it stays small.
 
 #![warn(missing_docs)]
 

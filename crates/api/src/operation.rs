@@ -1,55 +1,59 @@
-//! An operation is a value: it runs here, or travels into a VM and runs there by the same code.
+//! Operations on a workspace: requests that run on the server, or are sent into a VM and run there by the same code.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The processes beside the server that start programs for callers. Each kind is confined to what its programs need.
+/// The helper processes beside the server that start programs for callers. Each kind is confined to what its programs
+/// need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HelperKind {
-    /// Starts what callers name, programs of their own too.
+    /// Runs commands of callers, which may be arbitrary programs.
     Commands,
-    /// Starts git. No file of a caller is executed there.
+    /// Runs git, without executing files of callers.
     Git,
 }
 
-/// A request that a workspace can run, wherever that workspace is.
+/// A request that a workspace can run, on the server or in a VM.
 pub trait Operation: Serialize + DeserializeOwned + Send + Sync {
-    /// The name on the channel, unique among operations.
+    /// The name of the operation between server and guest agent, unique among all operations.
     const NAME: &'static str;
-    /// The helper that does it on the server, since it starts programs. `None`: the server's own process does it.
+    /// The helper that runs the operation on the server, if it starts programs. `None`: it runs in the server's own
+    /// process.
     const HELPER: Option<HelperKind> = None;
-    /// What it answers.
+    /// The answer of the operation.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 
-    /// How long its answer may take before the guest counts as silent.
+    /// How long the answer may take before the guest counts as unresponsive.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(60)
     }
 
-    /// How long its answer may be, by what was asked.
+    /// The maximum size of the answer to this request.
     fn answer_limit(&self) -> AnswerLimit {
         AnswerLimit::SHORT
     }
 }
 
-/// How long an answer may be. Whatever makes it may be hostile: a guest, or a program that took over the helper.
+/// The maximum size of an answer. The sender may be hostile: a guest, or a program that took over the helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerLimit {
-    /// Bytes of JSON.
+    /// The maximum length of the JSON, in bytes.
     pub bytes: usize,
-    /// Elements of its lists and fields of its objects together. A short one in memory is many times as long as in JSON.
+    /// The maximum number of array elements and object fields together. It limits memory, since a short value needs
+    /// much more memory than JSON.
     pub values: usize,
 }
 
 impl AnswerLimit {
-    /// Of an answer about one thing: paths, names and numbers.
+    /// For an answer about a single thing: paths, names and numbers.
     pub const SHORT: Self = Self { bytes: 64 << 10, values: 4 << 10 };
-    /// Of an answer that gathers what it finds: that ends at 16 MiB of JSON, and each value takes more than eight bytes on average.
+    /// For an answer with a list of results. Such answers end at 16 MiB of JSON, and a value takes more than eight
+    /// bytes on average.
     pub const GATHERED: Self = Self { bytes: (16 << 20) + Self::SHORT.bytes, values: 2 << 20 };
 
-    /// Of a short answer that has so many bytes of text besides.
+    /// For a short answer with a text of `bytes` in addition.
     #[must_use]
     pub fn with_text(bytes: u64) -> Self {
         // A control character takes six bytes in JSON.
@@ -57,7 +61,7 @@ impl AnswerLimit {
         Self { bytes: Self::SHORT.bytes.saturating_add(bytes), ..Self::SHORT }
     }
 
-    /// Of an answer that gathers so many elements, of so many values each.
+    /// For an answer with a list of `elements`, each of `values_each` values.
     #[must_use]
     pub fn of_elements(elements: u32, values_each: u32) -> Self {
         let values = u64::from(elements).saturating_mul(values_each.into());

@@ -1,5 +1,5 @@
-//! A field of a change: absent, null and a value are three things. With `#[serde(default, with = "crate::patch")]` absent
-//! is `None`, and null is `Some(None)`.
+//! Fields of change requests, where absent, null and a value have different meanings. With `#[serde(default, with =
+//! "crate::patch")]`, absent is `None` and null is `Some(None)`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -16,33 +16,33 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Option::deserialize(deserializer).map(Some)
 }
 
-/// For a field that cannot be null: absent is `None` by `#[serde(default)]`, and null is refused.
+/// For a field that cannot be null: absent is `None` through `#[serde(default)]`, and null is an error.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// A field of a change: absent, null and a value are three things. Stands with `#[serde(default, skip_serializing_if =
-/// "Patch::is_absent")]`.
+/// A field of a change request, where absent, null and a value have different meanings. Requires the attribute
+/// `#[serde(default, skip_serializing_if = "Patch::is_absent")]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Patch<T> {
-    /// The field is not there.
+    /// The field is absent: no change.
     #[default]
     Absent,
-    /// It is null.
+    /// The field is null: the value is removed.
     Null,
-    /// It has a value.
+    /// The field has a new value.
     Value(T),
 }
 
 impl<T> Patch<T> {
-    /// Whether the field is not there.
+    /// Whether the field is absent.
     pub const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
 
-    /// The value, where there is one.
+    /// The new value; `None` if the field is absent or null.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
@@ -50,7 +50,7 @@ impl<T> Patch<T> {
         }
     }
 
-    /// What shall stand there now: `None` where nothing shall change.
+    /// Converts to nested options: `None` is no change, `Some(None)` removes the value.
     pub fn change(self) -> Option<Option<T>> {
         match self {
             Self::Absent => None,

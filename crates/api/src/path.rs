@@ -1,4 +1,4 @@
-//! Paths in a workspace: bytes, as the kernel has them, and how they are written as text.
+//! Paths in a workspace, which are bytes as for the kernel, and their encoding as text.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,30 +11,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{ErrorCode, Failure};
 
-/// The longest path that the kernel takes, in bytes, without the zero at its end (`PATH_MAX`, limits.h).
+/// The longest path that the kernel accepts, in bytes without the terminating zero (`PATH_MAX` in limits.h).
 pub const LONGEST_PATH: usize = 4_095;
 
-/// How a path or a name is written.
+/// The encoding of a path or a file name in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PathEncoding {
-    /// As it is: UTF-8.
+    /// Plain UTF-8, without escapes.
     #[default]
     Plain,
-    /// Each byte that is no UTF-8, and each `%`, as `%` and two hexadecimal digits.
+    /// Percent-encoded: each byte that is not part of valid UTF-8, and each `%`, is `%` and two hexadecimal digits.
     Percent,
 }
 
-/// A path from the root of all, such as `/srv/workspace/src/main.rs`. Between processes it travels percent-encoded.
+/// An absolute path, such as `/srv/workspace/src/main.rs`. It is serialized percent-encoded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AbsolutePath(PathBuf);
 
 impl AbsolutePath {
-    /// Reads a path as a caller wrote it in the parameter `field`.
+    /// Parses a path. `field` is the name of the parameter for error messages.
     ///
     /// # Errors
-    /// `invalid_value` for one that is empty, not absolute, too long, or holds a zero byte.
+    /// `invalid_value` if the path is empty, not absolute, longer than [`LONGEST_PATH`], or contains a zero byte.
     pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
         let bytes = bytes_of(field, text, encoding)?;
         if bytes.first() != Some(&b'/') {
@@ -45,7 +45,7 @@ impl AbsolutePath {
         Ok(Self(OsStr::from_bytes(&bytes).into()))
     }
 
-    /// The path.
+    /// The path, which is absolute.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
@@ -76,15 +76,15 @@ impl<'de> Deserialize<'de> for AbsolutePath {
     }
 }
 
-/// What a symbolic link says: a path of any form, to anywhere. Between processes it travels percent-encoded.
+/// The target of a symbolic link: any relative or absolute path. It is serialized percent-encoded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LinkTarget(OsString);
 
 impl LinkTarget {
-    /// Reads a target as a caller wrote it in the parameter `field`.
+    /// Parses a target. `field` is the name of the parameter for error messages.
     ///
     /// # Errors
-    /// `invalid_value` for one that is empty, too long, or holds a zero byte.
+    /// `invalid_value` if the target is empty, longer than [`LONGEST_PATH`], or contains a zero byte.
     pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
         let bytes = bytes_of(field, text, encoding)?;
         if bytes.is_empty() {
@@ -95,7 +95,7 @@ impl LinkTarget {
         Ok(Self(OsString::from_vec(bytes)))
     }
 
-    /// The target.
+    /// The target as it is stored in the link.
     pub fn as_os_str(&self) -> &OsStr {
         &self.0
     }
@@ -131,7 +131,7 @@ fn bytes_of(field: &str, text: &str, encoding: PathEncoding) -> Result<Vec<u8>, 
     }
 }
 
-/// Refuses what no path of the kernel is.
+/// Rejects bytes that the kernel does not accept as a path.
 fn require_path(field: &str, bytes: &[u8]) -> Result<(), Failure> {
     let refused = |why: String| Err(Failure::new(ErrorCode::InvalidValue, format!("`{field}` {why}")));
     if bytes.contains(&0) {
@@ -143,7 +143,7 @@ fn require_path(field: &str, bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A path or a name as it is told: as it is where it is UTF-8, else percent-encoded, which it then says.
+/// Encodes a path or a file name for JSON: plain if it is valid UTF-8, otherwise percent-encoded, with the encoding.
 pub fn told(text: &OsStr) -> (String, Option<PathEncoding>) {
     match text.to_str() {
         Some(text) => (text.to_owned(), None),
@@ -151,7 +151,7 @@ pub fn told(text: &OsStr) -> (String, Option<PathEncoding>) {
     }
 }
 
-/// A path, percent-encoded, whether it is UTF-8 or not.
+/// Percent-encodes a path, also if it is valid UTF-8.
 pub fn encoded(text: &OsStr) -> String {
     let mut encoded = String::with_capacity(text.len());
     for chunk in text.as_bytes().utf8_chunks() {

@@ -1,48 +1,49 @@
-//! What the command of a boot for a ticket printed.
+//! Logs of boot commands that work on a ticket.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{TicketId, VmId, exec::OutputEncoding};
 
-/// Where the log of an attempt goes on, as the last event of a log that is followed.
+/// The last event of a followed log: the attempt, and the position up to which its log was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogEnd {
-    /// The attempt.
+    /// The number of the attempt.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub attempt: u32,
-    /// Bytes that came, kept or not.
+    /// The size of the whole output so far in bytes, including output that is no longer stored.
     #[cfg_attr(feature = "openapi", schema(example = 12))]
     pub size_bytes: u64,
 }
 
-/// A page of the log of an attempt: what the command of its boot printed, both outputs in the order in which they came.
+/// A page of an attempt's log: the output of the boot command, with standard output and standard error in order of
+/// arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TicketLog {
-    /// The ticket.
+    /// The id of the ticket.
     pub ticket: TicketId,
-    /// The attempt.
+    /// The number of the attempt.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub attempt: u32,
-    /// The VM that the command ran in.
+    /// The VM that ran the command.
     pub vm: VmId,
-    /// Where `output` begins. It is later than asked for where what came before is not kept any more.
+    /// The position of `output` in bytes. It is greater than requested if that part is no longer stored.
     #[cfg_attr(feature = "openapi", schema(example = 0))]
     pub offset: u64,
-    /// Where the next page begins.
+    /// The position of the next page, in bytes.
     #[cfg_attr(feature = "openapi", schema(example = 12))]
     pub next_offset: u64,
-    /// Bytes that came so far, kept or not.
+    /// The size of the whole output so far in bytes, including output that is no longer stored.
     #[cfg_attr(feature = "openapi", schema(example = 12))]
     pub size_bytes: u64,
-    /// What was printed, as `encoding` says.
+    /// The output, in the encoding given by `encoding`.
     #[cfg_attr(feature = "openapi", schema(example = "hello world\n"))]
     pub output: String,
-    /// How `output` is written.
+    /// The encoding of `output`.
     pub encoding: OutputEncoding,
-    /// Whether the command runs.
+    /// Whether the command is still running.
     pub running: bool,
-    /// Whether there is more to read at `next_offset` now.
+    /// Whether more output is available at `next_offset` now.
     pub truncated: bool,
 }

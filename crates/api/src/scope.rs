@@ -1,9 +1,10 @@
-//! What a key may do: scopes, the roles that are presets of them, and the environment in a key's name.
+//! Permissions of a key: scopes, roles as presets of scopes, and the environment in the text of a key.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+// Defines an enum whose variants are fixed strings in JSON, with `ALL`, `as_str`, `Display`, `FromStr` and a schema.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $what:literal: $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)?) => {
         $(#[$doc])*
@@ -11,16 +12,16 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant),+ }
 
         impl $name {
-            /// All of them, in the order of the documentation.
+            /// All variants, in the order of the documentation.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// The word on the wire.
+            /// The string in JSON.
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text),+ }
             }
         }
 
-        // The derive does not see through a macro what the words on the wire are.
+        // utoipa's derive does not evaluate the `rename` attributes that this macro generates.
         #[cfg(feature = "openapi")]
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
@@ -55,7 +56,7 @@ macro_rules! words {
 
 pub(crate) use words;
 
-/// A word that is none of those known.
+/// A string that is not one of the variants of an enum.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no {what}; known: {known}")]
 pub struct UnknownWord {
@@ -65,56 +66,56 @@ pub struct UnknownWord {
 }
 
 words! {
-    /// One permission of a key.
+    /// A permission of a key.
     Scope, "scope":
-    /// Read files.
+    /// Permits reading files.
     FilesRead = "files:read",
-    /// Write, move and delete files.
+    /// Permits writing, moving and deleting files.
     FilesWrite = "files:write",
-    /// Read repositories.
+    /// Permits reading repositories.
     GitRead = "git:read",
-    /// Change repositories.
+    /// Permits changing repositories.
     GitWrite = "git:write",
-    /// See VMs.
+    /// Permits reading the state of VMs.
     SwarmRead = "swarm:read",
-    /// Boot, change and end VMs.
+    /// Permits booting, changing and ending VMs.
     SwarmWrite = "swarm:write",
-    /// Run commands inside VMs.
+    /// Permits running commands inside VMs.
     SwarmExec = "swarm:exec",
-    /// Read tickets.
+    /// Permits reading tickets.
     TicketsRead = "tickets:read",
-    /// Create, claim and finish tickets.
+    /// Permits creating, claiming and finishing tickets.
     TicketsWrite = "tickets:write",
-    /// Read metrics.
+    /// Permits reading metrics.
     MetricsRead = "metrics:read",
-    /// Administer the key's own account.
+    /// Permits administration of the key's own account.
     Admin = "admin",
-    /// Administer the server: exec on it, restart, accounts.
+    /// Permits administration of the server: commands on it, restart, accounts.
     ServerAdmin = "server:admin",
 }
 
 words! {
     /// A preset of scopes.
     Role, "role":
-    /// What an agent needs.
+    /// For agents: files, git, tickets, commands in VMs, and the state of VMs.
     Agent = "agent",
-    /// An agent's, and VMs and metrics.
+    /// The scopes of an agent, and management of VMs, and metrics.
     Operator = "operator",
-    /// All that its account may have.
+    /// All scopes that the account may have.
     Admin = "admin",
-    /// Bound to one VM: files, git and exec of that VM.
+    /// For a key bound to one VM: its files, repositories, commands and ticket.
     Vm = "vm",
 }
 
 words! {
-    /// The environment in a key's name.
+    /// The environment in the text of a key.
     Environment, "environment":
-    /// Production.
+    /// For production.
     Prod = "prod",
-    /// Staging.
+    /// For staging.
     Staging = "staging",
-    /// Development.
+    /// For development.
     Dev = "dev",
-    /// Tests.
+    /// For tests.
     Test = "test",
 }

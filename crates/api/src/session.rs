@@ -1,17 +1,17 @@
-//! Sessions of browsers.
+//! Browser sessions.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::WhoAmIKey;
 
-/// The answer of `POST /api/session` and `GET /api/session`. The token is in the cookie alone.
+/// A browser session. Answer of `POST /api/session` and `GET /api/session`. The session token is only in the cookie.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Session {
-    /// The key that the caller counts as.
+    /// The key whose permissions the session has.
     pub key: WhoAmIKey,
-    /// When the session ends by itself; null where the request came with a key and not by a session.
+    /// When the session expires; null if the request was authenticated by a key instead of a session.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
@@ -21,6 +21,6 @@ pub struct Session {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SessionEnded {
-    /// Whether there was one: false where the request came with a key.
+    /// Whether a session was ended; false if the request was authenticated by a key.
     pub ended: bool,
 }

@@ -1,4 +1,4 @@
-//! Files as byte streams: operations with bytes behind the request, or behind the answer.
+//! Operations on files with a stream of bytes after the request or after the answer.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,30 +9,31 @@ use crate::{
     path::{AbsolutePath, PathEncoding},
 };
 
-/// Reads a file, or one part of it. Its bytes follow the answer.
+/// Reads a file or a range of it. The bytes follow the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamFile {
-    /// The file.
+    /// The file to read.
     pub path: AbsolutePath,
-    /// The part; all where `None`.
+    /// The range to read; the whole file if `None`.
     pub range: Option<ByteRange>,
-    /// The part is only wanted while the file has this tag; else all of it.
+    /// Applies the range only if the file has this entity tag; otherwise the whole file is read.
     pub if_range: Option<String>,
 }
 
-/// A part of a file (RFC 9110, section 14.1.2).
+/// A byte range of a file (RFC 9110, section 14.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ByteRange {
-    /// From this byte to the end.
+    /// From this offset to the end.
     From(u64),
-    /// From the first to the second, both included.
+    /// From the first to the second offset, both inclusive.
     Between(u64, u64),
-    /// As many at the end.
+    /// The last bytes of the file, as many as given.
     Last(u64),
 }
 
 impl ByteRange {
-    /// The first byte and how many there are, in a file of this size. `None` where it has none of them.
+    /// The offset and the length of the range in a file of `size` bytes. `None` if the range contains no byte of the
+    /// file.
     pub fn within(self, size: u64) -> Option<(u64, u64)> {
         let (first, end) = match self {
             Self::From(first) => (first, size),
@@ -43,95 +44,95 @@ impl ByteRange {
     }
 }
 
-/// The file whose bytes follow.
+/// The metadata of a file whose bytes follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamedFile {
-    /// Of the whole file.
+    /// The size of the whole file, in bytes.
     pub size_bytes: u64,
-    /// When its content last changed.
+    /// The time of the last change of the content.
     #[serde(with = "crate::time")]
     pub modified_at: Timestamp,
-    /// Changes with the file.
+    /// The entity tag of this version of the file.
     pub etag: String,
-    /// Which bytes follow.
+    /// The part of the file that follows.
     pub part: Part,
 }
 
-/// Which bytes follow.
+/// The part of a file that follows an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// All.
+    /// The whole file.
     Whole,
-    /// This many from this one on.
+    /// A range of bytes.
     Range {
-        /// The first.
+        /// The offset of the first byte.
         first: u64,
-        /// How many.
+        /// The number of bytes.
         length: u64,
     },
-    /// None: the file has none of those that were asked for.
+    /// No bytes: the file has none of the requested range.
     Unsatisfiable,
 }
 
-/// Writes a file, whole. Its bytes follow the request.
+/// Replaces the content of a file. The bytes follow the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadFile {
-    /// The file.
+    /// The file to write.
     pub path: AbsolutePath,
-    /// Permission bits of a new file, and of a replaced one where it is given.
+    /// Permission bits of a new file. If given, a replaced file gets them as well.
     pub mode: Option<u32>,
-    /// Whether folders that are missing are made.
+    /// Whether missing parent folders are created.
     pub create_parents: bool,
-    /// What has to hold.
+    /// The condition under which the file is written.
     pub condition: WriteCondition,
 }
 
-/// Watches a folder and all below it. Each change follows the answer, as a line of JSON.
+/// Watches a folder and its subfolders. Each change follows the answer as a line of JSON, a [`FileChange`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchFolder {
-    /// The folder.
+    /// The folder to watch.
     pub path: AbsolutePath,
 }
 
-/// A folder that is watched from now on.
+/// The answer of [`WatchFolder`]. Changes are reported from now on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderWatched {
-    /// How many folders that are.
+    /// The number of folders that are watched.
     pub folders: u64,
 }
 
-/// What happened below a folder that is watched.
+/// A change below a watched folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileChange {
-    /// What happened.
+    /// The kind of the change.
     pub r#type: ChangeType,
-    /// To what.
+    /// The path that changed.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/notes.md"))]
     pub path: String,
-    /// How it was called before, where it was renamed.
+    /// The previous path of a renamed file or folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/draft.md"))]
     pub from: Option<String>,
-    /// How `path` and `from` are written, where one is not UTF-8.
+    /// The encoding of `path` and `from`; absent if both are UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
 }
 
-/// What happened to a file or a folder.
+/// The kind of a change to a file or a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ChangeType {
-    /// It is new.
+    /// The path was created.
     Created,
-    /// Its content, its mode or its owner is another.
+    /// The content, the mode or the owner changed.
     Modified,
-    /// It is gone, or went where nobody watches.
+    /// The path was deleted, or moved out of the watched folder.
     Deleted,
-    /// It has another name.
+    /// The path was renamed within the watched folder.
     Renamed,
-    /// Changes came faster than they were read, and some were lost: look at the folder `path` again.
+    /// Changes were lost because they came faster than they were read. The client must read the folder `path` again.
     Overflow,
 }
 

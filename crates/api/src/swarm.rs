@@ -1,4 +1,4 @@
-//! VMs: their records, how they are booted, and what the machine can hold.
+//! VMs: their records, boot requests, and the capacity of the machine.
 
 use std::collections::BTreeMap;
 
@@ -7,112 +7,113 @@ use serde::{Deserialize, Serialize};
 
 use crate::{TicketId, VmId, VmName};
 
-/// The template that a boot uses where none is named.
+/// The template of a boot that names none.
 pub const BASE_TEMPLATE: &str = "base";
 
-/// The variable of a VM's commands that names the API, in a VM that has a key of its own.
+/// The environment variable with the URL of the API, set for commands in a VM that has its own key.
 pub const URL_VARIABLE: &str = "SKEP_URL";
 
-/// What a VM is doing.
+/// The state of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum VmState {
-    /// Its processors run.
+    /// The virtual processors run.
     Running,
-    /// Its processors are stopped.
+    /// The virtual processors are stopped.
     Paused,
-    /// Its VMM has ended; the record is kept for a time.
+    /// The VMM process has ended. The record is kept for a limited time.
     Ended,
 }
 
-/// Where a VM came from.
+/// How a VM was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum BootSource {
-    /// Restored ahead of the request.
+    /// Taken from the pool of VMs restored in advance.
     Pool,
-    /// Restored for the request.
+    /// Restored for this request.
     Cold,
 }
 
-/// The restore's receipt. Every figure is measured.
+/// Measured times of a restore.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BootReceipt {
-    /// Where the VM came from.
+    /// How the VM was obtained.
     pub source: BootSource,
-    /// Loading the snapshot until its processors ran, in milliseconds.
+    /// From loading the snapshot until the processors ran, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 310.5))]
     pub restore_ms: f64,
-    /// The handshake that gave it its identity, in milliseconds.
+    /// The handshake that gave the VM its identity, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 41.2))]
     pub identity_ms: f64,
-    /// From the request's arrival until the agent took commands under the VM's own identity, in milliseconds.
+    /// From the arrival of the request until the agent accepted commands under the VM's own identity, in
+    /// milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 12.8))]
     pub ready_ms: f64,
-    /// Whether the guest reported fresh randomness.
+    /// Whether the guest reported that its random number generator was reseeded.
     #[cfg_attr(feature = "openapi", schema(example = true))]
     pub reseeded: bool,
-    /// By how much its clock was set, in milliseconds.
+    /// The correction of the guest's clock, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 0.4))]
     pub clock_step_ms: f64,
 }
 
-/// A VM's record.
+/// The record of a VM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Vm {
-    /// The process id on the server.
+    /// The process id on the server. It may be reused after the VM has ended.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
-    /// The stable id, never given twice.
+    /// The unique and stable id.
     pub id: VmId,
-    /// The name that it was given; null where it has none. Unique among the account's living VMs.
+    /// The name, unique among the account's running and paused VMs; null if the VM has none.
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default)]
     pub name: Option<VmName>,
-    /// Its address inside skep's network namespace.
+    /// The address inside skep's network namespace.
     #[cfg_attr(feature = "openapi", schema(example = "10.77.0.2"))]
     pub ip: String,
-    /// Seconds since the boot call, up to its end.
+    /// Seconds from the boot request until now, or until the end of the VM.
     #[cfg_attr(feature = "openapi", schema(example = 12.5))]
     pub uptime: f64,
-    /// What it is doing.
+    /// The state of the VM.
     pub state: VmState,
-    /// The template that it was restored from.
+    /// The template that the VM was restored from.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: String,
-    /// When the boot call arrived.
+    /// When the boot request arrived.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub started_at: Timestamp,
-    /// When it ends by itself; null is never.
+    /// When the VM ends automatically; null means never.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
-    /// Virtual processors.
+    /// The number of virtual processors.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub vcpus: u32,
-    /// Memory of the guest, in MiB.
+    /// The memory of the guest, in MiB.
     #[cfg_attr(feature = "openapi", schema(example = 176))]
     pub memory_mb: u64,
-    /// What the caller wrote on it.
+    /// Additional data of the caller, not interpreted by the server.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: serde_json::Map<String, serde_json::Value>,
-    /// The ticket that it works on.
+    /// The ticket that the VM works on.
     pub ticket: Option<TicketId>,
-    /// The command that it was booted with, to follow by `GET /api/swarm/vm/{pid}/exec/{exec_id}`.
+    /// The id of the boot command, for `GET /api/swarm/vm/{pid}/exec/{exec_id}`.
     #[cfg_attr(feature = "openapi", schema(example = "exec_01jv0000000000000000000000"))]
     pub exec_id: Option<String>,
-    /// The restore's receipt.
+    /// Measured times of the restore.
     pub boot: BootReceipt,
-    /// When it ended; only in records of VMs that ended.
+    /// When the VM ended; only in records of ended VMs.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::time::option")]
     pub ended_at: Option<Timestamp>,
-    /// Why it ended; only in records of VMs that ended.
+    /// Why the VM ended; only in records of ended VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
 }
@@ -121,160 +122,164 @@ pub struct Vm {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VmList {
-    /// Those that live: the youngest first. Those that ended: the last to end first.
+    /// Newest first; in a list of ended VMs, the most recently ended first.
     pub vms: Vec<Vm>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// The body of `POST /api/swarm/boot`. No body, an empty one and `{}` mean one VM.
+/// VMs to boot. Body of `POST /api/swarm/boot`. Without a body, or with `{}`, one VM is booted.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BootRequest {
-    /// How many VMs: a whole number from 1.
+    /// The number of VMs, at least 1; default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64, example = 1))]
     pub count: Option<u32>,
-    /// The VM's name, which can stand wherever its process id can; then `count` is 1. Unique among the account's living VMs.
+    /// The VM's name, which can be used in place of its process id. It must be unique among the account's running and
+    /// paused VMs, and requires that `count` is 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(inline))]
     pub name: Option<VmName>,
-    /// The template; `base` unless given.
+    /// The template; default `base`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: Option<String>,
-    /// Milliseconds until the VMs end by themselves.
+    /// The time to live of the VMs, in milliseconds, after which they end automatically. Default, also for null: the
+    /// server's setting, which is unlimited unless configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, minimum = 1))]
     pub ttl_ms: Option<u64>,
-    /// Kept with the record.
+    /// Additional data, stored unchanged in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Seen by every command of the VMs; never in a record, event or log.
+    /// Environment variables for every command in the VMs. They never appear in a record, an event or a log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
-    /// A ticket that the VM shall work on, which is claimed first: then `count` is 1. Its commands see `SKEP_TICKET_ID`,
-    /// `SKEP_TICKET_ATTEMPT`, and `SKEP_API_KEY`, a key of this VM alone, which counts at `SKEP_URL`. The ticket is held while the
-    /// VM lives. The file `/run/skep/ticket.json` (`SKEP_TICKET_FILE`) has `{"ticket": RECORD, "prerequisites": [RECORD...]}`; of
-    /// prerequisites that do not fit into 4 MiB, it has `id`, `title` and `status`, and `truncated` is true.
+    /// A ticket for the VM to work on, which is claimed first; requires that `count` is 1. The VM's commands get the
+    /// variables `SKEP_TICKET_ID`, `SKEP_TICKET_ATTEMPT`, and `SKEP_API_KEY`, a key of this VM that is valid at
+    /// `SKEP_URL`. The ticket is held while the VM lives. The file `/run/skep/ticket.json` (`SKEP_TICKET_FILE`)
+    /// contains `{"ticket": RECORD, "prerequisites": [RECORD...]}`. Prerequisites that exceed 4 MiB are reduced to
+    /// `id`, `title` and `status`, and `truncated` is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<TicketId>,
-    /// Is started by `/bin/sh -c` in each of the VMs, and runs for as long as it likes; the answer does not wait for its
-    /// end. With `ticket`, the ticket is held while the command runs. Exit 0 then completes it, with the object in
-    /// `/run/skep/result.json` (`SKEP_RESULT_FILE`; at most 1 MiB), else with `exit_code`, `stdout_tail` and `stderr_tail`. 126 and 127
-    /// give it back, which does not count; any other exit, and a file that is no such object, end the attempt, counted
-    /// (`command_ended`). A ticket that the command finished by the API stays so.
+    /// A command that is started by `/bin/sh -c` in each VM, without a time limit. The answer does not wait for its
+    /// end. With `ticket`, the ticket is held while the command runs. Exit code 0 then completes the ticket, with the
+    /// object in `/run/skep/result.json` (`SKEP_RESULT_FILE`; at most 1 MiB), or without such a file with
+    /// `exit_code`, `stdout_tail` and `stderr_tail`. Exit codes 126 and 127 release the ticket, and the attempt does
+    /// not count. Any other exit, or an invalid result file, ends the attempt as `command_ended`, which counts. If
+    /// the command finished the ticket through the API, that outcome stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "/usr/local/bin/agent"))]
     pub command: Option<String>,
-    /// With `ticket`: whether the VM lives on when its attempt at the ticket has ended. Unless this is true, the VM ends with the
-    /// attempt, for the reason `ticket_ended`.
+    /// With `ticket`: whether the VM continues to run when its attempt at the ticket has ended. Otherwise the VM ends
+    /// with the attempt, with the reason `ticket_ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = false))]
     pub keep_vm: Option<bool>,
 }
 
-/// The body of `PATCH /api/swarm/vm/:pid`. What is absent stays.
+/// Changes to a VM. Body of `PATCH /api/swarm/vm/:pid`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangeRequest {
-    /// Milliseconds from now until the VM ends by itself; null is never.
+    /// The new time to live from now, in milliseconds; null means that the VM never ends automatically.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, value_type = Option<u64>, minimum = 1, example = 600_000))]
     pub ttl_ms: Option<Option<u64>>,
-    /// Takes the place of all metadata.
+    /// Replaces all metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The VM's name, unique among the account's living VMs; null takes it away.
+    /// The new name, unique among the account's running and paused VMs; null removes the name.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<VmName>, inline))]
     pub name: Option<Option<VmName>>,
 }
 
-/// The answer of `POST /api/swarm/boot`.
+/// The booted VMs. Answer of `POST /api/swarm/boot`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BootAnswer {
-    /// The VMs; each answers exec at its own address.
+    /// The VMs; each of them accepts commands.
     pub vms: Vec<Vm>,
-    /// The whole request, commit included, in milliseconds.
+    /// The duration of the request including the commit, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 14.1))]
     pub elapsed_ms: f64,
 }
 
-/// How well VMs are separated from the machine.
+/// How VMs are isolated from the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Isolation {
-    /// The processor's virtualization separates them.
+    /// By hardware virtualization.
     Hardware,
-    /// An emulator in an ordinary process does.
+    /// By an emulator that runs as an ordinary process.
     Emulated,
 }
 
-/// The engine in use, and why it was chosen.
+/// The VM engine in use, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EngineReport {
-    /// Its name and version, such as `qemu 7.2.22`.
+    /// The name and version, such as `qemu 7.2.22`.
     #[cfg_attr(feature = "openapi", schema(example = "qemu 7.2.22"))]
     pub name: String,
-    /// `kvm` or `tcg`.
+    /// The accelerator: `kvm` or `tcg`.
     #[cfg_attr(feature = "openapi", schema(example = "tcg"))]
     pub accel: String,
-    /// The isolation that it gives.
+    /// The isolation that the engine provides.
     pub isolation: Isolation,
-    /// What was measured, and what follows.
+    /// The measurements on which the choice is based.
     #[cfg_attr(feature = "openapi", schema(example = "/dev/kvm is missing"))]
     pub reason: String,
 }
 
-/// What the machine can hold.
+/// The capacity of the machine for VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Capacity {
-    /// VMs at the same time.
+    /// The maximum number of VMs at the same time.
     #[cfg_attr(feature = "openapi", schema(example = 64))]
     pub max_vms: u32,
-    /// Memory for VMs, in MiB.
+    /// The memory available for VMs, in MiB.
     #[cfg_attr(feature = "openapi", schema(example = 16384))]
     pub memory_mb: u64,
-    /// Memory counted for the VMs that live, in MiB.
+    /// The memory reserved for existing VMs, in MiB.
     #[cfg_attr(feature = "openapi", schema(example = 176))]
     pub memory_used_mb: u64,
 }
 
-/// VMs kept ready of one template.
+/// The pool of VMs restored in advance from one template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolState {
-    /// Ready now.
+    /// The number of VMs that are ready.
     #[cfg_attr(feature = "openapi", schema(example = 8))]
     pub ready: u32,
-    /// Wanted.
+    /// The number of VMs that the pool keeps ready.
     #[cfg_attr(feature = "openapi", schema(example = 8))]
     pub target: u32,
 }
 
-/// The answer of `GET /api/swarm/status`.
+/// The account's VMs and the state of the machine. Answer of `GET /api/swarm/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SwarmStatus {
     /// The account's VMs, oldest first.
     pub vms: Vec<Vm>,
-    /// How many they are.
+    /// The number of VMs in `vms`.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub count: u32,
-    /// VMs kept ready, by template.
+    /// The pools of VMs restored in advance, by template.
     pub pool: BTreeMap<String, PoolState>,
-    /// What the machine can hold.
+    /// The capacity of the machine.
     pub capacity: Capacity,
-    /// The engine in use; null where this start has no swarm.
+    /// The VM engine in use; null if VMs are not available.
     pub engine: Option<EngineReport>,
 }
 
@@ -282,7 +287,7 @@ pub struct SwarmStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CleanupAnswer {
-    /// How many VMs were ended.
+    /// The number of VMs that were ended.
     #[cfg_attr(feature = "openapi", schema(example = 10))]
     pub terminated: u32,
 }
@@ -291,12 +296,12 @@ pub struct CleanupAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeleteAnswer {
-    /// The process id that it had.
+    /// The process id that the VM had.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
-    /// Its id.
+    /// The id of the VM.
     pub id: VmId,
-    /// Always true: nothing of it is left.
+    /// Always true: the VM and its resources are gone.
     #[cfg_attr(feature = "openapi", schema(example = true))]
     pub terminated: bool,
 }
@@ -305,10 +310,10 @@ pub struct DeleteAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Console {
-    /// The serial log, its last part; after a restart of the server, what came from then on.
+    /// The last part of the serial console's output. After a restart of the server, only output since then.
     #[cfg_attr(feature = "openapi", schema(example = "[    0.000000] Linux version 6.1.0\n"))]
     pub console: String,
-    /// Whether an earlier part was left out.
+    /// Whether earlier output was omitted.
     pub truncated: bool,
 }
 
@@ -317,28 +322,28 @@ pub struct Console {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum EndReason {
-    /// By `DELETE`.
+    /// By a `DELETE` request.
     Deleted,
-    /// By cleanup.
+    /// By a cleanup request.
     Cleanup,
-    /// Its time was over.
+    /// The time to live expired.
     Expired,
     /// The guest powered itself off.
     Poweroff,
-    /// Its process died.
+    /// The VMM process ended unexpectedly.
     Crashed,
-    /// Its process was killed for memory.
+    /// The kernel killed the VMM process for lack of memory.
     OutOfMemory,
-    /// Not found after a restart.
+    /// The VM was missing after a restart of the server.
     Lost,
-    /// It could not be booted, or its agent can no longer be reached.
+    /// The boot failed, or the guest agent became unreachable.
     Failed,
-    /// Its attempt at the ticket that it was booted for has ended.
+    /// The attempt at the ticket that the VM was booted for has ended.
     TicketEnded,
 }
 
 impl EndReason {
-    /// The word on the wire.
+    /// The value as it is sent, such as `out_of_memory`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deleted => "deleted",

@@ -1,4 +1,4 @@
-//! Tickets: their records, how they are made, claimed, changed and finished.
+//! Tickets: records, and the requests and answers that create, claim, change and finish them.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -11,404 +11,410 @@ use crate::{
     scope::{UnknownWord, words},
 };
 
-/// An object of JSON.
+/// A JSON object.
 pub type Object = Map<String, Value>;
 
-/// Where the commands of a VM find the ticket that it was booted for.
+/// The file in a VM with the ticket that the VM was booted for.
 pub const TICKET_FILE: &str = "/run/skep/ticket.json";
-/// Where the command of a boot may write the result of its ticket.
+/// The file in a VM to which the boot command may write the result of its ticket.
 pub const RESULT_FILE: &str = "/run/skep/result.json";
 
 words! {
-    /// Where a ticket stands.
+    /// The status of a ticket.
     TicketStatus, "status":
-    /// Nobody works on it.
+    /// Nothing holds the ticket.
     Pending = "pending",
-    /// Somebody holds it.
+    /// A holder works on the ticket.
     InProgress = "in_progress",
-    /// It is done, and never changes again.
+    /// The ticket is completed, which is final.
     Completed = "completed",
-    /// It was given up; it can be retried.
+    /// The ticket failed; it can be retried.
     Failed = "failed",
 }
 
 words! {
-    /// How urgent a ticket is. The first of these is claimed first.
+    /// The priority of a ticket, highest first.
     Priority, "priority":
-    /// Before all others.
+    /// Claimed before all others.
     Critical = "critical",
-    /// Before the usual ones.
+    /// Claimed before `medium`.
     High = "high",
-    /// The usual one.
+    /// The default.
     Medium = "medium",
-    /// After all others.
+    /// Claimed after all others.
     Low = "low",
 }
 
 words! {
     /// How an attempt ended.
     AttemptOutcome, "outcome":
-    /// Its holder completed the ticket.
+    /// The holder completed the ticket.
     Completed = "completed",
-    /// Its holder failed the ticket.
+    /// The holder failed the ticket.
     Failed = "failed",
-    /// It was given back. Not counted as a failed attempt.
+    /// The holder released the ticket. The attempt does not count towards `max_attempts`.
     Released = "released",
-    /// Its lease ran out.
+    /// The lease expired.
     LeaseExpired = "lease_expired",
-    /// It took longer than `max_runtime_ms`.
+    /// The attempt took longer than `max_runtime_ms`.
     MaxRuntime = "max_runtime",
-    /// Its VM ended.
+    /// The VM that held the ticket ended.
     VmEnded = "vm_ended",
-    /// The command that its VM was booted with ended, and neither completed the ticket nor gave it back.
+    /// The boot command of the VM ended, and neither completed nor released the ticket.
     CommandEnded = "command_ended",
 }
 
-/// A ticket that another one waits for.
+/// A dependency that is not completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Blocker {
-    /// Its id.
+    /// The id of the dependency.
     pub id: TicketId,
-    /// Where it stands: anything but `completed`.
+    /// The status of the dependency; never `completed`.
     pub status: TicketStatus,
 }
 
-/// A ticket's record.
+/// The record of a ticket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ticket {
-    /// Its id, never given twice; ids are in the order of their making.
+    /// The unique id. Ids sort in order of creation.
     pub id: TicketId,
-    /// What it is about.
+    /// The title, 1 to 500 characters.
     #[cfg_attr(feature = "openapi", schema(example = "Port the parser"))]
     pub title: String,
-    /// What is to be done.
+    /// The work to do.
     pub description: Option<String>,
-    /// How urgent it is.
+    /// The priority; tickets of a higher priority are claimed first.
     pub priority: Priority,
-    /// The tickets that must be completed before.
+    /// The tickets that must be completed before this one can be claimed.
     pub dependencies: Vec<TicketId>,
-    /// Where it stands.
+    /// The status of the ticket.
     pub status: TicketStatus,
-    /// Who holds it, or finished it.
+    /// The holder of the ticket, or the holder that finished it.
     #[cfg_attr(feature = "openapi", schema(example = "agent-7"))]
     pub assignee: Option<String>,
-    /// What came out of it.
+    /// The result that the holder gave when it finished the ticket.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub result: Option<Object>,
-    /// Whether it can be claimed now: pending, all dependencies completed, and `not_before` has passed.
+    /// Whether the ticket can be claimed now: it is pending, all dependencies are completed, and `not_before` has
+    /// passed.
     pub ready: bool,
-    /// Those of its dependencies that are not completed.
+    /// The dependencies that are not completed.
     pub blocked_by: Vec<Blocker>,
-    /// The number of its latest attempt; 0 before the first claim. It only grows.
+    /// The number of the latest attempt; 0 before the first claim. It never decreases.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub attempt: u32,
-    /// Attempts that may end by themselves (lease, VM, runtime) before the ticket fails.
+    /// How many attempts may end without completion or release (for example by lease expiry, end of the VM or
+    /// `max_runtime_ms`) before the ticket fails.
     #[cfg_attr(feature = "openapi", schema(example = 5))]
     pub max_attempts: u32,
-    /// When the lease of whoever holds it runs out.
+    /// When the lease of the current holder expires.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub lease_expires_at: Option<Timestamp>,
-    /// The longest that one attempt may take, in milliseconds.
+    /// The maximum duration of one attempt, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 86_400_000))]
     pub max_runtime_ms: u64,
-    /// When it may be claimed at the earliest: as it was asked for, or a back-off.
+    /// The earliest time at which the ticket can be claimed, as requested or because of a back-off.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub not_before: Option<Timestamp>,
-    /// What its holder said with the last beat.
+    /// The progress reported with the latest heartbeat.
     pub progress: Option<String>,
-    /// The VM that holds it.
+    /// The VM that holds the ticket.
     pub vm: Option<VmId>,
-    /// Words by which lists and claims choose it, in the order that was given.
-    // Answers that were kept for `Idempotency-Key` before there were labels have none.
+    /// The labels by which lists and claims select tickets, in the order given.
+    // Answers stored for `Idempotency-Key` before labels were introduced have none.
     #[serde(default)]
     pub labels: Vec<Label>,
-    /// What callers wrote on it.
+    /// Additional data of callers, not interpreted by the server.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<Object>,
-    /// Grows by one with each change; the answer's `ETag` is the same number in quotes.
+    /// The version, incremented by each change. The `ETag` header holds the same number in quotes.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub version: u64,
-    /// When it was made.
+    /// When the ticket was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// When the ticket last changed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub updated_at: Timestamp,
-    /// When its latest attempt began.
+    /// When the latest attempt began.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub started_at: Option<Timestamp>,
-    /// When it was completed or failed.
+    /// When the ticket was completed or failed.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub finished_at: Option<Timestamp>,
 }
 
-/// The body of `POST /api/tickets`.
+/// A ticket to create. Body of `POST /api/tickets`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateTicket {
-    /// 1 to 500 characters.
+    /// The title, 1 to 500 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500, example = "Port the parser"))]
     pub title: String,
-    /// At most 64 KiB.
+    /// The work to do, at most 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 65536))]
     pub description: Option<String>,
-    /// `medium` unless given.
+    /// The priority; default `medium`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// Tickets that must be completed before: at most 1,000. One that stands twice counts once.
+    /// At most 1,000 tickets that must be completed before this one can be claimed. Duplicates are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<Vec<TicketId>>,
-    /// Words by which lists and claims choose it: at most 32. One that stands twice counts once.
+    /// At most 32 labels by which lists and claims select tickets. Duplicates are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 32))]
     pub labels: Option<Vec<Label>>,
-    /// Kept with the record; at most 64 KiB as JSON.
+    /// Additional data, stored unchanged; at most 64 KiB as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<Object>,
-    /// Attempts that may end by themselves before the ticket fails; 5 unless given.
+    /// How many attempts may end without completion or release before the ticket fails; default 5.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000, example = 5))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_attempts: Option<u32>,
-    /// The longest that one attempt may take, in milliseconds: 5 s to 30 days; 24 h unless given.
+    /// The maximum duration of one attempt, in milliseconds: 5 s to 30 days; default 24 h.
     #[cfg_attr(
         feature = "openapi",
         schema(minimum = 5000, maximum = 2_592_000_000_u64, example = 86_400_000)
     )]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_runtime_ms: Option<u64>,
-    /// When it may be claimed at the earliest.
+    /// The earliest time at which the ticket can be claimed.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
 }
 
-/// One ticket of `POST /api/tickets/batch`: as for `POST /api/tickets`, and what others of the batch call it.
+/// A ticket of `POST /api/tickets/batch`: the fields of `POST /api/tickets`, and a name for dependencies within the
+/// batch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchTicket {
-    /// A name within this batch, 1 to 100 characters; others depend on it as `ref:NAME`.
+    /// A name within this batch, 1 to 100 characters, to which dependencies of the batch refer as `ref:NAME`.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100, example = "plan"))]
     pub reference: Option<String>,
-    /// 1 to 500 characters.
+    /// The title, 1 to 500 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500, example = "Plan the port"))]
     pub title: String,
-    /// At most 64 KiB.
+    /// The work to do, at most 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 65536))]
     pub description: Option<String>,
-    /// `medium` unless given.
+    /// The priority; default `medium`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// Tickets that must be completed before: `ref:NAME` of this batch, also of a later one, or the id of one that exists.
+    /// Tickets that must be completed before this one can be claimed: `ref:NAME` of a ticket at any position in this
+    /// batch, or the id of an existing ticket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = json!([])))]
     pub dependencies: Option<Vec<String>>,
-    /// Words by which lists and claims choose it: at most 32. One that stands twice counts once.
+    /// At most 32 labels by which lists and claims select tickets. Duplicates are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 32))]
     pub labels: Option<Vec<Label>>,
-    /// Kept with the record; at most 64 KiB as JSON.
+    /// Additional data, stored unchanged; at most 64 KiB as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<Object>,
-    /// Attempts that may end by themselves before the ticket fails; 5 unless given.
+    /// How many attempts may end without completion or release before the ticket fails; default 5.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000, example = 5))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_attempts: Option<u32>,
-    /// The longest that one attempt may take, in milliseconds: 5 s to 30 days; 24 h unless given.
+    /// The maximum duration of one attempt, in milliseconds: 5 s to 30 days; default 24 h.
     #[cfg_attr(
         feature = "openapi",
         schema(minimum = 5000, maximum = 2_592_000_000_u64, example = 86_400_000)
     )]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub max_runtime_ms: Option<u64>,
-    /// When it may be claimed at the earliest.
+    /// The earliest time at which the ticket can be claimed.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
 }
 
-/// The body of `POST /api/tickets/batch`.
+/// Tickets to create together. Body of `POST /api/tickets/batch`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateTickets {
-    /// 1 to 1,000 tickets; all of them are made, or none.
+    /// 1 to 1,000 tickets. Either all of them are created, or none.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1000))]
     pub tickets: Vec<BatchTicket>,
 }
 
-/// The answer of `POST /api/tickets/batch`.
+/// The created tickets. Answer of `POST /api/tickets/batch`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedTickets {
-    /// The records, in the order of the request.
+    /// The tickets, in the order of the request.
     pub tickets: Vec<Ticket>,
-    /// The id of each ticket that had a `ref`.
+    /// The id of each ticket that had a `ref`, by that name.
     pub refs: BTreeMap<String, TicketId>,
 }
 
-/// The body of `PATCH /api/tickets/:id`. What is absent stays.
+/// Changes to a ticket. Body of `PATCH /api/tickets/:id`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangeTicket {
-    /// Where it shall stand: `in_progress` claims it, `completed` and `failed` finish it, `pending` gives it back or retries it.
+    /// The new status: `in_progress` claims the ticket, `completed` and `failed` finish it, `pending` releases or
+    /// retries it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     pub status: Option<TicketStatus>,
-    /// Who claims it, or who holds it: the key's name unless given. Alone it claims; null alone gives it back.
+    /// The holder that claims or holds the ticket; default: the name of the key. Without `status`, a name claims the
+    /// ticket and null releases it.
     #[serde(default, skip_serializing_if = "Patch::is_absent")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, min_length = 1, max_length = 200, example = "agent-7"))]
     pub assignee: Patch<String>,
-    /// What came out of it, with `completed` or `failed`; an object of at most 1 MiB as JSON.
+    /// The result, with `completed` or `failed`: an object of at most 1 MiB as JSON.
     #[serde(default, skip_serializing_if = "Patch::is_absent")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub result: Patch<Object>,
-    /// The attempt that the caller works on; refused where it is not the current one.
+    /// The attempt of the caller. The request is rejected if it is not the current one.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, example = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     pub attempt: Option<u32>,
-    /// How long the claim holds without a beat, in milliseconds: 5 s to 24 h; 1 h unless given.
+    /// The duration of the lease without a heartbeat, in milliseconds: 5 s to 24 h; default 1 h.
     #[cfg_attr(feature = "openapi", schema(minimum = 5000, maximum = 86_400_000, example = 120_000))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     pub lease_ms: Option<u64>,
-    /// With `pending`: how long nobody may claim it, in milliseconds; at most 30 days.
+    /// With `pending`: how long the ticket cannot be claimed, in milliseconds; at most 30 days.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 2_592_000_000_u64, example = 60_000))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     pub retry_after_ms: Option<u64>,
-    /// 1 to 500 characters.
+    /// The new title, 1 to 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500, example = "Port the parser"))]
     pub title: Option<String>,
-    /// At most 64 KiB; null takes it away.
+    /// The new description, at most 64 KiB; null removes it.
     #[serde(default, skip_serializing_if = "Patch::is_absent")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 65536))]
     pub description: Patch<String>,
-    /// How urgent it is.
+    /// The new priority.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Priority))]
     pub priority: Option<Priority>,
-    /// In place of all dependencies: at most 1,000. Only while it is pending.
+    /// Replaces all dependencies: at most 1,000. Only while the ticket is pending.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     pub dependencies: Option<Vec<TicketId>>,
-    /// In place of all labels: at most 32. At any time, also when it is completed.
+    /// Replaces all labels: at most 32. Possible at any time, also for a completed ticket.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Label>, max_items = 32))]
     pub labels: Option<Vec<Label>>,
-    /// In place of all metadata: at most 64 KiB as JSON; null takes it away.
+    /// Replaces all metadata: at most 64 KiB as JSON; null removes it.
     #[serde(default, skip_serializing_if = "Patch::is_absent")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Patch<Object>,
-    /// Attempts that may end by themselves before the ticket fails.
+    /// How many attempts may end without completion or release before the ticket fails.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000, example = 5))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     pub max_attempts: Option<u32>,
-    /// The longest that one attempt may take, in milliseconds: 5 s to 30 days.
+    /// The maximum duration of one attempt, in milliseconds: 5 s to 30 days.
     #[cfg_attr(
         feature = "openapi",
         schema(minimum = 5000, maximum = 2_592_000_000_u64, example = 86_400_000)
     )]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     pub max_runtime_ms: Option<u64>,
-    /// When it may be claimed at the earliest; null takes it away.
+    /// The earliest time at which the ticket can be claimed; null removes the restriction.
     #[serde(default, skip_serializing_if = "Patch::is_absent")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub not_before: Patch<Timestamp>,
 }
 
-/// One priority, or a list of them.
+/// One priority, or a list of priorities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Priorities {
-    /// One.
+    /// A single priority.
     One(Priority),
-    /// Any of these.
+    /// Any of these priorities.
     Any(Vec<Priority>),
 }
 
-/// The body of `POST /api/tickets/claim`.
+/// A request for work. Body of `POST /api/tickets/claim`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimTickets {
-    /// Who claims, 1 to 200 characters; the key's name unless given.
+    /// The holder that claims, 1 to 200 characters; default: the name of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "agent-7"))]
     pub assignee: Option<String>,
-    /// How many tickets at most: 1 to 100; 1 unless given.
+    /// The maximum number of tickets to claim: 1 to 100; default 1.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100, example = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub count: Option<u32>,
-    /// How long the claim holds without a beat, in milliseconds: 5 s to 24 h; 1 h unless given.
+    /// The duration of the lease without a heartbeat, in milliseconds: 5 s to 24 h; default 1 h.
     #[cfg_attr(feature = "openapi", schema(minimum = 5000, maximum = 86_400_000, example = 120_000))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub lease_ms: Option<u64>,
-    /// Only tickets of this priority, or of these; all unless given.
+    /// Restricts the claim to tickets of this priority or one of these; default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priorities>,
-    /// Only tickets that have all of these labels, at most 32; all tickets unless given.
+    /// Restricts the claim to tickets that have all of these labels, at most 32; default: all tickets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_items = 32))]
     pub labels: Option<Vec<Label>>,
-    /// How long to wait for work where there is none, in milliseconds; 0 unless given.
+    /// How long to wait for a ticket if none can be claimed, in milliseconds: at most 60,000; default 0.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000, example = 0))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub wait_ms: Option<u64>,
 }
 
-/// The answer of `POST /api/tickets/claim`.
+/// The claimed tickets. Answer of `POST /api/tickets/claim`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimedTickets {
-    /// What was claimed, most urgent first; empty where there was nothing.
+    /// The claimed tickets, highest priority first; empty if none could be claimed.
     pub tickets: Vec<Ticket>,
 }
 
-/// The body of `POST /api/tickets/:id/heartbeat`.
+/// Renews the lease of a ticket. Body of `POST /api/tickets/:id/heartbeat`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Heartbeat {
-    /// The attempt that the caller works on.
+    /// The attempt of the caller. The request is rejected if it is not the current one.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, example = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub attempt: Option<u32>,
-    /// Who the caller is.
+    /// The holder, as given with the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "agent-7"))]
     pub assignee: Option<String>,
-    /// How long the claim holds from now, in milliseconds: 5 s to 24 h; as long as before unless given.
+    /// The duration of the lease from now, in milliseconds: 5 s to 24 h; unchanged unless given.
     #[cfg_attr(feature = "openapi", schema(minimum = 5000, maximum = 86_400_000, example = 120_000))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
     pub lease_ms: Option<u64>,
-    /// What the caller does just now, at most 2,000 characters; as before unless given.
+    /// The progress of the work, at most 2,000 characters; unchanged unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000, example = "120 of 300 files"))]
     pub progress: Option<String>,
 }
 
-/// The answer of `POST /api/tickets/:id/heartbeat`.
+/// The renewed lease. Answer of `POST /api/tickets/:id/heartbeat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Beat {
-    /// The attempt that goes on.
+    /// The current attempt.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub attempt: u32,
-    /// When the lease runs out now.
+    /// When the renewed lease expires.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub lease_expires_at: Timestamp,
@@ -418,9 +424,9 @@ pub struct Beat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TicketList {
-    /// In the order that was asked for.
+    /// The tickets, in the requested order.
     pub tickets: Vec<Ticket>,
-    /// Where the next page begins; null at the end. It belongs to the filter that it came with.
+    /// The cursor of the next page; null on the last page. It is valid only with the same filter.
     pub next_cursor: Option<String>,
 }
 
@@ -428,140 +434,141 @@ pub struct TicketList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedTicket {
-    /// Its id.
+    /// The id of the deleted ticket.
     pub id: TicketId,
     /// Always true.
     #[cfg_attr(feature = "openapi", schema(example = true))]
     pub deleted: bool,
 }
 
-/// Why a ticket does not take its next step.
+/// A reason why a ticket cannot be claimed at present.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reason {
-    /// A stable name: `blocked`, `blocked_by_failure`, `waiting`, `held`, `completed` or `failed`.
+    /// A stable code: `blocked`, `blocked_by_failure`, `waiting`, `held`, `completed` or `failed`.
     #[cfg_attr(feature = "openapi", schema(example = "blocked"))]
     pub code: String,
-    /// The same in words.
+    /// An explanation for people.
     #[cfg_attr(feature = "openapi", schema(example = "blocked by 1 unfinished ticket"))]
     pub message: String,
-    /// The tickets that it is about, at most ten.
+    /// The tickets that the reason refers to, at most ten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tickets: Option<Vec<Blocker>>,
-    /// Until when.
+    /// The time until which the reason holds; null if it is not bound to a time.
     #[serde(default, with = "crate::time::option", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub until: Option<Timestamp>,
-    /// What would free it.
+    /// The event or action that would resolve the reason.
     #[cfg_attr(feature = "openapi", schema(example = "its completion"))]
     pub who: String,
 }
 
-/// The answer of `GET /api/tickets/:id/why`.
+/// The reasons why a ticket cannot be claimed. Answer of `GET /api/tickets/:id/why`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Why {
-    /// Which ticket.
+    /// The id of the ticket.
     pub id: TicketId,
-    /// Where it stands.
+    /// The status of the ticket.
     pub status: TicketStatus,
-    /// Whether it can be claimed now.
+    /// Whether the ticket can be claimed now.
     pub ready: bool,
-    /// Every rule that keeps it from its next step; none where it can be claimed now.
+    /// All reasons why the ticket cannot be claimed; empty if it can be claimed now.
     pub reasons: Vec<Reason>,
 }
 
-/// Who did something to a ticket.
+/// The origin of a change to a ticket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Actor {
-    /// The key of the call; null where the server itself did it.
+    /// The key of the request; null if the server itself made the change.
     pub key: Option<KeyId>,
-    /// Whom the attempt belongs to.
+    /// The holder that the attempt belongs to.
     #[cfg_attr(feature = "openapi", schema(example = "agent-7"))]
     pub assignee: Option<String>,
     /// The VM that the attempt belongs to.
     pub vm: Option<VmId>,
 }
 
-/// What happened to a ticket.
+/// A change to a ticket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TicketEvent {
-    /// Its place in the order of commits, and the epoch of the store that it belongs to.
+    /// The event's id: the epoch of the store, and the position in the order of commits.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// What sort of event it is.
+    /// The type of the event.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "ticket.claimed"))]
     pub kind: String,
-    /// When.
+    /// When the change was committed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// The ticket's id; with `ticket.created` its whole record.
+    /// The id of the ticket; with `ticket.created`, the whole record.
     #[cfg_attr(feature = "openapi", schema(value_type = TicketOrId))]
     pub ticket: Value,
-    /// Who did it.
+    /// The origin of the change.
     pub actor: Actor,
-    /// Each field that changed, with its old and its new value.
+    /// The changed fields, each with its old and its new value.
     #[cfg_attr(feature = "openapi", schema(value_type = Object, example = json!({"status": ["pending", "in_progress"]})))]
     pub changes: Object,
-    /// The ticket's latest attempt then.
+    /// The ticket's latest attempt at the time of the event.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub attempt: u32,
-    /// The request that caused it.
+    /// The request that caused the change; null if the server itself made it.
     #[cfg_attr(feature = "openapi", schema(example = "deploy-17.3"))]
     pub request_id: Option<String>,
 }
 
-/// A ticket's id, or its whole record.
+/// The id of a ticket, or its whole record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TicketOrId {
-    /// Its id.
+    /// The id.
     Id(TicketId),
-    /// Its record.
+    /// The record.
     Ticket(Box<Ticket>),
 }
 
-/// One attempt at a ticket.
+/// An attempt at a ticket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Attempt {
-    /// Its number.
+    /// The number of the attempt, from 1.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub attempt: u32,
-    /// Who held the ticket.
+    /// The holder of the ticket.
     #[cfg_attr(feature = "openapi", schema(example = "agent-7"))]
     pub assignee: String,
-    /// The VM that held it.
+    /// The VM that held the ticket.
     pub vm: Option<VmId>,
-    /// When it was claimed.
+    /// When the ticket was claimed.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub claimed_at: Timestamp,
-    /// When it ended.
+    /// When the attempt ended; null while it is in progress.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub ended_at: Option<Timestamp>,
-    /// How it ended; null while it goes on.
+    /// How the attempt ended; null while it is in progress.
     pub outcome: Option<AttemptOutcome>,
-    /// What came out of it; of a command of a boot that did not complete the ticket: exit code, and the end of its output.
+    /// The result. If the boot command of a VM ended without completing the ticket: its exit code and the end of its
+    /// output.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub result: Option<Object>,
 }
 
-/// The answer of `GET /api/tickets/:id/history`.
+/// The history of a ticket. Answer of `GET /api/tickets/:id/history`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TicketHistory {
-    /// What happened to it, oldest first.
+    /// The changes, oldest first.
     pub events: Vec<TicketEvent>,
-    /// Its attempts, oldest first; the latest thousand, on the first page.
+    /// The latest 1,000 attempts, oldest first; only on the first page.
     pub attempts: Vec<Attempt>,
-    /// Where the next page of events begins; null at the end.
+    /// The cursor of the next page of events; null on the last page.
     pub next_cursor: Option<String>,
 }
 

@@ -1,14 +1,14 @@
-//! Times on the wire: RFC 3339 in UTC, always with milliseconds.
+//! Times in JSON: RFC 3339 in UTC, always with milliseconds.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Writes a time.
+/// Writes a time with exactly three decimal places.
 pub(crate) fn serialize<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{time:.3}"))
 }
 
-/// Reads a time, of any precision.
+/// Reads a time of any precision.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
     Timestamp::deserialize(from)
 }
@@ -17,7 +17,6 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestam
 pub(crate) mod option {
     use super::{Deserialize, Deserializer, Serializer, Timestamp};
 
-    /// Writes a time or null.
     pub(crate) fn serialize<S: Serializer>(time: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
         match time {
             Some(time) => super::serialize(time, to),
@@ -25,7 +24,6 @@ pub(crate) mod option {
         }
     }
 
-    /// Reads a time or null.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
         Option::deserialize(from)
     }

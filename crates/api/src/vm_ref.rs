@@ -1,4 +1,4 @@
-//! How callers refer to a VM: by process id, id, the beginning of the id, host name, address or name.
+//! References to a VM: process id, id, prefix of the id, host name, address or name.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -6,31 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::VmId;
 
-/// What the id of a VM begins with.
+/// The prefix of a VM's id.
 const ID_PREFIX: &str = "vm_";
-/// What the host name of a VM begins with; the characters of its id follow.
+/// The prefix of a VM's host name, followed by the same characters as in its id.
 const HOST_PREFIX: &str = "vm-";
-/// The characters of an id behind its prefix.
+/// The number of characters of an id after its prefix.
 const ID_LENGTH: usize = 26;
-/// The longest name, in bytes.
+/// The maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 63;
-/// `server:PATH` is the server's workspace on the command line, so no VM has that name.
+/// On the command line `server:PATH` refers to the server's workspace, so no VM can have this name.
 const RESERVED: &str = "server";
 
-/// A text that cannot be a VM's name.
+/// A text that is not a valid name of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAName {
-    /// Characters or a length that no name has.
+    /// The text has invalid characters or an invalid length.
     #[error(
         "{0:?} cannot be a VM's name: use 1 to {LONGEST_NAME} of a-z, 0-9 and `-`, beginning with a letter or a digit, not digits only"
     )]
     Syntax(String),
-    /// It means something else wherever a VM is named.
+    /// The text would be ambiguous where a VM is referred to.
     #[error("`{0}` cannot be a VM's name: it is {1}; choose another name")]
     Reserved(String, &'static str),
 }
 
-/// A VM's name, unique among the living VMs of its account. It is never also a process id, an id, a host name or an address.
+/// A VM's name, unique among the running and paused VMs of its account. A name is never a valid process id, id, host
+/// name or address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VmName(String);
@@ -45,7 +46,7 @@ impl FromStr for VmName {
             && text.bytes().all(|byte| plain(byte) || byte == b'-')
             && !text.bytes().all(|byte| byte.is_ascii_digit());
         if !fits {
-            // A message quotes no more of it than this.
+            // Messages quote only the beginning of a long text.
             return Err(NotAName::Syntax(text.chars().take(LONGEST_NAME + 1).collect()));
         }
         if text == RESERVED {
@@ -59,7 +60,7 @@ impl FromStr for VmName {
 }
 
 impl VmName {
-    /// The name as a text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -103,7 +104,7 @@ impl utoipa::PartialSchema for VmName {
 #[cfg(feature = "openapi")]
 impl utoipa::ToSchema for VmName {}
 
-/// The beginning of a VM's id: `vm_` and 1 to 25 of the characters that follow in the id.
+/// A prefix of a VM's id: `vm_` and 1 to 25 of the following characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdBeginning(String);
 
@@ -115,34 +116,34 @@ impl IdBeginning {
         fits.then(|| Self(text.to_owned()))
     }
 
-    /// Whether this id begins so.
+    /// Whether the id begins with this prefix.
     pub fn fits(&self, id: VmId) -> bool {
         id.to_string().starts_with(&self.0)
     }
 }
 
-/// A VM as callers refer to it.
+/// A reference to a VM, as callers write it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum VmRef {
-    /// The process id on the server, which another VM may have later.
+    /// The process id on the server. It may be reused for a later VM.
     Pid(u32),
-    /// The stable id, also where it was given as a host name.
+    /// The stable id, given as such or as a host name.
     Id(VmId),
-    /// The beginning of the id, which must fit one VM only.
+    /// A prefix of the id, which must match exactly one VM.
     Beginning(IdBeginning),
-    /// The address inside skep's network namespace, which another VM may have later.
+    /// The address inside skep's network namespace. It may be reused for a later VM.
     Address(IpAddr),
-    /// The name, which another VM may have later.
+    /// The name. It may be reused for a later VM.
     Name(VmName),
 }
 
 impl VmRef {
-    /// Reads what a path or a `vm` parameter holds. `None` is a text that can refer to no VM.
+    /// Parses a path segment or the value of a `vm` parameter. Returns `None` for text that cannot refer to a VM.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(id) = text.parse().ok().or_else(|| of_host_name(text)) {
             return Some(Self::Id(id));
         }
-        // No sign, no leading zero: one VM has one number.
+        // No sign and no leading zero, so that each process id has one spelling.
         let canonical = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
         if let Some(pid) = text.parse().ok().filter(|_| canonical) {
             return Some(Self::Pid(pid));
@@ -166,7 +167,7 @@ impl fmt::Display for VmRef {
     }
 }
 
-/// The id of the VM that has this host name.
+/// The id of the VM with this host name; `None` if the text is not a host name of a VM.
 fn of_host_name(text: &str) -> Option<VmId> {
     format!("{ID_PREFIX}{}", text.strip_prefix(HOST_PREFIX)?).parse().ok()
 }

@@ -1,38 +1,38 @@
-//! The waitlist: who asked to be told when there is room.
+//! The waitlist: people who asked to be notified when there is capacity.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::WaitlistId;
 
-/// The body of `POST /api/waitlist`.
+/// A request to join the waitlist. Body of `POST /api/waitlist`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JoinWaitlist {
-    /// An address of the public mail system; at most 254 bytes.
+    /// An email address that can receive mail from the internet; at most 254 bytes.
     #[cfg_attr(feature = "openapi", schema(max_length = 254, example = "ada@example.com"))]
     pub email: String,
-    /// At most 100 characters, on one line.
+    /// The name of the person, at most 100 characters on one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 100))]
     pub name: Option<String>,
-    /// At most 100 characters, on one line.
+    /// The company of the person, at most 100 characters on one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 100))]
     pub company: Option<String>,
-    /// At most 2,000 characters.
+    /// The intended use, at most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub use_case: Option<String>,
 }
 
-/// The answer of `POST /api/waitlist`: the same for every address, known or not.
+/// The outcome of joining. It is the same for new and known addresses, so that callers cannot probe for addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum JoinStatus {
-    /// The address is on the list.
+    /// The address is on the waitlist.
     Ok,
 }
 
@@ -44,34 +44,34 @@ pub struct Joined {
     pub status: JoinStatus,
 }
 
-/// Somebody on the list. What they said first counts.
+/// An entry of the waitlist. Later requests with the same address do not change it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WaitlistEntry {
-    /// Its id.
+    /// The id of the entry.
     pub id: WaitlistId,
-    /// The address, as it was first given.
+    /// The email address, in its first spelling.
     #[cfg_attr(feature = "openapi", schema(example = "ada@example.com"))]
     pub email: String,
-    /// Who it is.
+    /// The name of the person.
     pub name: Option<String>,
-    /// For whom they work.
+    /// The company of the person.
     pub company: Option<String>,
-    /// What they want skep for.
+    /// The intended use.
     pub use_case: Option<String>,
-    /// When they first asked.
+    /// When the person first joined.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub joined_at: Timestamp,
 }
 
-/// A page of the list.
+/// A page of the waitlist.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Waitlist {
-    /// Newest first.
+    /// The entries, newest first.
     pub entries: Vec<WaitlistEntry>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub struct Waitlist {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Removed {
-    /// The id of what was removed.
+    /// The id of the removed entry.
     pub id: WaitlistId,
     /// Always true.
     #[cfg_attr(feature = "openapi", schema(example = true))]

@@ -1,4 +1,4 @@
-//! Webhooks: what happens in an account, sent to an endpoint of its own, and what came of it.
+//! Webhooks: events of an account that the server sends to an HTTPS endpoint, and the outcome of each delivery.
 
 use std::{fmt, str::FromStr};
 
@@ -10,135 +10,137 @@ use crate::{
     scope::{UnknownWord, words},
 };
 
-/// The event that says nothing but that an endpoint is reached.
+/// The type of a test event, which only shows that the endpoint is reachable.
 pub const TEST: &str = "webhook.test";
-/// The header with the id of a message, the same at each attempt.
+/// The header with the id of a message, the same in each attempt.
 pub const ID_HEADER: &str = "webhook-id";
 /// The header with the time of an attempt, in seconds since 1970.
 pub const TIMESTAMP_HEADER: &str = "webhook-timestamp";
-/// The header with the signatures of an attempt, blanks between.
+/// The header with the signatures of an attempt, separated by spaces.
 pub const SIGNATURE_HEADER: &str = "webhook-signature";
 
 words! {
     /// Why a webhook is disabled.
     DisabledReason, "reason":
-    /// Somebody asked for it.
+    /// An API request disabled it.
     Requested = "requested",
-    /// Its endpoint answered 410.
+    /// The endpoint answered with status 410.
     Gone = "gone",
-    /// Its endpoint took nothing for days.
+    /// The endpoint accepted no delivery for five days.
     Failing = "failing",
 }
 
 words! {
-    /// Where a delivery stands.
+    /// The state of a delivery.
     DeliveryState, "state":
-    /// It is tried, now or later.
+    /// An attempt is in progress or will follow.
     Pending = "pending",
-    /// The endpoint took it.
+    /// The endpoint accepted the event.
     Delivered = "delivered",
-    /// It is tried no more.
+    /// No further attempt will be made.
     Failed = "failed",
 }
 
-/// A webhook's record. The secret is not in it.
+/// The record of a webhook. It does not contain the secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Webhook {
-    /// Its id.
+    /// The id of the webhook.
     pub id: WebhookId,
-    /// Where events are sent.
+    /// The URL that events are sent to.
     #[cfg_attr(feature = "openapi", schema(example = "https://hooks.example.com/skep"))]
     pub url: String,
-    /// Types and families of events that are sent.
+    /// The event types that are sent. `ticket.*` stands for all types that begin with `ticket.`.
     #[cfg_attr(feature = "openapi", schema(example = json!(["ticket.*", "vm.ended"])))]
     pub types: Vec<String>,
-    /// What it is for.
-    #[cfg_attr(feature = "openapi", schema(example = "tells the board"))]
+    /// The purpose of the webhook, for people.
+    #[cfg_attr(feature = "openapi", schema(example = "notifies the dashboard"))]
     pub description: Option<String>,
-    /// Whether anything is sent.
+    /// Whether events are sent.
     pub enabled: bool,
-    /// Since when nothing is sent.
+    /// When the webhook was disabled; null while it is enabled.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub disabled_at: Option<Timestamp>,
-    /// Why nothing is sent.
+    /// Why the webhook is disabled; null while it is enabled.
     pub disabled_reason: Option<DisabledReason>,
-    /// Until when the secret before this one signs too, after a rotation.
+    /// Until when messages are also signed with the previous secret, after a rotation; null otherwise.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub previous_secret_until: Option<Timestamp>,
-    /// When it was made.
+    /// When the webhook was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub created_at: Timestamp,
-    /// When somebody changed it last.
+    /// When the record was last changed by a request.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub updated_at: Timestamp,
 }
 
-/// The body of `POST /api/webhooks`.
+/// A webhook to create. Body of `POST /api/webhooks`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateWebhook {
-    /// Where events are sent, by https; at most 2,048 characters.
+    /// The URL that events are sent to: https, at most 2,048 characters.
     #[cfg_attr(feature = "openapi", schema(max_length = 2048, example = "https://hooks.example.com/skep"))]
     pub url: String,
-    /// Types of events, such as `ticket.completed`, or all of a family: `ticket.*`. Unless given, all that the key may read.
+    /// The event types to send, such as `ticket.completed`, or `ticket.*` for all that begin with `ticket.`. Default:
+    /// all types that the key may read.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["ticket.*", "vm.ended"])))]
     pub types: Option<Vec<String>>,
-    /// What it is for; at most 500 characters.
+    /// The purpose of the webhook, for people; at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 500, example = "tells the board"))]
+    #[cfg_attr(feature = "openapi", schema(max_length = 500, example = "notifies the dashboard"))]
     pub description: Option<String>,
 }
 
-/// The body of `PATCH /api/webhooks/:id`; what is absent stays.
+/// Changes to a webhook. Body of `PATCH /api/webhooks/:id`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangeWebhook {
-    /// Where events are sent from now on.
+    /// The new URL: https, at most 2,048 characters.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, max_length = 2048, example = "https://hooks.example.com/skep"))]
     pub url: Option<String>,
-    /// In place of all types.
+    /// Replaces all event types.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["ticket.*"])))]
     pub types: Option<Vec<String>>,
-    /// What it is for; null takes it away.
+    /// The purpose of the webhook, for people; null removes it.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 500, example = "tells the board"))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 500, example = "notifies the dashboard"))]
     pub description: Option<Option<String>>,
-    /// Whether anything is sent. What happens while it is false is not sent later; what waited before goes on.
+    /// Whether events are sent. Events that occur while it is false are never sent. Deliveries that were pending
+    /// before continue.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = bool, example = true))]
     pub enabled: Option<bool>,
 }
 
-/// The body of `POST /api/webhooks/:id/rotate`.
+/// Options of a rotation of the secret. Body of `POST /api/webhooks/:id/rotate`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RotateWebhook {
-    /// How long the old secret signs beside the new one, in milliseconds: at most 7 days, 24 hours unless given. 0 ends it
-    /// now.
+    /// How long messages are signed with both the old and the new secret, in milliseconds: at most 7 days; default 24
+    /// hours. 0 invalidates the old secret at once.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = u64, minimum = 0, maximum = 604_800_000_u64, example = 86_400_000))]
     pub overlap_ms: Option<u64>,
 }
 
-/// A webhook and its secret, which is shown this once.
+/// A webhook with its secret, which is returned only once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedWebhook {
-    /// `whsec_` and base64: the key of the signatures. It cannot be shown again.
+    /// The key of the signatures: `whsec_` and base64. It cannot be retrieved later.
     #[cfg_attr(feature = "openapi", schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw0000000000A="))]
     pub secret: String,
-    /// Its record.
+    /// The record of the webhook.
     #[serde(flatten)]
     pub record: Webhook,
 }
@@ -147,9 +149,9 @@ pub struct CreatedWebhook {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WebhookList {
-    /// Newest first.
+    /// The webhooks, newest first.
     pub webhooks: Vec<Webhook>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -157,56 +159,56 @@ pub struct WebhookList {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedWebhook {
-    /// Its id.
+    /// The id of the deleted webhook.
     pub id: WebhookId,
     /// Always true.
     pub deleted: bool,
 }
 
-/// One event for one webhook, and what came of it.
+/// The delivery of one event to one webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Delivery {
-    /// Its id.
+    /// The id of the delivery.
     pub id: DeliveryId,
-    /// The event, which is the `webhook-id` of each attempt.
+    /// The id of the event, sent as `webhook-id` with each attempt.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub event: String,
-    /// What sort of event it is.
+    /// The type of the event.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "ticket.completed"))]
     pub kind: String,
-    /// Where it stands.
+    /// The state of the delivery.
     pub state: DeliveryState,
     /// The latest attempts, oldest first.
     pub attempts: Vec<DeliveryAttempt>,
-    /// When it is tried next, while it is pending.
+    /// When the next attempt is due; null unless the delivery is pending.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub next_attempt_at: Option<Timestamp>,
-    /// When the event came up for it.
+    /// When the delivery was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub created_at: Timestamp,
 }
 
-/// One request to an endpoint.
+/// An attempt to deliver an event: one HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeliveryAttempt {
-    /// When it began.
+    /// When the attempt began.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub at: Timestamp,
-    /// The status of the answer; null where there was none.
+    /// The HTTP status of the response; null if there was none.
     #[cfg_attr(feature = "openapi", schema(example = 200))]
     pub status: Option<u16>,
-    /// How long it took, in milliseconds.
+    /// The duration of the attempt, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 120))]
     pub duration_ms: u64,
-    /// Why there was no answer, or why it counts as none.
+    /// Why there was no response, or why the response does not count as accepted.
     pub error: Option<String>,
-    /// How the answer's body begins.
+    /// The beginning of the response body.
     pub answer: Option<String>,
 }
 
@@ -214,22 +216,22 @@ pub struct DeliveryAttempt {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeliveryList {
-    /// Newest first.
+    /// The deliveries, newest first.
     pub deliveries: Vec<Delivery>,
-    /// Where the next page begins; null at the end.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// What an endpoint is sent.
+/// The JSON body of a request to an endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// What sort of event it is.
+    /// The type of the event.
     #[serde(rename = "type")]
     pub kind: String,
-    /// When it happened.
+    /// When the change was committed.
     #[serde(with = "crate::time")]
     pub timestamp: Timestamp,
-    /// The event, as a stream of events tells it.
+    /// The event, in the same form as in an event stream.
     pub data: serde_json::Value,
 }
 

@@ -1,4 +1,4 @@
-//! Whole numbers in any spelling that JSON has for them: `7`, `7.0` and `70e-1` are one number.
+//! Deserialization of whole numbers in any JSON notation: `7`, `7.0` and `70e-1` are the same number.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{
     de::{Error, Unexpected, Visitor},
 };
 
-/// Above it, a float no longer tells whole numbers apart.
+/// 2^53: up to here, a float represents every whole number exactly.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 struct Whole(u64);
@@ -44,22 +44,22 @@ impl Visitor<'_> for Number {
     }
 }
 
-/// Reads a number.
+/// Deserializes a number that must be present.
 pub(crate) fn required<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<T, D::Error> {
     fit(Whole::deserialize(from)?)
 }
 
-/// The same for one that may be absent or null.
+/// Deserializes a number that may be absent or null.
 pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<Option<T>, D::Error> {
     Option::<Whole>::deserialize(from)?.map(fit).transpose()
 }
 
-/// The same for one that may be absent, but not null.
+/// Deserializes a number that may be absent, but not null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<Option<T>, D::Error> {
     required(from).map(Some)
 }
 
-/// The same for a field of a change: see [`crate::patch`].
+/// Deserializes a number in a change request, where absent and null differ; see [`crate::patch`].
 pub(crate) fn patch<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {

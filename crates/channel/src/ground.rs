@@ -1,16 +1,16 @@
-//! On whose ground a call is done, where one place serves several accounts.
+//! The account on whose behalf a request runs, for a server process that handles several accounts.
 
 use std::path::PathBuf;
 
 use http::HeaderName;
 use serde::{Deserialize, Serialize};
 
-/// The header that carries it, as JSON.
+/// The header that carries the roots as JSON.
 pub(crate) const GROUND: HeaderName = HeaderName::from_static("skep-ground");
 
-/// On whose ground a call is done. Said by the server and by nobody else: a guest has one owner and refuses it.
+/// The account on whose behalf a request runs. Only the server sends it; a guest has a single owner and refuses it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ground {
-    /// The folders of the account; commands start in the first.
+    /// The folders of the account; commands start in the first one.
     pub roots: Vec<PathBuf>,
 }

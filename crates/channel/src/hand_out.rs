@@ -1,4 +1,4 @@
-//! What a VM that waited under its own identity is given when somebody gets it.
+//! The data that a VM with an identity receives when it is assigned to its owner.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,50 +6,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::Mismatch;
 
-/// What no guest can know that was stopped or restored: the time, and randomness that nobody else has.
+/// The current time and a random seed. A guest that was stopped or restored can know neither.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// The time of day, in nanoseconds since 1970, as late as possible before sending.
+    /// Nanoseconds since 1970, taken as late as possible before sending.
     pub unix_time_ns: u64,
-    /// Fresh randomness for the guest's kernel: 64 bytes as hexadecimal digits.
+    /// Random seed for the guest's kernel: 64 bytes as hexadecimal digits.
     pub seed: String,
 }
 
 #[cfg(feature = "host")]
 impl Moment {
-    /// Twice the pool of the guest's kernel.
+    /// Twice the size of the random pool of the guest's kernel.
     const SEED_BYTES: usize = 64;
 
-    /// This moment, with randomness of its own.
+    /// The current time with a new seed.
     pub fn now() -> Self {
         let seed: [u8; Self::SEED_BYTES] = rand::random();
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             seed: seed.iter().map(|byte| format!("{byte:02x}")).collect(),
-            // Told as late as possible.
+            // Last, so that it is as recent as possible.
             unix_time_ns: since_1970.unwrap_or_default().as_nanos() as u64,
         }
     }
 }
 
-/// The seed may not come into a log.
+/// The seed must not appear in logs.
 impl fmt::Debug for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Moment").field("unix_time_ns", &self.unix_time_ns).finish_non_exhaustive()
     }
 }
 
-/// Makes a VM that has its identity somebody's. May be repeated: each sets the variables whole, and whoever comes
-/// after it does not see the commands that ended before.
+/// Assigns a VM that has an identity to its owner. May be repeated: each one replaces all variables, and the new owner
+/// does not see the ended commands of the previous one.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOut {
-    /// The time of day, and fresh randomness: its own was drawn before it waited.
+    /// The current time and a new seed: those from the restore are outdated.
     pub moment: Moment,
-    /// Variables that every command of this VM sees.
+    /// Environment variables of all commands in this VM.
     pub env: BTreeMap<String, String>,
 }
 
-/// Neither the seed nor the values of variables may come into a log.
+/// The seed and the values of variables must not appear in logs.
 impl fmt::Debug for HandOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<&String> = self.env.keys().collect();
@@ -57,20 +57,20 @@ impl fmt::Debug for HandOut {
     }
 }
 
-/// What the guest did at its hand-out.
+/// The guest's confirmation of a hand-out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HandOutReport {
-    /// Whether the kernel took the seed and began a new key of its random generator with it.
+    /// Whether the kernel accepted the seed and rekeyed its random generator.
     pub reseeded: bool,
-    /// By how much the clock was set, in milliseconds; negative where it was fast.
+    /// By how much the clock was advanced, in milliseconds; negative if it was fast.
     pub clock_step_ms: f64,
 }
 
 impl HandOutReport {
-    /// Whether the guest may be somebody's now.
+    /// Checks that the hand-out took effect.
     ///
     /// # Errors
-    /// The first part that it lacks. Such a VM must not be handed out.
+    /// The first part that differs. Such a VM must not be used.
     pub fn proves(&self) -> Result<(), Mismatch> {
         Mismatch::of_moment(self.reseeded, self.clock_step_ms)
     }

@@ -1,35 +1,32 @@
-//! A head of JSON before bytes of any length: how streamed operations, and their answers, stand in a body.
+//! The body of streamed operations and their answers: a JSON head, followed by bytes of any length.
 //!
-//! The head's length comes first, in 4 bytes, big-endian.
+//! The length of the head comes first, in 4 bytes, big-endian.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::{StreamExt, stream, stream::BoxStream};
 use http_body_util::{BodyDataStream, BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Frame};
 
-/// Bytes that come piece by piece. An error ends them: what came before it is not all.
+/// A stream of bytes. An error ends the stream and means that it is incomplete.
 pub type Content = BoxStream<'static, std::io::Result<Bytes>>;
 
-/// A body that may break off.
+/// A body whose stream may fail.
 pub(crate) type Stream = UnsyncBoxBody<Bytes, std::io::Error>;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Why there is no head.
+/// Why a body has no valid head.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Headless<E> {
-    /// The body broke off.
-    #[error("it broke off: {0}")]
+    #[error("the body was cut short: {0}")]
     Broken(E),
-    /// The body ended before its head did.
-    #[error("it ended within its head")]
+    #[error("the body ended within its head")]
     Short,
-    /// More than anybody expects.
-    #[error("its head has {0} bytes")]
+    #[error("the head has {0} bytes, more than allowed")]
     Long(usize),
 }
 
-/// A body of a head and what follows it.
+/// Joins a head and the content after it into a body.
 pub(crate) fn join(head: &[u8], content: Content) -> Stream {
     let mut framed = BytesMut::with_capacity(LENGTH_BYTES + head.len());
     framed.put_u32(u32::try_from(head.len()).unwrap_or(u32::MAX));
@@ -38,7 +35,7 @@ pub(crate) fn join(head: &[u8], content: Content) -> Stream {
     StreamBody::new(first.chain(content).map(|piece| piece.map(Frame::data))).boxed_unsync()
 }
 
-/// Takes a body apart again: the head, and what follows it. No more than one frame is read beyond the head.
+/// Splits a body into its head and the content after it. Reads at most one frame beyond the head.
 pub(crate) async fn split<B>(mut body: B, limit: usize) -> Result<(Bytes, Content), Headless<B::Error>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,

@@ -1,4 +1,4 @@
-//! What makes a restored VM one of its own, and the guest's word that it is.
+//! The identity that a VM receives after a restore, and the report by which the guest confirms it.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
@@ -6,33 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 
-/// What a VM is given after each restore, before anything of a user runs.
+/// The identity of a VM. Set after each restore, before any command of a user runs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The VM's id.
     pub vm: String,
-    /// Its host name.
     pub hostname: String,
-    /// The address of its network card.
+    /// The MAC address of the network card.
     pub mac: [u8; 6],
-    /// Its address.
     pub ip: Ipv4Addr,
-    /// The length of its network's prefix, in bits.
+    /// The length of the network prefix, in bits.
     pub prefix_len: u8,
-    /// Where everything else is reached; `None` where nothing else is.
+    /// The default gateway; `None` if only the local network is reachable.
     pub gateway: Option<Ipv4Addr>,
-    /// The time of day, and fresh randomness.
+    /// The current time and a new random seed.
     pub moment: Moment,
-    /// The machine's id: 32 hexadecimal digits.
+    /// The machine id: 32 hexadecimal digits.
     pub machine_id: String,
-    /// The boot's id, a UUID as text.
+    /// The boot id: a UUID as text.
     pub boot_id: String,
-    /// Variables that every command of this VM sees. `None`: it is nobody's yet and takes no command before a
-    /// [`HandOut`](crate::HandOut).
+    /// Environment variables of all commands in this VM. `None` if the VM has no owner yet and accepts no command
+    /// before a [`HandOut`](crate::HandOut).
     pub env: Option<BTreeMap<String, String>>,
 }
 
-/// Neither the seed nor the values of variables may come into a log.
+/// The seed and the values of variables must not appear in logs.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Option<Vec<&String>> = self.env.as_ref().map(|env| env.keys().collect());
@@ -47,48 +44,45 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What the guest is now. Each field was read back from its kernel or its files, not copied from the order.
+/// The identity that the guest has. Each field was read back from its kernel or its files, not copied from the
+/// request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdentityReport {
     /// The content of `/run/skep/generation`.
     pub vm: String,
-    /// The kernel's host name.
     pub hostname: String,
-    /// The address that the network card has.
+    /// The MAC address of the network card.
     pub mac: [u8; 6],
-    /// The address of that card.
+    /// The IP address of the network card.
     pub ip: Ipv4Addr,
-    /// The length of its network's prefix, in bits.
+    /// The length of the network prefix, in bits.
     pub prefix_len: u8,
     /// The content of `/etc/machine-id`.
     pub machine_id: String,
     /// The content of `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Whether the kernel took the seed and began a new key of its random generator with it.
+    /// Whether the kernel accepted the seed and rekeyed its random generator.
     pub reseeded: bool,
-    /// By how much the clock was set, in milliseconds; negative where it was fast.
+    /// By how much the clock was advanced, in milliseconds; negative if it was fast.
     pub clock_step_ms: f64,
 }
 
-/// A part of an identity that the guest does not have.
+/// A part of the identity that the guest does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the guest's {part} is `{found}`, not `{wanted}`")]
 pub struct Mismatch {
-    /// Which part.
     pub part: &'static str,
-    /// What it should be.
     pub wanted: String,
-    /// What the guest reported.
     pub found: String,
 }
 
 impl Mismatch {
-    /// Nothing, or what differs.
+    /// Fails if the values differ.
     pub(crate) fn between(part: &'static str, wanted: String, found: String) -> Result<(), Self> {
         if wanted == found { Ok(()) } else { Err(Self { part, wanted, found }) }
     }
 
-    /// Nothing, or that the guest's randomness or its clock is not what it should be.
+    /// Fails if the guest was not reseeded or reports an invalid clock step.
     pub(crate) fn of_moment(reseeded: bool, clock_step_ms: f64) -> Result<(), Self> {
         let found = if reseeded { "fresh" } else { "old" };
         Self::between("randomness", "fresh".to_owned(), found.to_owned())?;
@@ -98,10 +92,10 @@ impl Mismatch {
 }
 
 impl IdentityReport {
-    /// Whether the guest is what it was told to be, in every part.
+    /// Checks that the guest has this identity in every part.
     ///
     /// # Errors
-    /// The first part that differs. Such a VM must not be handed out.
+    /// The first part that differs. Such a VM must not be used.
     pub fn proves(&self, identity: &Identity) -> Result<(), Mismatch> {
         let same = Mismatch::between;
         same("generation", identity.vm.clone(), self.vm.clone())?;

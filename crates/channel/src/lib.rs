@@ -1,24 +1,25 @@
-//! An operation over HTTP/2 on one byte stream between the server and a guest agent; identity at restore.
+//! Operations over HTTP/2 on a byte stream between the server and a guest agent, and the identity of a VM after a
+//! restore.
 //!
-//! The stream survives both ends: either may lose track of the other in the middle of a frame. So each connection of
-//! the host begins with a [`marker`](mod@marker), which the guest looks for at any time and answers with itself;
-//! behind it begins a new HTTP/2 connection.
+//! The stream outlives both ends, and either end may lose the other in the middle of a frame. Each connection of the
+//! host therefore begins with a [`marker`](mod@marker). The guest looks for markers at any time and echoes them; a new
+//! HTTP/2 connection follows.
 //!
 //! | request | body | answer |
 //! |---|---|---|
 //! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
 //! | `POST /hand-out` | [`HandOut`] | [`HandOutReport`] |
-//! | `POST /rest` | | `{}`: nothing is left to do ahead of the next command |
+//! | `POST /rest` | | `{}` once the next command is prepared |
 //! | `POST /settle` | | `{}` |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |
-//! | `POST /streams/<name>` | the operation as a [`Content`]'s head, its bytes | its answer, its bytes |
+//! | `POST /streams/<name>` | the operation as a [`Content`]'s head, then its bytes | its answer, then its bytes |
 //! | `PUT /commands/<id>` | `RunCommand` | its events, as [`wire`] frames |
 //! | `GET /commands/<id>?stdout=<offset>&stderr=<offset>` | | the same, from these offsets |
-//! | `DELETE /commands/<id>` | | `{}`: the command was ended, or had ended |
+//! | `DELETE /commands/<id>` | | `{}`: the command was killed, or had ended |
 //!
-//! The last four may carry the header `skep-ground`, where one place serves several accounts: see [`Ground`].
+//! The last four may carry the header `skep-ground` where one server process handles several accounts: see [`Ground`].
 //!
-//! What the guest refuses is answered with a status of 400 and above and `skep_api::Failure` as JSON.
+//! Errors are answered with a status of 400 or above and `skep_api::Failure` as JSON.
 
 mod ground;
 #[cfg(feature = "guest")]

@@ -1,33 +1,30 @@
-//! The marker that each connection of the host begins with, and how it is found among whatever comes before.
+//! The marker at the start of each connection of the host, and the scanner that finds it in the stream.
 
 use memchr::memmem;
 
-/// What every marker begins with. None of its first bytes occurs in UTF-8, so no request whose body is JSON holds it;
-/// who streams raw bytes into a guest sends no whole one in a frame.
+/// The start of every marker. Its first four bytes never occur in UTF-8, so no request with a JSON body contains it.
+/// The host splits raw bytes so that no frame contains it.
 pub const MAGIC: [u8; 16] = *b"\xFF\xFE\xFD\xC0skep resync\n";
-/// Random bytes behind the magic, by which the host knows its own marker.
+/// The number of random bytes after the magic, by which the host recognises its own marker.
 pub const NONCE_BYTES: usize = 32;
 
 /// The first bytes of the magic that are passed on before it is clear whether a marker follows. No frame of a live
-/// connection ends with more than these, so that none waits for bytes that will not come.
+/// connection ends with more than these, so no frame is held back while the scanner waits for more.
 const PASSED_ON: usize = 2;
 
-/// A whole marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marker {
     nonce: [u8; NONCE_BYTES],
 }
 
 impl Marker {
-    /// Its length, in bytes.
+    /// The length of a marker in bytes.
     pub const BYTES: usize = MAGIC.len() + NONCE_BYTES;
 
-    /// The marker with these random bytes.
     pub const fn new(nonce: [u8; NONCE_BYTES]) -> Self {
         Self { nonce }
     }
 
-    /// As it stands in the stream.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let (magic, nonce) = bytes.split_at_mut(MAGIC.len());
@@ -37,15 +34,15 @@ impl Marker {
     }
 }
 
-/// Finds markers in a stream that arrives in pieces.
+/// Finds markers in a stream that arrives in chunks.
 #[derive(Debug, Clone)]
 pub struct Scanner {
     /// How many bytes of the magic the stream ends with.
     matched: usize,
-    /// How many of these were not passed on.
+    /// How many of these bytes were not passed on.
     held: usize,
     nonce: [u8; NONCE_BYTES],
-    /// How many random bytes of a marker are here. `None` outside of one.
+    /// How many random bytes of a marker were read. `None` outside a marker.
     collected: Option<usize>,
 }
 
@@ -56,9 +53,10 @@ impl Default for Scanner {
 }
 
 impl Scanner {
-    /// Looks at the next bytes. What belongs to no marker is added to `passed`.
+    /// Scans the next bytes. Bytes that belong to no marker are appended to `passed`.
     ///
-    /// With a marker found it stops: the number of bytes taken is returned with it, the rest is the new connection's.
+    /// Stops after a marker and returns the number of bytes read up to its end; the rest belongs to the new
+    /// connection.
     pub fn feed(&mut self, input: &[u8], passed: &mut Vec<u8>) -> Option<(Marker, usize)> {
         let mut index = 0;
         while index < input.len() {
@@ -76,7 +74,7 @@ impl Scanner {
         None
     }
 
-    /// Looks at one byte. A marker that ends with it is found.
+    /// Scans one byte. Returns the marker that it completes, if any.
     fn take(&mut self, byte: u8, passed: &mut Vec<u8>) -> Option<Marker> {
         let inside = self.collected.is_some();
         if let Some(count) = self.collected {
@@ -92,12 +90,12 @@ impl Scanner {
         None
     }
 
-    /// Whether a magic ends with this byte. A magic within random bytes is another marker: the one before it was
-    /// never finished.
+    /// Returns whether this byte completes a magic. A magic within the random bytes of a marker starts another marker:
+    /// the previous one was never completed.
     fn advance(&mut self, byte: u8, passed: &mut Vec<u8>, inside: bool) -> bool {
         if byte != MAGIC[self.matched] {
             passed.extend_from_slice(&MAGIC[self.matched - self.held..self.matched]);
-            // The magic's first byte comes only once in it, so a new match can begin nowhere but here.
+            // The first byte of the magic occurs only once in it, so a new match can only start here.
             self.held = 0;
             self.matched = 0;
         }
@@ -118,7 +116,7 @@ impl Scanner {
     }
 }
 
-/// How many of these bytes come before any that may begin a magic: nearly all of them, however random.
+/// The number of bytes before the first possible start of a magic; usually all of them.
 fn plain(bytes: &[u8]) -> usize {
     match memmem::find(bytes, &MAGIC[..2]) {
         Some(at) => at,

@@ -1,33 +1,31 @@
-//! How the events of a command stand in a byte stream.
+//! The encoding of a command's events in a byte stream.
 //!
-//! Each is a frame: one byte for its kind (1 stdout, 2 stderr, 3 exit), the offset of its first byte in its stream
-//! (8 bytes), the length of what follows (4 bytes), both big-endian, then the output, or the exit as JSON.
+//! Each event is a frame: one byte for its kind (1 stdout, 2 stderr, 3 exit), the offset of its first byte in its
+//! stream (8 bytes, big-endian), the length of the payload (4 bytes, big-endian), then the output, or the exit as
+//! JSON.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use skep_api::exec::ExecEvent;
 
 const HEADER_BYTES: usize = 13;
-/// The most that one frame may hold, in bytes. The guest's are smaller; a larger one is none of ours.
+/// The longest payload of a frame, in bytes. The guest agent sends shorter ones.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// A frame that makes no sense.
+/// An invalid frame.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
-    /// A kind that is none of the three.
     #[error("a frame of kind {0}")]
     Kind(u8),
-    /// Longer than any frame may be.
     #[error("a frame of {0} bytes")]
     Length(usize),
-    /// The exit is not what it should be.
-    #[error("an exit that is none: {0}")]
+    #[error("a malformed exit event: {0}")]
     Exit(#[from] serde_json::Error),
 }
 
-/// One event as a frame. `offset` is that of its first byte in its stream; the exit has none.
+/// Encodes an event as a frame. `offset` is that of its first byte in its stream; it is ignored for the exit.
 ///
 /// # Errors
-/// Only for an exit, where it cannot be told as JSON.
+/// An exit that cannot be serialised as JSON.
 pub fn encode(offset: u64, event: &ExecEvent) -> Result<Bytes, serde_json::Error> {
     let (kind, payload) = match event {
         ExecEvent::Stdout(data) => (1, data.clone()),
@@ -42,14 +40,14 @@ pub fn encode(offset: u64, event: &ExecEvent) -> Result<Bytes, serde_json::Error
     Ok(frame.freeze())
 }
 
-/// Takes frames out of a stream that arrives in pieces. Never holds more than one frame and one piece.
+/// Decodes frames from a stream that arrives in chunks. Buffers at most one frame and one chunk.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
-    /// Adds the next piece of the stream.
+    /// Adds the next chunk of the stream.
     pub fn feed(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
@@ -59,10 +57,10 @@ impl Decoder {
         self.buffer.is_empty()
     }
 
-    /// The next whole event, with its offset. `None` until more was fed.
+    /// The next complete event with its offset. `None` if more data is needed.
     ///
     /// # Errors
-    /// The stream makes no sense; nothing behind this point does.
+    /// The stream is malformed; decoding cannot continue.
     pub fn next_event(&mut self) -> Result<Option<(u64, ExecEvent)>, Malformed> {
         let mut header = self.buffer.as_ref();
         if header.len() < HEADER_BYTES {

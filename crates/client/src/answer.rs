@@ -1,15 +1,15 @@
-//! An answer, both as a value and as the text that the server sent.
+//! Answers, both as a value and as the JSON that the server sent.
 
 use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// An answer: the value, and the JSON that it was read from.
+/// An answer: the parsed value, and the JSON that it was parsed from.
 #[derive(Debug, Clone)]
 pub struct Answered<T> {
-    /// What the server said.
+    /// The parsed answer.
     pub value: T,
-    /// The same as it came, fields included that this client does not know.
+    /// The JSON as received, including fields that this client does not know.
     pub text: Bytes,
 }
 

@@ -1,33 +1,33 @@
-//! `/api/audit`.
+//! Requests of `/api/audit`.
 
 use skep_api::{KeyId, audit::AuditList};
 
 use crate::{Answered, Client, Result, client::with_query};
 
-/// Which entries of the audit, and which page of them; what is `None` holds nothing back.
+/// Selects entries of the audit log. Fields that are `None` do not restrict the selection.
 #[derive(Debug, Clone, Default)]
 pub struct AuditQuery {
-    /// Entries on the page, 1 to 1,000.
+    /// The maximum number of entries, 1 to 1,000.
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// Of this key.
+    /// Only entries of this key.
     pub key: Option<KeyId>,
-    /// With this action: an operation's id.
+    /// Only entries with this action: an operation's id in the OpenAPI document.
     pub action: Option<String>,
-    /// That ended so: `done`, `refused`, a status or a code.
+    /// Only entries with this outcome: `done`, `refused`, an HTTP status or an error code.
     pub outcome: Option<String>,
-    /// That arrived at this time or later, as RFC 3339.
+    /// Only requests that arrived at or after this time, as RFC 3339.
     pub since: Option<String>,
-    /// That arrived before this time, as RFC 3339.
+    /// Only requests that arrived before this time, as RFC 3339.
     pub until: Option<String>,
 }
 
 impl Client {
-    /// `GET /api/audit`.
+    /// `GET /api/audit`: a page of the audit log.
     ///
     /// # Errors
-    /// Those of every call: see [`crate::Error`].
+    /// Those of every request: see [`crate::Error`].
     pub async fn audit(&self, query: &AuditQuery) -> Result<Answered<AuditList>> {
         let given = [
             ("limit", query.limit.map(|limit| limit.to_string())),

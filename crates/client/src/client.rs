@@ -1,4 +1,4 @@
-//! The connection to one server with one key.
+//! The client: address and key of a server, and the handling of answers and errors that all requests share.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{Answered, ConnectionFault, Error, Result};
 
 const SKEP_ERROR: &str = "skep-error";
 const REQUEST_ID: &str = "x-request-id";
-/// How long to wait for a connection. An answer may take as long as a command runs.
+/// The time limit for establishing a connection. Answers have none, because they may take as long as a command runs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client of one server. Cheap to clone.
+/// A client of one server. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -22,8 +22,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `url`, such as `http://127.0.0.1:7700`, that shows `key` where it is given. Over https it
-    /// trusts whom this machine trusts.
+    /// Creates a client for the server at `url`, such as `http://127.0.0.1:7700`. `key`, if given, is sent with every
+    /// request. Over https the certificate authorities of this machine are trusted.
     ///
     /// # Errors
     /// [`Error::Url`], [`Error::Key`].
@@ -31,7 +31,7 @@ impl Client {
         Self::trusting(url, key, None)
     }
 
-    /// The same, but over https it trusts these certificates, in PEM, and no others.
+    /// Like [`Self::new`], but over https trusts only the certificates in `roots`, in PEM format.
     ///
     /// # Errors
     /// [`Error::Url`], [`Error::Key`], [`Error::Roots`].
@@ -41,7 +41,7 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(wrong());
         }
-        // Paths are joined to it, and a last segment without a slash would be replaced.
+        // `Url::join` would replace a last segment without a slash.
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
@@ -51,7 +51,7 @@ impl Client {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
-        // Somebody else's choice for the whole process stands, if there is one.
+        // A crypto provider that the process has already installed is kept.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder();
         if let Some(roots) = trusted(base.scheme(), roots)? {
@@ -60,7 +60,7 @@ impl Client {
         let http = builder
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
-            // A key goes to the server that was named, and not through a proxy that only the environment names.
+            // The key must not pass through a proxy that only the environment configures.
             .no_proxy()
             .build()
             .map_err(|error| Error::Strange { url: url.to_owned(), why: error.to_string() })?;
@@ -70,7 +70,7 @@ impl Client {
     /// `GET /api/health`.
     ///
     /// # Errors
-    /// `store_unavailable`, and those of every call: see [`Error`].
+    /// `store_unavailable`, and those of every request: see [`Error`].
     pub async fn health(&self) -> Result<Answered<Health>> {
         self.get("api/health").await
     }
@@ -78,7 +78,7 @@ impl Client {
     /// `GET /api/openapi.json`.
     ///
     /// # Errors
-    /// Those of every call: see [`Error`].
+    /// Those of every request: see [`Error`].
     pub async fn openapi(&self) -> Result<Answered<serde_json::Value>> {
         self.get("api/openapi.json").await
     }
@@ -86,7 +86,7 @@ impl Client {
     /// `GET /api/whoami`.
     ///
     /// # Errors
-    /// Those of every call: see [`Error`].
+    /// Those of every request: see [`Error`].
     pub async fn whoami(&self) -> Result<Answered<WhoAmI>> {
         self.get("api/whoami").await
     }
@@ -115,18 +115,18 @@ impl Client {
         self.read(self.request(Method::PATCH, path)?.json(body)).await
     }
 
-    /// A request for a path that is relative to the server's address.
+    /// Creates a request for a path relative to the server's address.
     pub(crate) fn request(&self, method: Method, path: &str) -> Result<RequestBuilder> {
         let url = self.base.join(path).map_err(|_| Error::Url { url: format!("{}{path}", self.base) })?;
         Ok(self.http.request(method, url))
     }
 
-    /// Sends a request; a refusal is an error.
+    /// Sends a request. An error status becomes [`Error::Refused`].
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         self.checked(request.send().await.map_err(|error| self.unreachable(error))?).await
     }
 
-    /// An answer, unless it is a refusal.
+    /// Returns the response unless it has an error status, which becomes [`Error::Refused`].
     pub(crate) async fn checked(&self, response: Response) -> Result<Response> {
         if response.status().is_success() {
             return Ok(response);
@@ -138,7 +138,7 @@ impl Client {
         let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
         match serde_json::from_slice(&text) {
             Ok(body) => Err(Error::Refused { status: status.as_u16(), code, request_id, body }),
-            Err(_) => Err(self.strange(format!("status {status} without a reason"))),
+            Err(_) => Err(self.strange(format!("status {status} without an error message"))),
         }
     }
 
@@ -149,7 +149,7 @@ impl Client {
         Ok(Answered { value, text })
     }
 
-    /// The server's address.
+    /// The server's address, which ends with `/`.
     pub(crate) fn base(&self) -> &str {
         self.base.as_str()
     }
@@ -158,12 +158,12 @@ impl Client {
         Error::Strange { url: self.base.to_string(), why }
     }
 
-    /// A server that says nothing any more.
+    /// The error for a connection that was lost or stayed silent.
     pub(crate) fn silent(&self, why: String) -> Error {
         Error::Unreachable { url: self.base.to_string(), fault: ConnectionFault::Other, why }
     }
 
-    /// The network's own words stand at the end of a chain that repeats the address.
+    /// Uses the innermost error as reason, because the outer ones only repeat the address.
     pub(crate) fn unreachable(&self, error: reqwest::Error) -> Error {
         let mut deepest: &dyn std::error::Error = &error;
         while let Some(deeper) = deepest.source() {
@@ -178,13 +178,13 @@ fn code_of(text: &str) -> Option<ErrorCode> {
     ErrorCode::ALL.iter().copied().find(|code| code.as_str() == text)
 }
 
-/// Refusals inside a stream.
+/// An error that the server sent inside a stream.
 pub(crate) fn refused_in_stream(code: ErrorCode, error: String, message: String) -> Error {
-    // The stream's own answer was 200; nobody can tell the status any more.
+    // The stream itself was answered with status 200; the status of the error is not sent.
     Error::Refused { status: 200, code: Some(code), request_id: None, body: ErrorBody { error, message } }
 }
 
-/// A segment of a path, whatever it holds.
+/// Percent-encodes a text as one segment of a path or as a query value.
 pub(crate) fn segment(text: &str) -> String {
     text.bytes()
         .map(|b| match b {
@@ -194,14 +194,14 @@ pub(crate) fn segment(text: &str) -> String {
         .collect()
 }
 
-/// A path with these parameters; what is `None` is left out.
+/// Appends query parameters to a path. Parameters that are `None` are omitted.
 pub(crate) fn with_query(path: &str, given: &[(&str, Option<String>)]) -> String {
     let given = given.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
     let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(value))).collect();
     format!("{path}?{}", pairs.join("&"))
 }
 
-/// The certificates to trust; `None`: those of the machine, which a client without TLS has no need to read.
+/// The certificates to trust. `None` means those of the machine; without TLS they need not be loaded.
 fn trusted(scheme: &str, roots: Option<&[u8]>) -> Result<Option<Vec<Certificate>>> {
     match roots {
         Some(pem) => match Certificate::from_pem_bundle(pem) {

@@ -1,89 +1,89 @@
-//! Why a call brought no answer, or a refusal.
+//! Errors of requests.
 
 use std::io;
 
 use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
 
-/// What every call answers.
+/// The result of every request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call brought no answer, or a refusal.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address of the server is none.
-    #[error("`{url}` is no address of a server; give one such as http://127.0.0.1:7700")]
+    /// The server's address is not a valid http or https URL.
+    #[error("`{url}` is not the address of a server; give one such as http://127.0.0.1:7700")]
     Url {
-        /// What was given.
+        /// The given address.
         url: String,
     },
-    /// The key cannot stand in a header.
+    /// The key contains characters that are not valid in a header.
     #[error("the key holds characters that no key has; check it for blanks and line ends")]
     Key,
-    /// What was given to be trusted is no certificate.
-    #[error("there is no certificate in PEM to trust; give the server's, or that of whoever signed it")]
+    /// The given roots contain no certificate in PEM format.
+    #[error("no certificate in PEM format was found; give the server's certificate or that of its issuer")]
     Roots,
-    /// No connection, or one that ended before the whole answer was there.
+    /// The connection could not be established, or ended before the answer was complete.
     #[error("no server answers at {url} ({why}); start one with `skep serve`, or set SKEP_URL")]
     Unreachable {
         /// The server's address.
         url: String,
-        /// The kind of failure.
+        /// The kind of the failure.
         fault: ConnectionFault,
-        /// The innermost error of the network or of TLS.
+        /// The innermost error, from the network or from TLS.
         why: String,
     },
-    /// The server refused.
+    /// The server answered with an error.
     #[error("{}", body.message)]
     Refused {
-        /// The HTTP status.
+        /// The HTTP status; 200 for an error inside a stream.
         status: u16,
-        /// The stable code; `None` where whatever answered is no skep, or a newer one.
+        /// The stable code; `None` if it is unknown, because another server or a newer version answered.
         code: Option<ErrorCode>,
-        /// The request's id, which the server's log has too.
+        /// The id of the request, which is also in the server's log.
         request_id: Option<String>,
-        /// What it said.
+        /// The body of the error.
         body: ErrorBody,
     },
-    /// The connection did not become a WebSocket.
+    /// The connection was not upgraded to a WebSocket.
     #[error(
         "the connection to {url} was not switched to a WebSocket (status {status}); a proxy in front of the server must pass on \
          the headers `Connection: Upgrade` and `Upgrade: websocket`"
     )]
     NotUpgraded {
-        /// Which server.
+        /// The server's address.
         url: String,
         /// The HTTP status of the answer.
         status: u16,
     },
-    /// The answer is not what the API promises.
-    #[error("{url} answered what skep does not answer ({why}); is it a skep server of this version?")]
+    /// The answer does not have the expected form.
+    #[error("{url} sent an unexpected answer ({why}); is it a skep server of this version?")]
     Strange {
-        /// Which server.
+        /// The server's address, or the stream with the wrong event.
         url: String,
-        /// What was wrong.
+        /// What is wrong with the answer.
         why: String,
     },
 }
 
-/// Why there is no connection to a server.
+/// Why a connection to the server failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFault {
-    /// Nothing listens at the address.
+    /// The connection was refused: nothing listens at the address.
     Refused,
-    /// The address did not answer in time.
+    /// The connection attempt timed out.
     Timeout,
-    /// No certificate authority that this client trusts signed the server's certificate.
+    /// The server's certificate was not issued by a trusted certificate authority.
     UnknownIssuer,
-    /// The server's certificate is for other host names, or is not valid at this time.
+    /// The server's certificate is invalid, for example for another host name or expired.
     WrongCertificate,
-    /// The client began TLS, and the server answered without it.
+    /// The server does not use TLS at this address.
     NotTls,
-    /// Anything else, such as a host name without an address.
+    /// Any other failure, such as a host name without an address.
     Other,
 }
 
 impl ConnectionFault {
-    /// The kind of the first error of the chain that has one.
+    /// Classifies an error by the first known cause in its chain.
     pub(crate) fn of(error: &reqwest::Error) -> Self {
         let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = at {
@@ -112,7 +112,8 @@ impl ConnectionFault {
     }
 }
 
-/// The next error of a chain. An I/O error that holds another error has the source of that one, and not itself, as its source.
+/// The next error in a chain. `source` of an I/O error skips the error that it wraps, so that one is returned
+/// instead.
 fn cause_of<'error>(
     error: &'error (dyn std::error::Error + 'static),
 ) -> Option<&'error (dyn std::error::Error + 'static)> {
@@ -123,7 +124,7 @@ fn cause_of<'error>(
 }
 
 impl Error {
-    /// The stable code; `internal` where it is not known.
+    /// The stable code; `internal` if there is none.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Url { .. } | Self::Roots => ErrorCode::InvalidValue,
@@ -134,7 +135,7 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
+    /// The kind of [`Self::code`].
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

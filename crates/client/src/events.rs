@@ -1,4 +1,4 @@
-//! `/api/events`: what happens, as it happens.
+//! Requests of `/api/events`: a stream of events.
 
 use std::{
     pin::Pin,
@@ -21,39 +21,39 @@ use crate::{
     client::{refused_in_stream, segment},
 };
 
-/// The longest silence: the server sends a comment each 15 seconds.
+/// The longest time without data. The server sends a comment every 15 seconds.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
-/// Which events, from where on.
+/// Selects events and the position to start from.
 #[derive(Debug, Clone, Default)]
 pub struct EventQuery {
-    /// Types and families, such as `ticket.*`; all that the key may read unless given.
+    /// Event types such as `vm.ended`, or `ticket.*`, separated by commas; default: all that the key may read.
     pub types: Option<String>,
-    /// Of this ticket alone: its record first.
+    /// Restricts the stream to one ticket. Its first event is the ticket's record.
     pub ticket: Option<TicketId>,
-    /// The last event that was seen; from now on unless given.
+    /// The id of the last event that was received; default: only new events.
     pub after: Option<String>,
-    /// From the first event at or after this time on; not beside `after`.
+    /// Starts with the first event at or after this time. Cannot be combined with `after`.
     pub since: Option<Timestamp>,
 }
 
-/// One event.
+/// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Followed {
-    /// What happened. Its `kind` may be `stream.gap`: then others are missing before it.
+    /// The event. If its `kind` is `stream.gap`, events before it are missing.
     pub event: Event,
-    /// The same as it came, as JSON.
+    /// The JSON as received.
     pub text: String,
 }
 
-/// Events as they happen.
+/// A stream of events.
 pub struct Events {
     events: Pin<Box<dyn Stream<Item = Result<Followed>> + Send>>,
     last_id: Option<String>,
 }
 
 impl Events {
-    /// Where to come back to: the id of the last event that came, or the place where the stream began.
+    /// The id to resume from: that of the last received event, or the position at which the stream began.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
@@ -72,10 +72,10 @@ impl Stream for Events {
 }
 
 impl Client {
-    /// `GET /api/events`: each event once, in order, until the connection is lost or the server ends the stream.
+    /// `GET /api/events`: each event once and in order, until the connection is lost or the server ends the stream.
     ///
     /// # Errors
-    /// `unknown_ticket`, `scope_missing`, and those of every call; as an item of the stream `shutting_down` and
+    /// `unknown_ticket`, `scope_missing`, and those of every request; as an item of the stream `shutting_down` and
     /// `token_expired`.
     pub async fn follow_events(&self, query: &EventQuery) -> Result<Events> {
         let given = [
@@ -117,7 +117,7 @@ impl Client {
     }
 }
 
-/// Why nothing comes any more.
+/// Why a stream ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {
     #[error("the connection broke")]
@@ -126,7 +126,8 @@ pub(crate) enum Lost {
     Silent,
 }
 
-/// What comes, until it stops: a server that is gone says so by silence alone.
+/// Ends a stream with an error if no data arrives for [`SILENCE`]: a server that is gone may not close the
+/// connection.
 pub(crate) fn heard<T: Send + 'static>(
     pieces: impl Stream<Item = std::result::Result<T, reqwest::Error>> + Send + 'static,
 ) -> impl Stream<Item = std::result::Result<T, Lost>> + Send {

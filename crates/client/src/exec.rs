@@ -1,4 +1,4 @@
-//! Commands, whole or as they run.
+//! Execution of commands, with the output as a whole or as a stream.
 
 use std::{
     pin::Pin,
@@ -20,21 +20,21 @@ use crate::{
     client::{refused_in_stream, segment},
 };
 
-/// What a running command prints, and its end.
+/// An event of a running command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
-    /// A piece of standard output: the exact bytes.
+    /// A piece of standard output, as exact bytes.
     Stdout(Vec<u8>),
-    /// A piece of standard error: the exact bytes.
+    /// A piece of standard error, as exact bytes.
     Stderr(Vec<u8>),
-    /// It ended; the last event.
+    /// The command ended. The last event.
     Exit(ExecExit),
 }
 
-/// An event, and where its stream goes on.
+/// An event, and the position in its stream after it.
 type Placed = Result<(ExecEvent, u64)>;
 
-/// The events of a running command. Dropping them ends the command.
+/// The events of a running command. Dropping the stream ends the command.
 pub struct ExecEvents {
     events: Pin<Box<dyn Stream<Item = Placed> + Send>>,
     id: Option<String>,
@@ -43,17 +43,17 @@ pub struct ExecEvents {
 }
 
 impl ExecEvents {
-    /// The command's id in its VM, for [`Client::exec_again`]. `None` from a server that names none.
+    /// The command's id in its VM, for [`Client::exec_again`]. `None` if the server sent none.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// The bytes of standard output that came: where to come back to.
+    /// The position in standard output from which the stream can be resumed, in bytes.
     pub fn stdout_offset(&self) -> u64 {
         self.stdout_offset
     }
 
-    /// The bytes of standard error that came: where to come back to.
+    /// The position in standard error from which the stream can be resumed, in bytes.
     pub fn stderr_offset(&self) -> u64 {
         self.stderr_offset
     }
@@ -77,15 +77,15 @@ impl Stream for ExecEvents {
 }
 
 impl Client {
-    /// `POST /api/exec`: in the VM that the request names, or on the server.
+    /// `POST /api/exec`: runs a command in the VM that the request names, or on the server.
     ///
     /// # Errors
-    /// `unknown_vm`, `vm_ended`, `vm_paused`, `exec_failed`, `guest_timeout`, and those of every call.
+    /// `unknown_vm`, `vm_ended`, `vm_paused`, `exec_failed`, `guest_timeout`, and those of every request.
     pub async fn exec(&self, request: &ExecRequest) -> Result<Answered<ExecOutcome>> {
         self.post("api/exec", &ExecRequest { stream: None, ..request.clone() }).await
     }
 
-    /// `POST /api/swarm/vm/{pid}/exec`.
+    /// `POST /api/swarm/vm/{pid}/exec`: runs a command in this VM.
     ///
     /// # Errors
     /// As [`Client::exec`].
@@ -94,10 +94,10 @@ impl Client {
         self.post(&path_of(vm), &request).await
     }
 
-    /// `POST /api/exec` with `stream`: the output as it comes. The request's `encoding` counts for nothing.
+    /// `POST /api/exec` with `stream`: returns the output as it arrives. The `encoding` of the request is ignored.
     ///
     /// # Errors
-    /// As [`Client::exec`], now or as an item of the stream.
+    /// As [`Client::exec`], from this call or as an item of the stream.
     pub async fn exec_stream(&self, request: &ExecRequest) -> Result<ExecEvents> {
         let encoding = Some(OutputEncoding::Base64);
         let request = ExecRequest { stream: Some(true), encoding, ..request.clone() };
@@ -105,11 +105,11 @@ impl Client {
         self.events(request, (0, 0)).await
     }
 
-    /// `GET /api/swarm/vm/{pid}/exec/{exec_id}`: comes back to a streamed command whose server ended meanwhile. The offsets
-    /// are those of [`ExecEvents`]; 0 is all that is kept.
+    /// `GET /api/swarm/vm/{pid}/exec/{exec_id}`: resumes the stream of a command, for example after a restart of the
+    /// server. The offsets are those of [`ExecEvents`]; 0 returns all output that is still stored.
     ///
     /// # Errors
-    /// `unknown_vm`, `unknown_exec`, `vm_ended`, `vm_paused`, `guest_timeout`, and those of every call.
+    /// `unknown_vm`, `unknown_exec`, `vm_ended`, `vm_paused`, `guest_timeout`, and those of every request.
     pub async fn exec_again(
         &self,
         vm: &str,
@@ -148,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The bytes of a piece of output, and where its stream goes on.
+    /// Decodes a piece of output. Returns its bytes and the position in its stream after it.
     fn output(&self, event: &Event) -> Result<(Vec<u8>, u64)> {
         let ExecData { data, offset } = self.data(event)?;
         let bytes = BASE64.decode(data.as_bytes());

@@ -1,4 +1,4 @@
-//! Commands over a WebSocket: input, output and signals while they run.
+//! Execution of commands over a WebSocket, with input, output and signals while they run.
 
 use std::sync::{
     Arc,
@@ -43,34 +43,35 @@ use crate::{
 
 type Socket = WebSocketStream<Upgraded>;
 
-/// What a running command prints, and how it ends.
+/// An event of a running command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DuplexEvent {
-    /// It runs, under this id.
+    /// The command started, with this id.
     Started(String),
-    /// The next bytes of standard output.
+    /// A piece of standard output.
     Stdout(Bytes),
-    /// The next bytes of standard error.
+    /// A piece of standard error.
     Stderr(Bytes),
-    /// It ended; the last event.
+    /// The command ended. The last event.
     Exit(ExecExit),
 }
 
-/// How much input the command took, and whether it takes more.
+/// The progress of standard input, as the server reports it.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     bytes: u64,
     open: bool,
 }
 
-/// The output of a command. It has to be read for input to go on. Dropped with all [`DuplexInput`], it ends the command.
+/// The output of a command. It must be read continuously, because it also carries the acknowledgements of input. When
+/// it and all clones of [`DuplexInput`] are dropped, the command ends.
 pub struct DuplexOutput {
     client: Client,
     socket: SplitStream<Socket>,
     taken: watch::Sender<Taken>,
 }
 
-/// The input of a command, and its signals. Cheap to clone.
+/// The input of a command, and its signals. Clones refer to the same command.
 #[derive(Clone)]
 pub struct DuplexInput {
     client: Client,
@@ -80,10 +81,10 @@ pub struct DuplexInput {
 }
 
 impl Client {
-    /// `GET /api/exec` or `GET /api/swarm/vm/{pid}/exec` as a WebSocket: runs a command with bytes both ways.
+    /// `GET /api/exec` or `GET /api/swarm/vm/{pid}/exec` as a WebSocket: runs a command with binary input and output.
     ///
     /// # Errors
-    /// [`Error::NotUpgraded`], and those of [`Client::exec`], now or as an event.
+    /// [`Error::NotUpgraded`], and those of [`Client::exec`], from this call or from [`DuplexOutput::next`].
     pub async fn exec_duplex(&self, request: &ExecRequest) -> Result<(DuplexInput, DuplexOutput)> {
         let path = match &request.vm {
             Some(vm) => format!("api/swarm/vm/{}/exec", segment(&vm.as_text())),
@@ -114,9 +115,7 @@ impl Client {
         }
         let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).map(HeaderValue::as_bytes);
         if accepted != Some(derive_accept_key(key.as_bytes()).as_bytes()) {
-            return Err(
-                self.strange("the answer to a request for a WebSocket does not belong to it".to_owned())
-            );
+            return Err(self.strange("the WebSocket answer has a wrong `Sec-WebSocket-Accept`".to_owned()));
         }
         let upgraded = response.upgrade().await.map_err(|error| self.unreachable(error))?;
         let limits = WebSocketConfig::default()
@@ -125,7 +124,8 @@ impl Client {
         Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(limits)).await)
     }
 
-    /// What an answer other than the switch means: a refusal of the server, or a proxy that dropped the request for it.
+    /// The error for a response other than 101: the server's own error, or a proxy that removed the request for an
+    /// upgrade.
     async fn not_upgraded(&self, response: Response) -> Error {
         let status = response.status().as_u16();
         match self.checked(response).await {
@@ -143,10 +143,11 @@ impl Client {
 }
 
 impl DuplexInput {
-    /// Sends input, as fast as the command takes it. `false` where it takes no more: it closed its input, or ended.
+    /// Sends input, waiting while the command does not read. Returns `false` if the command accepts no more input
+    /// because it closed its input or ended.
     ///
     /// # Errors
-    /// The connection is lost.
+    /// [`Error::Unreachable`] if the connection is lost.
     pub async fn write(&mut self, mut bytes: Bytes) -> Result<bool> {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(STDIN_PIECE_BYTES));
@@ -154,7 +155,7 @@ impl DuplexInput {
             let has_room = |taken: &Taken| !taken.open || end - taken.bytes <= STDIN_WINDOW_BYTES as u64;
             match self.taken.wait_for(has_room).await {
                 Ok(taken) if taken.open => {}
-                // The output is not read any more, or the command takes nothing.
+                // The output was dropped, or the command accepts no more input.
                 _ => return Ok(false),
             }
             let mut message = BytesMut::with_capacity(1 + piece.len());
@@ -165,10 +166,10 @@ impl DuplexInput {
         Ok(true)
     }
 
-    /// Ends the input behind what was sent.
+    /// Ends the input after the data sent so far.
     ///
     /// # Errors
-    /// The connection is lost.
+    /// [`Error::Unreachable`] if the connection is lost.
     pub async fn end(&self) -> Result<()> {
         self.send(self.client.json(&ExecControl::EndOfStdin {})?).await
     }
@@ -176,7 +177,7 @@ impl DuplexInput {
     /// Sends a signal to the command's process group.
     ///
     /// # Errors
-    /// The connection is lost.
+    /// [`Error::Unreachable`] if the connection is lost.
     pub async fn signal(&self, name: SignalName) -> Result<()> {
         self.send(self.client.json(&ExecControl::Signal { name })?).await
     }
@@ -188,10 +189,11 @@ impl DuplexInput {
 }
 
 impl DuplexOutput {
-    /// The next event.
+    /// Returns the next event.
     ///
     /// # Errors
-    /// A refusal, or the connection is lost: the command's end is not known then.
+    /// An error of the server, or [`Error::Unreachable`] if the connection is lost. The outcome of the command is
+    /// then unknown.
     pub async fn next(&mut self) -> Result<DuplexEvent> {
         loop {
             let message = match self.socket.next().await {

@@ -1,4 +1,4 @@
-//! Files: those of the server's workspace, or those of a VM.
+//! Operations on the files of the server's workspace or of a VM.
 
 use std::pin::Pin;
 
@@ -22,44 +22,45 @@ use crate::{Answered, Client, Error, Result, client::with_query};
 
 const RAW: &str = "application/octet-stream";
 
-/// The files of one place. Cheap to clone.
+/// The files of one workspace. Clones refer to the same workspace.
 #[derive(Debug, Clone)]
 pub struct Files {
     client: Client,
     vm: Option<String>,
 }
 
-/// A file as it comes.
+/// The content of a file as a stream.
 pub struct FileStream {
-    /// Its length in bytes, where the server told it.
+    /// The size of the file in bytes, if the server sent it.
     pub size_bytes: Option<u64>,
     pieces: Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>,
 }
 
 impl FileStream {
-    /// Its pieces, in order. Fewer bytes than `size_bytes` are an error of the last piece.
+    /// The content in order. If the connection ends before `size_bytes`, the last item is an error.
     pub fn into_pieces(self) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
         self.pieces
     }
 }
 
 impl Client {
-    /// The files of this VM, given by process id, id or name, or those of the server's workspace.
+    /// The files of a VM, given by process id, id or name, or of the server's workspace if `None`.
     pub fn files(&self, vm: Option<&str>) -> Files {
         Files { client: self.clone(), vm: vm.map(str::to_owned) }
     }
 }
 
 impl Files {
-    /// The VM; `None` is the server's workspace.
+    /// The VM as it was given; `None` for the server's workspace.
     pub fn vm(&self) -> Option<&str> {
         self.vm.as_deref()
     }
 
-    /// `GET /api/files/read`, the raw bytes.
+    /// `GET /api/files/read`: reads the exact bytes of a file.
     ///
     /// # Errors
-    /// `unknown_path`, `not_a_file`, `path_outside_roots`, and those of every call, now or as a piece of the stream.
+    /// `unknown_path`, `not_a_file`, `path_outside_roots`, and those of every request, from this call or as an item
+    /// of the stream.
     pub async fn read(&self, path: &AbsolutePath) -> Result<FileStream> {
         let path = self.query("api/files/read", path, &[]);
         let request = self.client.request(Method::GET, &path)?.header(ACCEPT, RAW);
@@ -72,10 +73,10 @@ impl Files {
         Ok(FileStream { size_bytes, pieces: Box::pin(pieces) })
     }
 
-    /// `PUT /api/files/raw`: the file is what the pieces hold, or, where one of them fails, what it was.
+    /// `PUT /api/files/raw`: replaces the content of a file. If a piece is an error, the file stays unchanged.
     ///
     /// # Errors
-    /// `path_outside_roots`, `not_a_file`, `permission_denied`, and those of every call.
+    /// `path_outside_roots`, `not_a_file`, `permission_denied`, and those of every request.
     pub async fn write<S>(
         &self,
         path: &AbsolutePath,
@@ -93,7 +94,7 @@ impl Files {
         self.client.read(request).await
     }
 
-    /// `POST /api/files/write` with `append`: the text is added at the end.
+    /// `POST /api/files/write` with `append`: appends a text to a file.
     ///
     /// # Errors
     /// As [`Files::write`].
@@ -102,18 +103,18 @@ impl Files {
         self.client.post("api/files/write", &self.body(&[("path", path)], body)).await
     }
 
-    /// `GET /api/ls`: a page of a folder, by name; `cursor` is `next_cursor` of the page before.
+    /// `GET /api/ls`: a page of a folder, sorted by name. `cursor` is the `next_cursor` of the previous page.
     ///
     /// # Errors
-    /// `unknown_path`, `not_a_directory`, `path_outside_roots`, and those of every call.
+    /// `unknown_path`, `not_a_directory`, `path_outside_roots`, and those of every request.
     pub async fn list(&self, path: &AbsolutePath, cursor: Option<&str>) -> Result<Answered<FolderPage>> {
         self.client.get(&self.query("api/ls", path, &[("cursor", cursor.map(str::to_owned))])).await
     }
 
-    /// `GET /api/files/search`.
+    /// `GET /api/files/search`: searches for files by name.
     ///
     /// # Errors
-    /// `invalid_value`, `unknown_path`, `path_outside_roots`, and those of every call.
+    /// `invalid_value`, `unknown_path`, `path_outside_roots`, and those of every request.
     pub async fn search(&self, search: &SearchFiles) -> Result<Answered<FilesFound>> {
         let syntax = match search.syntax {
             PatternSyntax::Auto => "auto",
@@ -132,7 +133,7 @@ impl Files {
         self.client.get(&self.query("api/files/search", &search.path, &more)).await
     }
 
-    /// `GET /api/files/grep`.
+    /// `GET /api/files/grep`: searches for lines in files.
     ///
     /// # Errors
     /// As [`Files::search`].
@@ -146,19 +147,19 @@ impl Files {
         self.client.get(&self.query("api/files/grep", &grep.path, &more)).await
     }
 
-    /// `POST /api/mkdir`.
+    /// `POST /api/mkdir`: creates a folder and its missing parents.
     ///
     /// # Errors
-    /// `already_exists`, `path_outside_roots`, and those of every call.
+    /// `already_exists`, `path_outside_roots`, and those of every request.
     pub async fn make_folder(&self, path: &AbsolutePath, mode: Option<u32>) -> Result<Answered<FolderMade>> {
         let mode = mode.map_or(Value::Null, |mode| json!(format!("{mode:04o}")));
         self.client.post("api/mkdir", &self.body(&[("path", path)], [("mode", mode)])).await
     }
 
-    /// `POST /api/files/copy`, within this place.
+    /// `POST /api/files/copy`: copies within this workspace.
     ///
     /// # Errors
-    /// `unknown_path`, `already_exists`, `path_outside_roots`, and those of every call.
+    /// `unknown_path`, `already_exists`, `path_outside_roots`, and those of every request.
     pub async fn copy(
         &self,
         from: &AbsolutePath,
@@ -169,7 +170,7 @@ impl Files {
         self.client.post("api/files/copy", &body).await
     }
 
-    /// `POST /api/files/move`, within this place.
+    /// `POST /api/files/move`: moves within this workspace.
     ///
     /// # Errors
     /// As [`Files::copy`].
@@ -183,19 +184,19 @@ impl Files {
         self.client.post("api/files/move", &body).await
     }
 
-    /// `DELETE /api/files`: a file, a link, or a folder, which has to be empty unless `recursive` is given.
+    /// `DELETE /api/files`: removes a file, a link or a folder. A folder must be empty unless `recursive` is true.
     ///
     /// # Errors
-    /// `unknown_path`, `not_empty`, `path_outside_roots`, and those of every call.
+    /// `unknown_path`, `not_empty`, `path_outside_roots`, and those of every request.
     pub async fn remove(&self, path: &AbsolutePath, recursive: bool) -> Result<Answered<FileRemoved>> {
         let path = self.query("api/files", path, &[("recursive", Some(recursive.to_string()))]);
         self.client.delete(&path).await
     }
 
-    /// `POST /api/files/link`: a symbolic link with this target; a file or a link that stands there is replaced.
+    /// `POST /api/files/link`: creates a symbolic link. An existing file or link at the path is replaced.
     ///
     /// # Errors
-    /// `not_a_file` where a folder stands, `path_outside_roots`, and those of every call.
+    /// `not_a_file` if a folder is at the path, `path_outside_roots`, and those of every request.
     pub async fn make_link(&self, path: &AbsolutePath, target: &LinkTarget) -> Result<Answered<LinkMade>> {
         let mut body = Map::new();
         body.insert("path".to_owned(), json!(encoded(path.as_path().as_os_str())));
@@ -221,7 +222,7 @@ impl Files {
         with_query(route, &given)
     }
 
-    /// A body with paths that are all written the same way, and what else stands in it; null is left out.
+    /// A request body with paths and further fields. All paths have the same encoding; null fields are omitted.
     fn body<const N: usize>(&self, paths: &[(&str, &AbsolutePath)], more: [(&str, Value); N]) -> Value {
         let plain = paths.iter().all(|(_, path)| path.as_path().to_str().is_some());
         let written = |path: &AbsolutePath| {
@@ -241,7 +242,7 @@ impl Files {
 }
 
 impl Error {
-    /// Whether the server refused with this code.
+    /// Whether this is an error of the server with this code.
     pub fn is(&self, wanted: skep_api::ErrorCode) -> bool {
         matches!(self, Self::Refused { code: Some(code), .. } if *code == wanted)
     }

@@ -1,4 +1,4 @@
-//! Git: repositories of the server's workspace, or those of a VM.
+//! Git operations on repositories of the server's workspace or of a VM.
 
 mod requests;
 
@@ -19,7 +19,7 @@ pub use requests::{CloneRequest, CommitRequest, DiffQuery, LogQuery, Upstream};
 
 use crate::{Answered, Client, Result, client::with_query};
 
-/// One repository, or the one that the place holds. Cheap to clone.
+/// A repository, or without a path the only repository of a workspace. Clones refer to the same repository.
 #[derive(Debug, Clone)]
 pub struct Repository {
     client: Client,
@@ -27,26 +27,26 @@ pub struct Repository {
 }
 
 impl Client {
-    /// `GET /api/git/repositories` of this VM, or of the server's workspace.
+    /// `GET /api/git/repositories`: lists the repositories of a VM, or of the server's workspace.
     ///
     /// # Errors
-    /// `unknown_vm`, and those of every call.
+    /// `unknown_vm`, and those of every request.
     pub async fn repositories(&self, vm: Option<&str>) -> Result<Answered<Repositories>> {
         self.get(&with_query("api/git/repositories", &[("vm", vm.map(str::to_owned))])).await
     }
 
-    /// `GET /api/git/credentials`: all hosts that an account may have fit one page.
+    /// `GET /api/git/credentials`: lists the stored credentials. One page holds as many as an account can have.
     ///
     /// # Errors
-    /// Those of every call: see [`crate::Error`].
+    /// Those of every request: see [`crate::Error`].
     pub async fn git_credentials(&self) -> Result<Answered<CredentialPage>> {
         self.get("api/git/credentials?limit=1000").await
     }
 
-    /// `POST /api/git/credentials`.
+    /// `POST /api/git/credentials`: stores a token for a host.
     ///
     /// # Errors
-    /// `invalid_value`, and those of every call.
+    /// `invalid_value`, and those of every request.
     pub async fn set_git_credential(
         &self,
         host: &str,
@@ -60,16 +60,16 @@ impl Client {
         self.post("api/git/credentials", &body).await
     }
 
-    /// `DELETE /api/git/credentials`.
+    /// `DELETE /api/git/credentials`: removes the token of a host.
     ///
     /// # Errors
-    /// `unknown_credential`, and those of every call.
+    /// `unknown_credential`, and those of every request.
     pub async fn remove_git_credential(&self, host: &str) -> Result<Answered<CredentialRemoved>> {
         self.delete(&with_query("api/git/credentials", &[("host", Some(host.to_owned()))])).await
     }
 
-    /// A repository of this VM, given by process id, id or name, or of the server's workspace. Without a path some calls find the
-    /// only one there is.
+    /// A repository of a VM, given by process id, id or name, or of the server's workspace. Without a path, some
+    /// operations use the only repository of the workspace.
     pub fn git(&self, vm: Option<&str>, path: Option<&AbsolutePath>) -> Repository {
         let mut place = Map::new();
         if let Some(path) = path {
@@ -88,15 +88,15 @@ impl Client {
 }
 
 impl Repository {
-    /// `GET /api/git/status`.
+    /// `GET /api/git/status`: the changes in the work tree.
     ///
     /// # Errors
-    /// `unknown_path`, `not_a_repository`, `path_outside_roots`, and those of every call.
+    /// `unknown_path`, `unknown_repository`, `path_outside_roots`, and those of every request.
     pub async fn status(&self) -> Result<Answered<RepositoryStatus>> {
         self.get("status", &json!({})).await
     }
 
-    /// `GET /api/git/diff`.
+    /// `GET /api/git/diff`: the difference between two states of the files.
     ///
     /// # Errors
     /// As [`Self::status`]; `unknown_revision`.
@@ -104,7 +104,7 @@ impl Repository {
         self.get("diff", query).await
     }
 
-    /// `GET /api/git/log`.
+    /// `GET /api/git/log`: a page of commits, newest first.
     ///
     /// # Errors
     /// As [`Self::diff`].
@@ -112,7 +112,7 @@ impl Repository {
         self.get("log", query).await
     }
 
-    /// `GET /api/git/branch`, those of remotes too where `remote`.
+    /// `GET /api/git/branch`: lists the branches, with `remote` including remote-tracking branches.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -120,7 +120,7 @@ impl Repository {
         self.get("branch", &json!({"remote": remote})).await
     }
 
-    /// `GET /api/git/worktree`.
+    /// `GET /api/git/worktree`: lists the work trees.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -128,7 +128,7 @@ impl Repository {
         self.get("worktree", &json!({})).await
     }
 
-    /// `POST /api/git/add`: these files, or all.
+    /// `POST /api/git/add`: stages these files, or all.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -136,7 +136,7 @@ impl Repository {
         self.post("add", &json!({"files": files})).await
     }
 
-    /// `POST /api/git/commit`.
+    /// `POST /api/git/commit`: commits the staged changes.
     ///
     /// # Errors
     /// As [`Self::status`]; `nothing_to_commit`.
@@ -144,10 +144,10 @@ impl Repository {
         self.post("commit", request).await
     }
 
-    /// `POST /api/git/push`.
+    /// `POST /api/git/push`: pushes a branch to a remote.
     ///
     /// # Errors
-    /// As [`Self::status`]; `push_rejected`, `remote_refused`.
+    /// As [`Self::status`]; `push_rejected`, `remote_failed`.
     pub async fn push(
         &self,
         to: &Upstream,
@@ -158,23 +158,23 @@ impl Repository {
         self.post("push", &joined(to, more)).await
     }
 
-    /// `POST /api/git/pull`.
+    /// `POST /api/git/pull`: fetches a branch and combines it with the current branch.
     ///
     /// # Errors
-    /// As [`Self::status`]; what the remote refuses, a conflict.
+    /// As [`Self::status`]; `remote_failed`, `merge_conflict`.
     pub async fn pull(&self, from: &Upstream, strategy: PullStrategy) -> Result<Answered<Pulled>> {
         self.post("pull", &joined(from, json!({"strategy": strategy}))).await
     }
 
-    /// `POST /api/git/init`, without a work tree where `bare`.
+    /// `POST /api/git/init`: creates a repository, with `bare` without a work tree.
     ///
     /// # Errors
-    /// `already_exists`, `path_outside_roots`, and those of every call.
+    /// `already_exists`, `path_outside_roots`, and those of every request.
     pub async fn init(&self, bare: bool) -> Result<Answered<Initialized>> {
         self.post("init", &json!({"bare": bare})).await
     }
 
-    /// `GET /api/git/show`: this commit, or the current one, with its changes or with one file.
+    /// `GET /api/git/show`: a commit, by default the current one, with its changes or with the content of one file.
     ///
     /// # Errors
     /// As [`Self::diff`]; `unknown_path`.
@@ -182,18 +182,18 @@ impl Repository {
         self.get("show", &json!({"ref": revision, "file": file})).await
     }
 
-    /// `POST /api/git/fetch`: all branches of a remote.
+    /// `POST /api/git/fetch`: fetches all branches of a remote.
     ///
     /// # Errors
-    /// As [`Self::status`]; what the remote refuses.
+    /// As [`Self::status`]; `remote_failed`.
     pub async fn fetch(&self, remote: Option<&str>, prune: bool) -> Result<Answered<FetchedRefs>> {
         self.post("fetch", &json!({"remote": remote, "prune": prune})).await
     }
 
-    /// `POST /api/git/merge`.
+    /// `POST /api/git/merge`: merges a commit into the current branch.
     ///
     /// # Errors
-    /// As [`Self::diff`]; a conflict.
+    /// As [`Self::diff`]; `merge_conflict`.
     pub async fn merge(
         &self,
         revision: &str,
@@ -203,7 +203,7 @@ impl Repository {
         self.post("merge", &json!({"ref": revision, "ff_only": ff_only, "message": message})).await
     }
 
-    /// `GET /api/git/remote`.
+    /// `GET /api/git/remote`: lists the remotes.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -211,7 +211,7 @@ impl Repository {
         self.get("remote", &json!({})).await
     }
 
-    /// `POST /api/git/remote`: adds one or, where `replace`, changes its URL.
+    /// `POST /api/git/remote`: adds a remote, or with `replace` changes the URL of an existing one.
     ///
     /// # Errors
     /// As [`Self::status`]; `already_exists`, `unknown_remote`, `remote_forbidden`.
@@ -219,7 +219,7 @@ impl Repository {
         self.post("remote", &json!({"name": name, "url": url, "replace": replace})).await
     }
 
-    /// `POST /api/git/remote` with `remove`.
+    /// `POST /api/git/remote` with `remove`: removes a remote.
     ///
     /// # Errors
     /// As [`Self::status`]; `unknown_remote`.
@@ -227,7 +227,7 @@ impl Repository {
         self.post("remote", &json!({"name": name, "remove": true})).await
     }
 
-    /// `GET /api/git/tag`.
+    /// `GET /api/git/tag`: lists the tags.
     ///
     /// # Errors
     /// As [`Self::status`].
@@ -235,7 +235,7 @@ impl Repository {
         self.get("tag", &json!({})).await
     }
 
-    /// `POST /api/git/tag`: makes one.
+    /// `POST /api/git/tag`: creates a tag, which is annotated if it has a message.
     ///
     /// # Errors
     /// As [`Self::diff`]; `already_exists`.
@@ -248,7 +248,7 @@ impl Repository {
         self.post("tag", &json!({"name": name, "ref": revision, "message": message})).await
     }
 
-    /// `POST /api/git/tag` with `delete`.
+    /// `POST /api/git/tag` with `delete`: deletes a tag.
     ///
     /// # Errors
     /// As [`Self::diff`].
@@ -256,23 +256,23 @@ impl Repository {
         self.post("tag", &json!({"name": name, "delete": true})).await
     }
 
-    /// `POST /api/git/clone`: another repository becomes this one.
+    /// `POST /api/git/clone`: clones `source` to this path.
     ///
     /// # Errors
-    /// As [`Self::init`]; what the remote refuses.
+    /// As [`Self::init`]; `remote_failed`.
     pub async fn clone_from(&self, source: &CloneRequest) -> Result<Answered<Cloned>> {
         self.post("clone", source).await
     }
 
-    /// `POST /api/git/checkout`.
+    /// `POST /api/git/checkout`: checks out a branch or a commit, with `create` a new branch.
     ///
     /// # Errors
-    /// As [`Self::diff`]; changes that would be lost.
+    /// As [`Self::diff`]; also if local changes would be lost.
     pub async fn checkout(&self, revision: &str, create: bool) -> Result<Answered<CheckedOut>> {
         self.post("checkout", &json!({"ref": revision, "create": create})).await
     }
 
-    /// `POST /api/git/branch`: makes one.
+    /// `POST /api/git/branch`: creates a branch at `from` or the current commit.
     ///
     /// # Errors
     /// As [`Self::diff`]; `already_exists`.
@@ -280,15 +280,15 @@ impl Repository {
         self.post("branch", &json!({"name": name, "from": from})).await
     }
 
-    /// `POST /api/git/branch` with `delete`.
+    /// `POST /api/git/branch` with `delete`: deletes a branch, with `force` even if it is not merged.
     ///
     /// # Errors
-    /// As [`Self::diff`]; one that is checked out.
+    /// As [`Self::diff`]; also if the branch is checked out.
     pub async fn delete_branch(&self, name: &str, force: bool) -> Result<Answered<BranchChanged>> {
         self.post("branch", &json!({"name": name, "delete": true, "force": force})).await
     }
 
-    /// `POST /api/git/worktree`: adds one with what `revision` names, or removes it.
+    /// `POST /api/git/worktree`: adds a work tree with `revision` checked out, or with `remove` removes it.
     ///
     /// # Errors
     /// As [`Self::diff`]; `already_exists`.
@@ -298,7 +298,7 @@ impl Repository {
         revision: Option<&str>,
         remove: bool,
     ) -> Result<Answered<WorktreeChanged>> {
-        // Both paths are written the way that the repository's is.
+        // Both paths of a request have the same encoding.
         let worktree = match self.place.contains_key("path_encoding") {
             true => encoded(worktree.as_path().as_os_str()),
             false => worktree.as_path().display().to_string(),
@@ -306,7 +306,7 @@ impl Repository {
         self.post("worktree", &json!({"worktree": worktree, "ref": revision, "remove": remove})).await
     }
 
-    /// `POST /api/git/reset`.
+    /// `POST /api/git/reset`: moves the current branch to another commit.
     ///
     /// # Errors
     /// As [`Self::diff`].
@@ -314,10 +314,10 @@ impl Repository {
         self.post("reset", &json!({"to": to, "mode": mode})).await
     }
 
-    /// `POST /api/git/stash`.
+    /// `POST /api/git/stash`: stashes changes, applies, drops or lists stashes.
     ///
     /// # Errors
-    /// As [`Self::status`]; nothing to put away or to bring back, a conflict.
+    /// As [`Self::status`]; `nothing_to_commit`, `merge_conflict`.
     pub async fn stash(&self, action: StashAction, message: Option<&str>) -> Result<Answered<Stashes>> {
         self.post("stash", &json!({"action": action, "message": message})).await
     }
@@ -341,7 +341,7 @@ impl Repository {
         self.client.read(request.json(&self.with_place(body))).await
     }
 
-    /// What is asked, with the place; null is left out.
+    /// The parameters of a request with those of the repository. Null values are omitted.
     fn with_place(&self, asked: &impl Serialize) -> Map<String, Value> {
         let mut all = self.place.clone();
         if let Ok(Value::Object(asked)) = serde_json::to_value(asked) {
@@ -358,7 +358,7 @@ fn joined(upstream: &Upstream, mut more: Value) -> Value {
     more
 }
 
-/// A value as it stands in a query.
+/// Converts a value to a query parameter: a string without quotes, other values as JSON.
 fn written((name, value): (String, Value)) -> (String, Option<String>) {
     let text = match value {
         Value::String(text) => text,

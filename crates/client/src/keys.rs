@@ -1,4 +1,4 @@
-//! `/api/keys`.
+//! Requests of `/api/keys`.
 
 use skep_api::{
     AccountId, KeyId,
@@ -8,10 +8,10 @@ use skep_api::{
 use crate::{Answered, Client, Result, client::segment};
 
 impl Client {
-    /// `GET /api/keys`: a page, from `cursor` on.
+    /// `GET /api/keys`: a page of keys. `cursor` is the `next_cursor` of the previous page.
     ///
     /// # Errors
-    /// Those of every call: see [`crate::Error`].
+    /// Those of every request: see [`crate::Error`].
     pub async fn keys(&self, cursor: Option<&str>) -> Result<Answered<KeyList>> {
         match cursor {
             Some(cursor) => self.get(&format!("api/keys?cursor={}", segment(cursor))).await,
@@ -19,43 +19,43 @@ impl Client {
         }
     }
 
-    /// `POST /api/keys`.
+    /// `POST /api/keys`: creates a key.
     ///
     /// # Errors
-    /// `name_taken`, `unknown_vm`, `scope_missing`, and those of every call.
+    /// `name_taken`, `unknown_vm`, `scope_missing`, and those of every request.
     pub async fn create_key(&self, request: &CreateKey) -> Result<Answered<CreatedKey>> {
         self.post("api/keys", request).await
     }
 
-    /// `GET /api/keys/{id}`.
+    /// `GET /api/keys/{id}`: the record of a key.
     ///
     /// # Errors
-    /// `unknown_key`, and those of every call.
+    /// `unknown_key`, and those of every request.
     pub async fn key(&self, id: KeyId) -> Result<Answered<Key>> {
         self.get(&format!("api/keys/{id}")).await
     }
 
-    /// `DELETE /api/keys/{id}`.
+    /// `DELETE /api/keys/{id}`: revokes a key.
     ///
     /// # Errors
-    /// `unknown_key`, and those of every call.
+    /// `unknown_key`, and those of every request.
     pub async fn revoke_key(&self, id: KeyId) -> Result<Answered<Key>> {
         self.delete(&format!("api/keys/{id}")).await
     }
 
-    /// `POST /api/keys/{id}/rotate`.
+    /// `POST /api/keys/{id}/rotate`: creates a new key with the same name.
     ///
     /// # Errors
-    /// `unknown_key`, `key_not_valid`, `scope_missing`, and those of every call.
+    /// `unknown_key`, `key_not_valid`, `scope_missing`, and those of every request.
     pub async fn rotate_key(&self, id: KeyId, request: &RotateKey) -> Result<Answered<CreatedKey>> {
         self.post(&format!("api/keys/{id}/rotate"), request).await
     }
 
-    /// `DELETE /api/keys?all=true`; with `own` the calling key is revoked too. The keys are those of the caller's own account
-    /// unless another is named.
+    /// `DELETE /api/keys?all=true`: revokes all keys of `account`, by default the caller's. With `own`, the key of
+    /// the request is revoked as well.
     ///
     /// # Errors
-    /// `unknown_account`, and those of every call.
+    /// `unknown_account`, and those of every request.
     pub async fn revoke_all_keys(
         &self,
         own: bool,

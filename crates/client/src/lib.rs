@@ -1,4 +1,4 @@
-//! The typed client of the API, over the network.
+//! Typed HTTP client of the API.
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,5 @@
-//! `/api/swarm`. A VM is given as text: its process id, id, name, or what else the API takes in their place.
+//! Requests of `/api/swarm`. A VM is given as text: its process id, id or name, or another reference that the API
+//! accepts.
 
 use skep_api::swarm::{
     BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm, VmList,
@@ -7,66 +8,66 @@ use skep_api::swarm::{
 use crate::{Answered, Client, Result, client::segment};
 
 impl Client {
-    /// `GET /api/swarm/status`.
+    /// `GET /api/swarm/status`: the account's VMs and the state of the machine.
     ///
     /// # Errors
-    /// Those of every call: see [`crate::Error`].
+    /// Those of every request: see [`crate::Error`].
     pub async fn swarm(&self) -> Result<Answered<SwarmStatus>> {
         self.get("api/swarm/status").await
     }
 
-    /// `GET /api/vms?state=ended`: the VMs that ended, the last to end first, a page of at most `limit`.
+    /// `GET /api/vms?state=ended`: a page of at most `limit` ended VMs, the most recently ended first.
     ///
     /// # Errors
-    /// Those of every call: see [`crate::Error`].
+    /// Those of every request: see [`crate::Error`].
     pub async fn ended_vms(&self, limit: u32) -> Result<Answered<VmList>> {
         self.get(&format!("api/vms?state=ended&limit={limit}")).await
     }
 
-    /// `POST /api/swarm/boot`.
+    /// `POST /api/swarm/boot`: boots VMs.
     ///
     /// # Errors
-    /// `unknown_template`, `quota_exceeded`, `no_capacity`, `swarm_unavailable`, and those of every call.
+    /// `unknown_template`, `quota_exceeded`, `no_capacity`, `swarm_unavailable`, and those of every request.
     pub async fn boot(&self, request: &BootRequest) -> Result<Answered<BootAnswer>> {
         self.post("api/swarm/boot", request).await
     }
 
-    /// `POST /api/swarm/cleanup`.
+    /// `POST /api/swarm/cleanup`: ends all VMs of the account.
     ///
     /// # Errors
-    /// `swarm_unavailable`, and those of every call.
+    /// `swarm_unavailable`, and those of every request.
     pub async fn cleanup(&self) -> Result<Answered<CleanupAnswer>> {
         self.post("api/swarm/cleanup", &serde_json::Map::new()).await
     }
 
-    /// `GET /api/swarm/vm/{pid}`.
+    /// `GET /api/swarm/vm/{pid}`: the record of a VM.
     ///
     /// # Errors
-    /// `unknown_vm`, and those of every call.
+    /// `unknown_vm`, and those of every request.
     pub async fn vm(&self, vm: &str) -> Result<Answered<Vm>> {
         self.get(&format!("api/swarm/vm/{}", segment(vm))).await
     }
 
-    /// `DELETE /api/swarm/vm/{pid}`.
+    /// `DELETE /api/swarm/vm/{pid}`: ends a VM.
     ///
     /// # Errors
-    /// `unknown_vm`, and those of every call.
+    /// `unknown_vm`, and those of every request.
     pub async fn end_vm(&self, vm: &str) -> Result<Answered<DeleteAnswer>> {
         self.delete(&format!("api/swarm/vm/{}", segment(vm))).await
     }
 
-    /// `PATCH /api/swarm/vm/{pid}`.
+    /// `PATCH /api/swarm/vm/{pid}`: changes time to live, metadata or name of a VM.
     ///
     /// # Errors
-    /// `unknown_vm`, and those of every call.
+    /// `unknown_vm`, and those of every request.
     pub async fn change_vm(&self, vm: &str, request: &ChangeRequest) -> Result<Answered<Vm>> {
         self.patch(&format!("api/swarm/vm/{}", segment(vm)), request).await
     }
 
-    /// `GET /api/swarm/vm/{pid}/console`.
+    /// `GET /api/swarm/vm/{pid}/console`: the last part of the serial console's output.
     ///
     /// # Errors
-    /// `unknown_vm`, and those of every call.
+    /// `unknown_vm`, and those of every request.
     pub async fn console(&self, vm: &str) -> Result<Answered<Console>> {
         self.get(&format!("api/swarm/vm/{}/console", segment(vm))).await
     }

@@ -1,4 +1,4 @@
-//! `/api/tickets/{id}/log`.
+//! Requests of `/api/tickets/{id}/log`.
 
 use std::pin::Pin;
 
@@ -14,42 +14,42 @@ use skep_api::{
 
 use crate::{Answered, Client, Error, Result, client::refused_in_stream};
 
-/// Which log of a ticket, and where it begins.
+/// Selects the log of a ticket and the position to read from.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TicketLogQuery {
-    /// The attempt; the latest with a log unless given.
+    /// The attempt; default: the latest attempt with a log.
     pub attempt: Option<u32>,
-    /// The VM of the attempt.
+    /// The VM of the attempt; default: any.
     pub vm: Option<VmId>,
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
 }
 
-/// What a log that is followed says. Its data is base64 of the exact bytes.
+/// An event of a followed log. Its data is base64 of the exact bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogEvent {
-    /// What was printed, and where to come back to.
+    /// A piece of output, and the position after it.
     Output(ExecData),
-    /// The command ended; the last event.
+    /// The command ended. The last event.
     End(LogEnd),
 }
 
-/// The events of a log that is followed.
+/// The events of a followed log.
 pub type LogEvents = Pin<Box<dyn Stream<Item = Result<LogEvent>> + Send>>;
 
 impl Client {
-    /// `GET /api/tickets/{id}/log`: a page, as base64 of the exact bytes.
+    /// `GET /api/tickets/{id}/log`: a page of the log, as base64 of the exact bytes.
     ///
     /// # Errors
-    /// `unknown_ticket`, `unknown_log`, and those of every call.
+    /// `unknown_ticket`, `unknown_log`, and those of every request.
     pub async fn ticket_log(&self, id: TicketId, query: TicketLogQuery) -> Result<Answered<TicketLog>> {
         self.get(&path(id, query, false)).await
     }
 
-    /// The same with `follow=true`: what is there, and what comes until the command ends.
+    /// `GET /api/tickets/{id}/log?follow=true`: the output so far, and further output until the command ends.
     ///
     /// # Errors
-    /// As [`Client::ticket_log`], now or as an item of the stream.
+    /// As [`Client::ticket_log`], from this call or as an item of the stream.
     pub async fn follow_ticket_log(&self, id: TicketId, query: TicketLogQuery) -> Result<LogEvents> {
         let response = self.send(self.request(Method::GET, &path(id, query, true))?).await?;
         let client = self.clone();

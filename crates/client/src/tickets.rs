@@ -1,4 +1,4 @@
-//! `/api/tickets`.
+//! Requests of `/api/tickets`.
 
 use skep_api::{
     TicketId,
@@ -10,43 +10,44 @@ use skep_api::{
 
 use crate::{Answered, Client, Result, client::segment};
 
-/// Which tickets, and which page of them; what is `None` holds nothing back.
+/// Selects tickets. Fields that are `None` do not restrict the selection.
 #[derive(Debug, Clone, Default)]
 pub struct TicketQuery {
-    /// That stand so: words with commas between.
+    /// Statuses, separated by commas.
     pub status: Option<String>,
-    /// That are so urgent: words with commas between.
+    /// Priorities, separated by commas.
     pub priority: Option<String>,
-    /// That this one holds, or finished.
+    /// The holder of the ticket, or the holder that finished it.
     pub assignee: Option<String>,
-    /// That have all of these labels: words with commas between.
+    /// Labels that a ticket must all have, separated by commas.
     pub label: Option<String>,
-    /// That can be claimed now, or cannot.
+    /// Whether the ticket can be claimed now.
     pub ready: Option<bool>,
-    /// That depend on this one.
+    /// A ticket that the selected ones depend on.
     pub depends_on: Option<TicketId>,
-    /// `created`, `priority` or `-updated_at`.
+    /// The order: `created`, `priority` or `-updated_at`.
     pub sort: Option<String>,
-    /// Tickets on the page, 1 to 1,000.
+    /// The maximum number of tickets, 1 to 1,000.
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// How a ticket is deleted.
+/// Options for the deletion of a ticket.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Deletion {
-    /// Also while somebody holds it.
+    /// Whether the ticket is deleted even if it is held.
     pub force: bool,
-    /// What becomes of unfinished tickets that depend on it: `detach` or `delete`.
+    /// The treatment of unfinished tickets that depend on it: `detach` or `delete`. If there are any, `None` is an
+    /// error.
     pub dependents: Option<&'static str>,
 }
 
 impl Client {
-    /// `GET /api/tickets`.
+    /// `GET /api/tickets`: a page of tickets.
     ///
     /// # Errors
-    /// `invalid_value`, and those of every call: see [`crate::Error`].
+    /// `invalid_value`, and those of every request: see [`crate::Error`].
     pub async fn tickets(&self, query: &TicketQuery) -> Result<Answered<TicketList>> {
         let given = [
             ("status", query.status.clone()),
@@ -64,77 +65,77 @@ impl Client {
         self.get(&format!("api/tickets?{}", pairs.join("&"))).await
     }
 
-    /// `POST /api/tickets`.
+    /// `POST /api/tickets`: creates a ticket.
     ///
     /// # Errors
-    /// `unknown_dependency`, `field_too_large`, and those of every call.
+    /// `unknown_dependency`, `field_too_large`, and those of every request.
     pub async fn create_ticket(&self, request: &CreateTicket) -> Result<Answered<Ticket>> {
         self.post("api/tickets", request).await
     }
 
-    /// `POST /api/tickets/batch`.
+    /// `POST /api/tickets/batch`: creates several tickets, or none.
     ///
     /// # Errors
-    /// `unknown_dependency`, `cycle`, `field_too_large`, and those of every call.
+    /// `unknown_dependency`, `cycle`, `field_too_large`, and those of every request.
     pub async fn create_tickets(&self, request: &CreateTickets) -> Result<Answered<CreatedTickets>> {
         self.post("api/tickets/batch", request).await
     }
 
-    /// `POST /api/tickets/claim`.
+    /// `POST /api/tickets/claim`: claims tickets. The list is empty if none can be claimed.
     ///
     /// # Errors
-    /// Those of every call.
+    /// Those of every request.
     pub async fn claim_tickets(&self, request: &ClaimTickets) -> Result<Answered<ClaimedTickets>> {
         self.post("api/tickets/claim", request).await
     }
 
-    /// `GET /api/tickets/{id}`.
+    /// `GET /api/tickets/{id}`: the record of a ticket.
     ///
     /// # Errors
-    /// `unknown_ticket`, and those of every call.
+    /// `unknown_ticket`, and those of every request.
     pub async fn ticket(&self, id: TicketId) -> Result<Answered<Ticket>> {
         self.get(&format!("api/tickets/{id}")).await
     }
 
-    /// `PATCH /api/tickets/{id}`.
+    /// `PATCH /api/tickets/{id}`: claims, finishes, releases or edits a ticket.
     ///
     /// # Errors
-    /// `unknown_ticket`; `claim_lost`, `blocked`, `not_yet`, `superseded`, `lease_lost`, `ticket_state` where the rules say
-    /// no; and those of every call.
+    /// `unknown_ticket`; `claim_lost`, `blocked`, `not_yet`, `superseded`, `lease_lost`, `ticket_state` if the
+    /// ticket's state does not permit the change; and those of every request.
     pub async fn change_ticket(&self, id: TicketId, request: &ChangeTicket) -> Result<Answered<Ticket>> {
         self.patch(&format!("api/tickets/{id}"), request).await
     }
 
-    /// `POST /api/tickets/{id}/heartbeat`.
+    /// `POST /api/tickets/{id}/heartbeat`: renews the lease of a ticket.
     ///
     /// # Errors
-    /// `unknown_ticket`; `claim_lost`, `superseded`, `lease_lost`, `ticket_state` where the ticket is lost; and those of
-    /// every call.
+    /// `unknown_ticket`; `claim_lost`, `superseded`, `lease_lost`, `ticket_state` if the caller no longer holds the
+    /// ticket; and those of every request.
     pub async fn beat_ticket(&self, id: TicketId, request: &Heartbeat) -> Result<Answered<Beat>> {
         self.post(&format!("api/tickets/{id}/heartbeat"), request).await
     }
 
-    /// `DELETE /api/tickets/{id}`.
+    /// `DELETE /api/tickets/{id}`: deletes a ticket.
     ///
     /// # Errors
-    /// `unknown_ticket`, `ticket_state`, `has_dependents`, and those of every call.
+    /// `unknown_ticket`, `ticket_state`, `has_dependents`, and those of every request.
     pub async fn delete_ticket(&self, id: TicketId, how: Deletion) -> Result<Answered<DeletedTicket>> {
         let dependents = how.dependents.map_or_else(String::new, |word| format!("&dependents={word}"));
         self.delete(&format!("api/tickets/{id}?force={}{dependents}", how.force)).await
     }
 
-    /// `GET /api/tickets/{id}/why`.
+    /// `GET /api/tickets/{id}/why`: the reasons why a ticket cannot be claimed.
     ///
     /// # Errors
-    /// `unknown_ticket`, and those of every call.
+    /// `unknown_ticket`, and those of every request.
     pub async fn why_ticket(&self, id: TicketId) -> Result<Answered<Why>> {
         self.get(&format!("api/tickets/{id}/why")).await
     }
 
-    /// `GET /api/tickets/{id}/history`: a page, from `cursor` on.
+    /// `GET /api/tickets/{id}/history`: a page of the ticket's events, and with the first page its attempts.
     ///
     /// # Errors
-    /// `unknown_ticket`, and those of every call.
+    /// `unknown_ticket`, and those of every request.
     pub async fn ticket_history(
         &self,
         id: TicketId,

@@ -1,4 +1,4 @@
-//! `/api/files/watch`: changes of files, as they happen.
+//! Requests of `/api/files/watch`: a stream of changes to files.
 
 use std::pin::Pin;
 
@@ -13,23 +13,23 @@ use crate::{
     events::{Lost, SILENCE, heard},
 };
 
-/// One change.
+/// A change to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchedChange {
-    /// What happened. Its type may be `overflow`: then others are missing before it.
+    /// The change. If its type is `overflow`, changes before it are missing.
     pub change: FileChange,
-    /// The same as it came, as JSON.
+    /// The JSON as received.
     pub text: String,
 }
 
-/// Changes as they happen, until the folder is removed, or the connection is lost.
+/// A stream of changes. It ends when the watched folder is removed or the connection is lost.
 pub type Changes = Pin<Box<dyn Stream<Item = Result<WatchedChange>> + Send>>;
 
 impl Files {
-    /// `GET /api/files/watch`: changes of a folder and of all below it.
+    /// `GET /api/files/watch`: watches a folder and its subfolders.
     ///
     /// # Errors
-    /// `unknown_path`, `not_a_directory`, `path_outside_roots`, and those of every call; as an item of the stream
+    /// `unknown_path`, `not_a_directory`, `path_outside_roots`, and those of every request; as an item of the stream
     /// `shutting_down`, `vm_ended` and `token_expired`.
     pub async fn watch(&self, path: &AbsolutePath) -> Result<Changes> {
         let client = self.client().clone();

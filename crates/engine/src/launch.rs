@@ -1,11 +1,11 @@
-//! What a VMM is started with. Used in the keeper; nothing here knows which engine it is.
+//! What a VMM is started with, independent of the engine. Used in the keeper.
 
 use std::{os::fd::OwnedFd, path::PathBuf};
 
-/// The number of the first descriptor that a VMM inherits; the others follow in order.
+/// The number of the first descriptor that a VMM inherits. The others follow in order.
 pub const FIRST_FD: i32 = 3;
 
-/// The descriptors of a VMM. It gets no path of the machine.
+/// The descriptors of a VMM. It gets no host paths.
 #[derive(Debug)]
 pub struct Descriptors {
     /// Listening stream socket of the monitor.
@@ -14,9 +14,9 @@ pub struct Descriptors {
     pub agent: OwnedFd,
     /// Listening stream socket of the serial console.
     pub console: OwnedFd,
-    /// The tap, made with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`.
+    /// The tap device, created with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`.
     pub tap: OwnedFd,
-    /// Guest memory: sealed and mapped private at a restore, shared at a bake.
+    /// Guest memory: sealed and mapped private for a restore, mapped shared for a bake.
     pub ram: OwnedFd,
     /// The kernel, read-only.
     pub kernel: OwnedFd,
@@ -28,50 +28,45 @@ pub struct Descriptors {
     pub layer: OwnedFd,
 }
 
-/// One VMM to start.
 #[derive(Debug)]
 pub struct LaunchOrder {
-    /// Virtual processors.
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
-    /// The guest's hardware address in the device.
+    /// MAC address of the guest's network device.
     pub mac: [u8; 6],
-    /// Whether it boots the kernel to be saved, or waits for a saved state.
     pub purpose: Purpose,
-    /// What it inherits.
     pub descriptors: Descriptors,
 }
 
 /// Why a VMM is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Boots the kernel; memory is shared, to be saved.
+    /// Boots the kernel. Memory is mapped shared, so that it can be saved.
     Bake,
-    /// Waits for a saved state; memory is private.
+    /// Waits for a saved state. Memory is mapped private.
     Restore,
 }
 
-/// The command of a VMM inside its jail.
+/// The command line of a VMM inside its jail.
 #[derive(Debug)]
 pub struct VmmCommand {
     /// The program, below /usr.
     pub program: PathBuf,
-    /// Its arguments without the program's name.
+    /// Without the program's name.
     pub arguments: Vec<String>,
-    /// What it inherits, from [`FIRST_FD`] upward.
+    /// The inherited descriptors, from [`FIRST_FD`] upward.
     pub descriptors: Vec<OwnedFd>,
-    /// Whether it needs /dev/kvm.
     pub needs_kvm: bool,
 }
 
-/// What starts a VMM. It only writes the command: the jail runs it.
+/// Builds the command line of VMMs. The jail runs it.
 #[warn(missing_docs)]
 pub trait Launcher: Send + Sync {
-    /// The command of one VMM.
+    /// The command line of one VMM.
     fn command(&self, order: LaunchOrder) -> VmmCommand;
 
-    /// The most memory that a VMM takes besides its guest's, in MiB. The limit of a VM's control group and the budget of
-    /// the machine are both the guest's memory and this.
+    /// The maximum memory of a VMM in addition to its guest's, in MiB. The cgroup limit of a VM and its share of the
+    /// machine's capacity are the sum of both.
     fn overhead_mb(&self) -> u64;
 }

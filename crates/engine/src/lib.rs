@@ -1,6 +1,6 @@
-//! Virtual machine engines: what starts a VMM (in the keeper) and what drives it (in the server).
+//! Virtual machine engines. The keeper starts a VMM with a [`Launcher`]; the server controls it with a [`Driver`].
 //!
-//! Nothing above [`Engine`] knows which one it is. QEMU is the only one today.
+//! Code that uses [`Engine`] does not depend on a particular one. QEMU is the only implementation.
 
 pub mod error;
 pub mod launch;
@@ -19,34 +19,34 @@ pub use error::Error;
 pub use launch::{Descriptors, LaunchOrder, Launcher, Purpose, VmmCommand};
 pub use machine::{Machine, VmmEnd};
 
-/// What drives a VMM over its monitor. Used in the server, and by a bake.
+/// Controls VMMs over their monitors. Used in the server and when a template is baked.
 #[async_trait]
 #[warn(missing_docs)]
 pub trait Driver: Send + Sync {
-    /// Loads a saved device state into a VMM that waits for one, and lets its processors run.
+    /// Loads a saved device state into a VMM that was launched for it, and starts its processors.
     ///
     /// # Errors
     /// The VMM refused the state, ended, or did not answer in time.
     async fn restore(&self, monitor: UnixStream, state: OwnedFd) -> Result<Box<dyn Machine>, Error>;
 
-    /// Takes over a VMM that runs.
+    /// Takes control of a running VMM.
     ///
     /// # Errors
     /// The VMM ended or did not answer in time.
     async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, Error>;
 }
 
-/// One engine, both halves.
+/// An engine: launcher and driver.
 #[warn(missing_docs)]
 pub trait Engine: Launcher + Driver {
-    /// Its name, how it accelerates and why.
+    /// Its name, its acceleration and the reason for that.
     fn report(&self) -> &EngineReport;
 }
 
-/// The engine of this machine.
+/// The engine for this machine.
 ///
 /// # Errors
-/// No engine is installed, or the one that is does not answer.
+/// No working engine is installed.
 pub fn select() -> Result<Box<dyn Engine>, Error> {
     let acceleration = select::measure(Path::new("/dev/kvm"));
     Ok(Box::new(qemu::Qemu::find(&acceleration)?))

@@ -1,4 +1,4 @@
-//! A VMM that is driven.
+//! Control of one running VMM.
 
 use std::os::fd::OwnedFd;
 
@@ -6,33 +6,32 @@ use async_trait::async_trait;
 
 use crate::Error;
 
-/// Why a VMM stopped by its own word. A VMM that said nothing died.
+/// The reason that a VMM reported for its end. A VMM that crashed reports none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VmmEnd {
-    /// The guest powered itself off, or reset itself.
+    /// The guest powered off or reset.
     Poweroff,
-    /// The guest's kernel panicked.
     Panic,
-    /// The host asked it.
+    /// The host requested it.
     Asked,
 }
 
-/// One VMM, by its monitor.
+/// A running VMM.
 #[async_trait]
 #[warn(missing_docs)]
 pub trait Machine: Send + Sync {
     /// Stops the processors.
     async fn pause(&self) -> Result<(), Error>;
 
-    /// Lets the processors run.
+    /// Starts the processors.
     async fn resume(&self) -> Result<(), Error>;
 
     /// Whether the processors run.
     async fn is_running(&self) -> Result<bool, Error>;
 
-    /// Saves the device state, without memory, into `state`, and ends the VMM. Memory and disk stay as they are.
+    /// Saves the device state, without memory, into `state`, and ends the VMM. Memory and disk are already files.
     async fn save(&self, state: OwnedFd) -> Result<(), Error>;
 
-    /// Waits until the monitor is gone, and tells what the VMM said of its end.
+    /// Waits until the monitor is closed, and returns the reason that the VMM reported.
     async fn ended(&self) -> Option<VmmEnd>;
 }

@@ -1,7 +1,7 @@
-//! Whether KVM runs guests natively here: measured, not assumed.
+//! Selection of hardware or software acceleration, by a measurement of KVM.
 //!
-//! Inside some clouds /dev/kvm exists, but the outer hypervisor interprets every guest instruction. QEMU's own emulator
-//! is then many times faster.
+//! In some clouds /dev/kvm exists, but the outer hypervisor interprets every instruction of a nested guest. QEMU's own
+//! emulator is many times faster then.
 
 use std::{
     path::Path,
@@ -13,36 +13,34 @@ use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use skep_api::swarm::Isolation;
 
-/// Rounds of the loop: two guest instructions each.
+/// Iterations of the measured loop, two guest instructions each.
 const ROUNDS: u16 = 20_000;
-/// A native instruction takes about a nanosecond; an interpreted one several hundred.
+/// A native instruction takes about 1 ns, an interpreted one several hundred.
 const SLOWEST_NATIVE: Duration = Duration::from_nanos(50);
-/// What else runs on the machine can only make a measurement slower, so the fastest of some is the truest.
+/// Other load on the machine only slows measurements down, so the fastest of several counts.
 const MEASUREMENTS: usize = 5;
 const PAGE_BYTES: usize = 4096;
 
-/// How VMs will be accelerated, and why.
+/// The selected acceleration, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acceleration {
-    /// Whether KVM is used.
     pub kvm: bool,
-    /// What was measured, and what follows.
+    /// The measurement and the conclusion.
     pub reason: String,
 }
 
 impl Acceleration {
-    /// The name that engines and reports use.
+    /// The name of the accelerator in QEMU and in reports.
     pub fn name(&self) -> &'static str {
         if self.kvm { "kvm" } else { "tcg" }
     }
 
-    /// The isolation that it gives.
     pub fn isolation(&self) -> Isolation {
         if self.kvm { Isolation::Hardware } else { Isolation::Emulated }
     }
 }
 
-/// Times a small loop in a guest of KVM.
+/// Measures a small loop in a KVM guest.
 pub fn measure(device: &Path) -> Acceleration {
     match fastest(|| time_an_instruction(device)) {
         Ok(each) if each <= SLOWEST_NATIVE => Acceleration {
@@ -61,7 +59,7 @@ pub fn measure(device: &Path) -> Acceleration {
     }
 }
 
-/// Measures until one is native, or some were made.
+/// The fastest of several measurements. Stops early at a native one.
 fn fastest(mut time: impl FnMut() -> Result<Duration, String>) -> Result<Duration, String> {
     let mut fastest = time()?;
     for _ in 1..MEASUREMENTS {
@@ -83,7 +81,7 @@ fn time_an_instruction(device: &Path) -> Result<Duration, String> {
     let page = Page::map().map_err(|error| format!("no memory to measure with: {error}"))?;
     page.write(&counting_loop());
     let timed = lend_and_run(&vm, &page).map_err(failed);
-    // Before the page, which it has as its memory.
+    // Dropped before the page, which is its memory.
     drop(vm);
     timed.map(|elapsed| elapsed / (u32::from(ROUNDS) * 2))
 }
@@ -102,7 +100,7 @@ fn lend_and_run(vm: &VmFd, page: &Page) -> Result<Duration, kvm_ioctls::Error> {
         memory_size: PAGE_BYTES as u64,
         userspace_addr: page.address as u64,
     };
-    // SAFETY: the region is exactly the page's mapping, which lives until after the VM's descriptor is closed.
+    // SAFETY: the region is exactly the page's mapping, which outlives the VM's descriptor.
     unsafe { vm.set_user_memory_region(region)? };
     let mut vcpu = vm.create_vcpu(0)?;
     enter_at(&vcpu, 0x1000)?;
@@ -132,7 +130,7 @@ struct Page {
 
 impl Page {
     fn map() -> std::io::Result<Self> {
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new anonymous mapping at an address chosen by the kernel affects no existing memory.
         let address = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -145,14 +143,14 @@ impl Page {
     }
 
     fn write(&self, code: &[u8; 7]) {
-        // SAFETY: the mapping is a page long, writable, and nobody else knows of it.
+        // SAFETY: the mapping is one page long, writable, and not shared with other code.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.address.cast(), code.len()) };
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it is left. A failure leaks a page, nothing else.
+        // SAFETY: this value owns the mapping, and no reference into it exists. A failure only leaks the page.
         let _ = unsafe { munmap(self.address, PAGE_BYTES) };
     }
 }

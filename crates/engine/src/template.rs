@@ -1,7 +1,7 @@
-//! A template on disk: a folder with a manifest, its files and their checksums.
+//! A template on disk: a folder with its files and a manifest with their checksums.
 //!
-//! `<image-dir>/<name>/<key>/`, the key a hash of all that went into it, so that servers of different builds
-//! share one image directory, and an outdated template is simply not found.
+//! The folder is `<image-dir>/<name>/<key>/`. The key is a hash of all inputs, so that servers of different builds can
+//! share an image directory, and an outdated template is not found.
 
 use std::{
     collections::BTreeMap,
@@ -24,9 +24,8 @@ mod on_disk;
 
 use on_disk::{OnDisk, Unfit};
 
-/// The manifest's file name.
 pub const MANIFEST: &str = "manifest.json";
-/// A megabyte: large enough that hashing, not reading, is what takes the time.
+/// Large enough that the time for hashing dominates the time for reading.
 const BLOCK_BYTES: usize = 1 << 20;
 const PAGE_OF_ZEROS: [u8; 4096] = [0; 4096];
 
@@ -34,25 +33,22 @@ const PAGE_OF_ZEROS: [u8; 4096] = [0; 4096];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The kernel.
     Kernel,
-    /// The initial ramdisk: agent and modules.
+    /// The initial ramdisk, with guest agent and kernel modules.
     Initrd,
     /// The shared root file system.
     Root,
-    /// Guest memory at rest.
+    /// The saved guest memory.
     Ram,
-    /// Device state at rest.
+    /// The saved device state.
     State,
-    /// The private disk layer at rest.
+    /// The saved private disk layer.
     Layer,
 }
 
 impl Part {
-    /// All of them.
     pub const ALL: [Part; 6] = [Part::Kernel, Part::Initrd, Part::Root, Part::Ram, Part::State, Part::Layer];
 
-    /// Its file name in the template's folder.
     pub const fn file_name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -65,22 +61,20 @@ impl Part {
     }
 }
 
-/// What a template is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The hash of its inputs.
     pub key: String,
-    /// Virtual processors.
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
-    /// What went into it, for people.
+    /// All inputs, for diagnosis only.
     pub inputs: BTreeMap<String, String>,
     /// SHA-256 of each file, in hex.
     pub sha256: BTreeMap<Part, String>,
 }
 
-/// The manifest as it lies on disk. Nothing else would notice a flipped bit in the manifest itself.
+/// The manifest file: the manifest with a checksum of its own, which detects damage of the manifest itself.
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     #[serde(flatten)]
@@ -90,10 +84,10 @@ struct Sealed {
 }
 
 impl Manifest {
-    /// The text of its file.
+    /// The content of the manifest file.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
+    /// It cannot be serialized.
     pub fn to_file(&self) -> io::Result<Vec<u8>> {
         let sealed = Sealed { manifest: self.clone(), seal: self.seal()? };
         Ok(serde_json::to_vec_pretty(&sealed)?)
@@ -109,25 +103,24 @@ pub fn folder(image_dir: &Path, name: &str, key: &str) -> PathBuf {
     image_dir.join(name).join(key)
 }
 
-/// A template, checked against its checksums and held: its root file system open, all else in sealed memory files. It stays
-/// whole where its folder is moved or removed.
+/// A template that was verified and is held open: its root file system as an open file, all other files as sealed
+/// memory files. It stays usable if its folder is moved or removed.
 #[derive(Debug)]
 pub struct Template {
-    /// What it is.
     pub manifest: Manifest,
     dir: PathBuf,
-    /// All but the root file system.
+    /// All files but the root file system.
     sealed: BTreeMap<Part, File>,
-    /// Too large for memory that nothing can reclaim: guests share it in the page cache.
+    /// On disk, because sealed memory cannot be reclaimed and this file is large. Guests share it in the page cache.
     root: OnDisk,
 }
 
 impl Template {
-    /// Reads every file, compares it with its checksum and loads all but the root file system into sealed memory files. It
-    /// takes some seconds and blocks.
+    /// Reads every file, verifies its checksum and loads all but the root file system into sealed memory files. Blocks
+    /// for some seconds.
     ///
     /// # Errors
-    /// It is missing, or damaged; the message says which file.
+    /// The template is missing or damaged; the message names the file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let manifest = read_manifest(dir)?;
         let sealed = Part::ALL.into_iter().filter(|part| *part != Part::Root);
@@ -139,35 +132,35 @@ impl Template {
         Ok(Self { manifest, dir: dir.to_owned(), sealed, root })
     }
 
-    /// Its folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether it is still what was checked. Cheap, unless something happened to its file on disk that may be harmless: then
-    /// that is read again, which takes a second and blocks. What was found damaged once stays so.
+    /// Checks that the template is unchanged since it was loaded. Cheap, unless metadata of the root file system's file
+    /// changed in a way that may be harmless: then the file is read again, which blocks for about a second. A damaged
+    /// template stays damaged.
     ///
     /// # Errors
-    /// [`Error::DamagedTemplate`], which says what of it changed.
+    /// [`Error::DamagedTemplate`], with what changed.
     pub fn check(&self) -> Result<(), Error> {
         self.root.check().map_err(|reason| unusable(&self.dir, Part::Root, Unfit::Damaged(reason)))
     }
 
-    /// Opens one of its files for reading, with a position of its own.
+    /// Opens one of its files for reading, with its own file position.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open descriptors is reached.
     pub fn open(&self, part: Part) -> Result<OwnedFd, Error> {
-        // By its descriptor: another file may have the name by now.
+        // By its descriptor: the path may refer to another file by now.
         let file = self.sealed.get(&part).unwrap_or(self.root.file());
         let opened = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Ok(opened.map_err(Error::io(self.dir.join(part.file_name()).display().to_string()))?.into())
     }
 
-    /// The sealed memory file.
+    /// The sealed memory file of the guest memory.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open descriptors is reached.
     pub fn ram(&self) -> Result<OwnedFd, Error> {
         let ram = self.sealed.get(&Part::Ram).ok_or(io::ErrorKind::NotFound.into());
         let ram = ram.and_then(File::try_clone).map_err(Error::io("memory file"))?;
@@ -175,7 +168,7 @@ impl Template {
     }
 }
 
-/// The manifest of a template's folder.
+/// Reads the manifest of a template's folder.
 ///
 /// # Errors
 /// There is none, or it is damaged.
@@ -200,12 +193,12 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest, Error> {
     }
 }
 
-/// A memory file for a guest's memory. Its mode lets a VMM of any uid open it by `/proc/self/fd`.
+/// Creates a memory file for guest memory. Its mode allows a VMM with any uid to open it by `/proc/self/fd`.
 ///
 /// # Errors
-/// No memory, no descriptor.
+/// No memory or no descriptor is available.
 pub fn create_ram(memory_mb: u64) -> Result<OwnedFd, Error> {
-    // QEMU 7.2 opens it read-write even where it maps it private; the seals are what guards it.
+    // QEMU 7.2 opens it read-write even to map it private. The seals protect it.
     let mode = Mode::from_raw_mode(0o777);
     memory_file("skep-ram", memory_mb << 20, mode).map_err(Error::io("memory file"))
 }
@@ -217,10 +210,10 @@ fn memory_file(name: &str, bytes: u64, mode: Mode) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Makes a memory file unchangeable, whoever holds a descriptor of it.
+/// Seals a memory file, so that no holder of a descriptor can change it.
 ///
 /// # Errors
-/// It is mapped shared and writable by somebody.
+/// A process has mapped it shared and writable.
 pub fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
     fcntl_add_seals(ram, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(io::Error::from)
@@ -235,13 +228,13 @@ pub fn hash_file(path: &Path) -> io::Result<String> {
     digest(&File::open(path)?, |_| Ok(())).map_err(|(Fault::Read(error) | Fault::Copy(error))| error)
 }
 
-/// What went wrong between a file and its digest: only the first is the file's fault.
+/// The errors of [`digest`]. Only `Read` means that the file is damaged.
 enum Fault {
     Read(io::Error),
     Copy(io::Error),
 }
 
-/// From its beginning, wherever its position is.
+/// Hashes the whole file, independent of its position, and passes the content to `copy`.
 fn digest(file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, Fault> {
     let mut hasher = Sha256::new();
     let mut block = vec![0; BLOCK_BYTES];
@@ -269,7 +262,7 @@ fn checksum<'a>(dir: &Path, manifest: &'a Manifest, part: Part) -> Result<&'a st
     manifest.sha256.get(&part).map(String::as_str).ok_or_else(none)
 }
 
-/// A machine that is out of descriptors or memory damages no template.
+/// Distinguishes damage of the template from failures of the machine, such as a lack of descriptors or memory.
 fn unusable(dir: &Path, part: Part, unfit: Unfit) -> Error {
     match unfit {
         Unfit::Damaged(reason) => {
@@ -280,7 +273,7 @@ fn unusable(dir: &Path, part: Part, unfit: Unfit) -> Error {
     }
 }
 
-/// Copies a file into a sealed memory file and compares what was copied with its checksum.
+/// Copies a file into a sealed memory file and verifies the checksum of the copy.
 fn seal_in_memory(dir: &Path, manifest: &Manifest, part: Part) -> Result<File, Error> {
     let wanted = checksum(dir, manifest, part)?;
     let damaged = |reason: String| unusable(dir, part, Unfit::Damaged(reason));
@@ -308,7 +301,7 @@ fn seal_in_memory(dir: &Path, manifest: &Manifest, part: Part) -> Result<File, E
     Ok(file.into())
 }
 
-/// Leaves pages of zeros out: they cost no memory then.
+/// Skips pages of zeros, so that they take no memory.
 struct SparseWriter {
     file: File,
     at: u64,
@@ -325,7 +318,7 @@ impl SparseWriter {
         Ok(())
     }
 
-    /// The file, zeros at its end included.
+    /// Extends the file by skipped zeros at its end, and returns it.
     fn finish(self) -> io::Result<File> {
         if self.file.metadata()?.len() < self.at {
             self.file.set_len(self.at)?;

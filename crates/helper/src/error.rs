@@ -1,46 +1,36 @@
-//! What a helper could not do.
+//! Errors of the helper.
 
 use std::{io, path::PathBuf};
 
 use landlock::{PathFdError, RulesetError};
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
-/// What a helper could not do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Landlock refused a rule.
     #[error("Landlock refused its rules")]
     Landlock(#[from] RulesetError),
-    /// A folder that programs must reach is not there.
+    /// A folder that programs need does not exist.
     #[error("{} cannot be opened for its Landlock rule; check that it exists and who owns it", path.display())]
     Path {
-        /// Which one.
         path: PathBuf,
-        /// Why.
         #[source]
         source: PathFdError,
     },
-    /// A root cannot be opened.
     #[error("the root {} cannot be opened: {source}", path.display())]
     Root {
-        /// Which one.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A call that is done on nobody's ground.
-    #[error("a call without a ground")]
+    /// A request without account roots.
+    #[error("the request names no account roots")]
     NoGround,
-    /// A VM's operation.
-    #[error("this is no VM")]
+    /// An operation that only VMs support.
+    #[error("this is not a VM")]
     NoVm,
-    /// The system refused.
     #[error("cannot {what}")]
     Io {
-        /// What was tried.
         what: &'static str,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -51,7 +41,6 @@ impl Error {
         move |source| Self::Io { what, source: source.into() }
     }
 
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Path { .. } => ErrorCode::UnknownPath,
@@ -65,7 +54,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

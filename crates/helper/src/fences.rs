@@ -1,4 +1,4 @@
-//! The rules of Landlock: one set for the helper itself, and a narrower one for the programs of each account.
+//! Landlock rules: one set for the helper itself, and a narrower one for the programs of each account.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use skep_workspace::{Fence, open_root};
 
 use crate::Error;
 
-/// The newest rules that we know. A kernel that knows fewer applies those.
+/// The newest supported ABI of Landlock. Older kernels apply the subset that they support.
 const NEWEST: ABI = ABI::V6;
-/// Programs, libraries and their settings: read and executed. What a machine lacks of them is passed over.
+/// Programs, libraries and their configuration, which may be read and executed. Missing paths are skipped.
 pub(crate) const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/nix/store"];
-/// Only read: names of hosts, processes, and what the kernel says of itself.
+/// May be read only: DNS configuration, processes, and CPU information.
 const READ: [&str; 3] = ["/proc", "/run/systemd/resolve", "/sys/devices/system/cpu"];
-/// Our own program, which git starts too.
+/// The program of this process, which git starts as well.
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
-/// Devices that programs take for granted.
+/// Devices that most programs need.
 const DEVICES: [&str; 8] = [
     "/dev/null",
     "/dev/zero",
@@ -30,25 +30,25 @@ const DEVICES: [&str; 8] = [
     "/dev/ptmx",
     "/dev/pts",
 ];
-/// What the helper itself writes there: that a program goes before it when memory runs out.
+/// Writable for the helper only, so that it can set the OOM score of programs.
 const PROC: &str = "/proc";
 
-/// What may be reached besides programs.
+/// The files that may be accessed in addition to those of the system.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
-    /// Read and written. Resolved paths: no link is followed.
+    /// Folders that may be read and written. Resolved paths: no link is followed.
     pub(crate) roots: Vec<PathBuf>,
-    /// Read and written.
+    /// Further folders that may be read and written.
     pub(crate) write: Vec<PathBuf>,
-    /// Whether files that are written may be executed.
+    /// Whether files in writable folders may be executed.
     pub(crate) execute: bool,
-    /// Only read. What is missing is passed over.
+    /// Paths that may be read only. Missing ones are skipped.
     pub(crate) read: Vec<PathBuf>,
 }
 
-/// Confines this thread and all that it starts.
+/// Confines this thread and all processes it starts.
 pub(crate) fn confine(reach: &Reach) -> Result<(), Error> {
-    // Signals do not leave this domain: where no namespace hides the server's processes, the user is the same.
+    // Signals cannot leave this domain: without a PID namespace, the server's processes belong to the same user.
     let rules = base()?.scope(Scope::Signal)?.create()?;
     let rules =
         allow(rules, Path::new(PROC), AccessFs::from_read(NEWEST) | AccessFs::WriteFile, Missing::Passes)?;
@@ -56,7 +56,7 @@ pub(crate) fn confine(reach: &Reach) -> Result<(), Error> {
     Ok(())
 }
 
-/// The fence of programs that may reach this.
+/// The fence for programs with this access.
 pub(crate) fn fence(reach: &Reach) -> Result<Fence, Error> {
     Ok(Fence::new(with(base()?.create()?, reach)?.into()))
 }

@@ -1,13 +1,13 @@
-//! The fence of one git process and its children: which files they may execute and which sockets they may make. No setting of a
-//! repository changes it.
+//! The fence of one git process and its children: which files they may execute and which sockets they may create.
+//! Settings of a repository cannot change it.
 //!
 //! ```text
 //! git ── exec ──► git, its own programs, the dynamic loader,       every other program: EACCES (Landlock)
-//!                 where it needs a network also ssh and ourselves
+//!                 with network access also ssh and this program
 //!     ── socket ► local sockets                                    every other family:  EACCES (seccomp)
 //! ```
-//! The loader executes any file that it can map: that of roots and temporary folders is prevented by mounts without
-//! execution, which the keeper makes for the helper of git (`skep_jail::Seclusion`).
+//! The dynamic loader can execute any file that it can map. For files in roots and temporary folders this is prevented
+//! by `noexec` mounts, which the keeper sets up for the helper for git (`skep_jail::Seclusion`).
 
 use std::{
     collections::BTreeMap,
@@ -31,23 +31,23 @@ use skep_workspace::{
 
 use crate::fences::{OURSELVES, PROGRAMS};
 
-/// Ssh as distributions install it; another one is not started.
+/// The path of ssh in common distributions. No other ssh is started.
 const SSH: &str = "/usr/bin/ssh";
-/// The longest head of a program that is read for the name of its loader, in bytes.
+/// How much of a program is read to find the name of its loader, in bytes.
 const HEAD: usize = 4096;
 
-/// The fences around gits of this machine.
+/// Makes fences for the git that is installed on this machine.
 #[derive(Debug)]
 pub(crate) struct GitFences {
     /// Git, the folder of its programs, and the dynamic loader.
     own: Vec<PathBuf>,
-    /// Whether the operator named filters, which git starts by a shell.
+    /// Whether the operator configured filters, which git starts through a shell.
     has_filters: bool,
     local_sockets_only: Denials,
 }
 
 impl GitFences {
-    /// Around the git that is installed here. Starts it once, and waits for it.
+    /// Finds the installed git. Runs it once and waits for it.
     pub(crate) fn of_this_machine(has_filters: bool) -> io::Result<Self> {
         let denials = local_sockets_only().map_err(io::Error::other)?;
         let denials = denials.into_iter().map(|one| (one.code, one.jt, one.jf, one.k));
@@ -64,7 +64,7 @@ impl GitFences {
         let mut rules = rules.create()?;
         // Every Landlock ruleset denies renames between folders unless a rule allows them (landlock(7)).
         rules = allow(rules, Path::new("/"), AccessFs::Refer)?;
-        // Opened for each call: an upgrade puts other files in their places.
+        // Opened for each call, since an upgrade replaces the files.
         for path in self.executable(reach) {
             rules = allow(rules, path, AccessFs::Execute)?;
         }
@@ -74,11 +74,11 @@ impl GitFences {
         }
     }
 
-    /// What may be executed.
+    /// The files that may be executed.
     fn executable(&self, reach: Reach) -> impl Iterator<Item = &Path> {
         let (own, installed) =
             if self.has_filters { (&[][..], &PROGRAMS[..]) } else { (&self.own[..], &[][..]) };
-        // What git starts to ask for a token, and to connect by ssh (`skep_workspace::git::answer_git`).
+        // Programs that git starts to ask for a token or to connect by ssh (`skep_workspace::git::answer_git`).
         let networked = match reach {
             Reach::Nowhere => &[][..],
             Reach::Port(_) => &[OURSELVES][..],
@@ -99,7 +99,7 @@ impl GitFence for GitFences {
     }
 }
 
-/// What is missing is passed over.
+/// Skips a missing path.
 fn allow(rules: RulesetCreated, path: &Path, access: AccessFs) -> Result<RulesetCreated, RulesetError> {
     match PathFd::new(path) {
         Ok(opened) => rules.add_rule(PathBeneath::new(opened, access)),
@@ -107,7 +107,7 @@ fn allow(rules: RulesetCreated, path: &Path, access: AccessFs) -> Result<Ruleset
     }
 }
 
-/// Git, the folder of its programs, and the loader that starts them. Without git there is nothing.
+/// Git, the folder of its programs, and the dynamic loader. Empty if git is not installed.
 fn own_programs() -> Vec<PathBuf> {
     let Some(git) = env::split_paths(PATH).map(|folder| folder.join("git")).find(|path| path.is_file())
     else {
@@ -126,7 +126,7 @@ fn head(program: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// The dynamic loader that a program names (elf(5), `PT_INTERP`). `None` for one that needs none, or is no 64-bit program.
+/// The dynamic loader that a program names (elf(5), `PT_INTERP`). `None` if it needs none or is not a 64-bit program.
 fn loader(head: &[u8]) -> Option<PathBuf> {
     let number = |at: usize, length: usize| -> Option<usize> {
         let bytes = head.get(at..at.checked_add(length)?)?;
@@ -143,7 +143,8 @@ fn loader(head: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(std::str::from_utf8(name).ok()?))
 }
 
-/// Denies sockets of all families but the local one. `io_uring` makes sockets past the filter, so there is none.
+/// Denies all socket families except local sockets. `io_uring` is denied as well, since it creates sockets without
+/// these calls.
 fn local_sockets_only() -> Result<BpfProgram, BackendError> {
     let family = u64::from(libc::AF_UNIX.cast_unsigned());
     let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family)?;
@@ -167,7 +168,7 @@ mod tests {
         GitFences::of_this_machine(has_filters).unwrap()
     }
 
-    /// A program's outcome behind this fence, or without one.
+    /// Runs a program inside this fence, or without one.
     fn run(fence: Option<&Fence>, program: &str, arguments: &[&str], folder: &Path) -> io::Result<Output> {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(folder).env_clear().env("PATH", PATH);
@@ -178,7 +179,7 @@ mod tests {
         command.output()
     }
 
-    /// A repository with a changed file, and a program that leaves a trace beside it.
+    /// A repository with a changed file, and a program that creates a file beside it when it runs.
     fn repository() -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().unwrap();
         let canary = folder.path().join("canary");
@@ -214,14 +215,14 @@ mod tests {
             let _ = run(None, "git", &arguments, folder.path()).unwrap();
             assert!(starts() > 0, "the control of {setting}");
         }
-        // Git's own programs start, also those that it starts itself.
+        // Git's own programs start, including those started by other git programs.
         for arguments in [&["status"][..], &["gc", "-q"], &["diff", "--stat"]] {
             let output = run(Some(&fence), "git", arguments, folder.path()).unwrap();
             assert!(output.status.success(), "{arguments:?}: {output:?}");
         }
         let denied = run(Some(&fence), "/bin/sh", &["-c", "true"], folder.path()).unwrap_err();
         assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
-        // A filter that the operator named may need a shell; what lies in a repository starts by none of these rules.
+        // A filter of the operator may need a shell. Files of a repository cannot be started under these rules either.
         let open = fences(true).around(Reach::Nowhere).unwrap();
         assert!(run(Some(&open), "/bin/sh", &["-c", "true"], folder.path()).unwrap().status.success());
         run(Some(&open), &canary, &[], folder.path()).unwrap_err();
@@ -242,7 +243,7 @@ mod tests {
                 fence.around(&mut command);
             }
             let mut git = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-            // It waits for an answer where it is connected, else it ends.
+            // It waits for an answer if it is connected, and fails otherwise.
             loop {
                 if let Ok((stream, _)) = listener.accept() {
                     drop(stream);

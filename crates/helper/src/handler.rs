@@ -1,4 +1,4 @@
-//! What the helper does about each request.
+//! Handles the requests of the server.
 
 use std::{io, sync::Arc};
 
@@ -12,7 +12,7 @@ use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name}
 
 use crate::{Error, HelperOrder, executes, fences, place, readable};
 
-/// The largest request, in bytes: as that of a VM with much memory.
+/// The longest request in bytes, the same as in a VM with enough memory.
 const REQUEST_BYTES: usize = 64 << 20;
 
 /// The helper's state. Cheap to clone.
@@ -20,7 +20,7 @@ const REQUEST_BYTES: usize = 64 << 20;
 pub(crate) struct Helper {
     bare: Place,
     order: Arc<HelperOrder>,
-    /// Of the call that this one handles.
+    /// The workspace for the account of the current request.
     here: Option<Place>,
 }
 
@@ -39,7 +39,7 @@ impl Helper {
 }
 
 impl Handler for Helper {
-    /// The fence is made anew for each call: a root may be another folder of the same name by now.
+    /// The fence is made for each request: a root may be another folder by now.
     fn on(&self, ground: Ground) -> Result<Self, Failure> {
         let (roots, write) = (ground.roots.clone(), self.order.scratch.clone());
         let (execute, read) = (executes(&self.order), readable(&self.order));

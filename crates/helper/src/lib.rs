@@ -1,10 +1,12 @@
-//! The guest agent of the server's own machine: processes that start programs, one for commands and one for git.
+//! The counterpart of the guest agent on the server's machine: processes that start programs, one for commands and one
+//! for git.
 //!
 //! ```text
 //! server ── HTTP/2 over a socket pair ──► helper ── fork, fence, exec ──► programs of callers
 //! ```
-//! It speaks the protocol of the agent in a VM and runs the same operations. What differs: one helper serves all accounts,
-//! so each call says on whose ground it is done, and each program enters a fence around that ground before it runs.
+//! The helper speaks the protocol of the agent in a VM and runs the same operations. Unlike the agent, one helper
+//! serves all accounts: each request carries the roots of its account, and each program enters a fence around these
+//! roots before it runs.
 
 mod error;
 mod fences;
@@ -23,58 +25,59 @@ pub use error::Error;
 use git_fence::GitFences;
 use handler::Helper;
 
-/// What a helper is started with.
+/// The configuration of a helper.
 #[derive(Debug, Clone)]
 pub struct HelperOrder {
-    /// What it starts. In the helper of git no file below the roots or in `scratch` is executed.
+    /// What the helper starts. The helper for git executes no file below the roots or in `scratch`.
     pub kind: HelperKind,
-    /// Folders of which the accounts' roots are parts. No program reaches anything of them but its account's roots.
+    /// Folders that contain the roots of all accounts. A program can access only the roots of its account within them.
     pub roots: Vec<PathBuf>,
-    /// What programs may write besides: folders that are theirs alone, such as a `/tmp` of their own.
+    /// Further folders that programs may write, such as a private `/tmp`.
     pub scratch: Vec<PathBuf>,
-    /// What every program sees; each account's `HOME` is added.
+    /// The environment of all programs; `HOME` is added for each account.
     pub env: BTreeMap<String, String>,
-    /// Where a control group for each command may be made; `None` where nobody may.
+    /// The parent of a control group for each command; `None` if control groups cannot be created.
     pub groups: Option<PathBuf>,
-    /// What git may use besides.
+    /// What git may access in addition.
     pub git: GitGrants,
 }
 
-/// Confines this process, for good. To be called before any other thread exists.
+/// Confines this process permanently. Must be called while it has a single thread.
 ///
 /// # Errors
-/// [`Error`]. A kernel without Landlock is no error: only the user guards there.
+/// [`Error`]. A kernel without Landlock is not an error; only the file permissions of the user protect in this case.
 pub fn confine(order: &HelperOrder) -> Result<(), Error> {
-    // Programs run as our user: none shall look into us.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Error::io("become undumpable"))?;
-    // Orphans come to us and to nobody else, so they end with us where we are the first process of a namespace.
-    set_child_subreaper(Some(getpid())).map_err(Error::io("become the one that inherits orphans"))?;
+    // Programs run as the same user and must not read the memory of this process.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(Error::io("make the process non-dumpable"))?;
+    // Orphans become children of this process. If it is the init process of a PID namespace, they end with it.
+    set_child_subreaper(Some(getpid())).map_err(Error::io("become a subreaper"))?;
     let write = order.scratch.iter().chain(&order.groups).cloned().collect();
     let (roots, execute, read) = (order.roots.clone(), executes(order), readable(order));
     fences::confine(&fences::Reach { roots, write, execute, read })
 }
 
-/// Serves the server until it hangs up.
+/// Serves the server until it disconnects.
 ///
 /// # Errors
-/// The socket does not work, or a signal cannot be listened for.
+/// The socket fails, or the signal handler cannot be installed.
 pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
     let helper = Helper::new(order)?;
     reaper::start(helper.commands())?;
     skep_channel::guest::serve(stream, helper).await
 }
 
-/// What every program may read besides.
+/// Further paths that all programs may read.
 fn readable(order: &HelperOrder) -> Vec<PathBuf> {
     order.git.authorities.iter().cloned().collect()
 }
 
-/// Whether programs may execute files that they may write.
+/// Whether programs may execute files in folders that they may write.
 fn executes(order: &HelperOrder) -> bool {
     order.kind == HelperKind::Commands
 }
 
-/// The place that the accounts' places are made of.
+/// The workspace that those of the accounts are derived from.
 fn place(order: &HelperOrder) -> io::Result<Place> {
     let place = Place::new("/", "/", order.env.clone(), order.groups.clone().unwrap_or_default());
     let place = match order.kind {

@@ -1,4 +1,4 @@
-//! Orphans: the helper inherits all whose parents ended, and must await them.
+//! Reaps orphans, which the helper inherits as a subreaper.
 
 use std::{collections::BTreeSet, fs, io, time::Duration};
 
@@ -6,16 +6,16 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use skep_workspace::Commands;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A child that somebody here awaits is awaited before it has been dead for so long. What is still dead then is nobody's.
+/// A child that other code waits for is reaped within this time. A child that is dead for longer is an orphan.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Reaps orphans from now on.
+/// Starts the task that reaps orphans.
 pub(crate) fn start(commands: Commands) -> io::Result<()> {
     let mut deaths = signal(SignalKind::child())?;
     tokio::spawn(async move {
         let mut dead = BTreeSet::new();
         loop {
-            // Those that died meanwhile are looked at once more, though nobody else may die.
+            // Children that just died are checked again even if no other child dies.
             if dead.is_empty() && deaths.recv().await.is_none() {
                 return;
             }
@@ -32,7 +32,7 @@ fn reap(pid: i32) {
     let _ = Pid::from_raw(pid).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));
 }
 
-/// The dead children that no command's supervisor awaits. Orphans come to the first thread of this process.
+/// Dead children that do not belong to a command. Orphans become children of the process's first thread.
 fn dead_children(commands: &Commands) -> BTreeSet<i32> {
     let own = std::process::id();
     let list = fs::read_to_string(format!("/proc/self/task/{own}/children")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The machine's own package sources. No mirror stands in this tree: apt knows where its packages come from.
+//! Access to the package sources of this machine's apt, so that no mirror has to be configured.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const APT_GET: Program = Program { name: "apt-get", package: "apt" };
 const APT_CACHE: Program = Program { name: "apt-cache", package: "apt" };
 const APT_CONFIG: Program = Program { name: "apt-config", package: "apt" };
 
-/// One Debian archive that this machine uses.
+/// A Debian archive in this machine's package sources.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Archive {
     uri: String,
@@ -20,24 +20,24 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// As a line of sources.list.
+    /// Formats the archive as a line of `sources.list`.
     pub(crate) fn line(&self) -> String {
         format!("deb {} {} {}", self.uri, self.codename, self.component)
     }
 }
 
-/// The Debian archives that this machine uses, the release itself first.
+/// Returns the Debian archives of this machine, the release itself first.
 pub(crate) fn archives() -> Result<Vec<Archive>, Error> {
     let format = "$(CREATED_BY)|$(ORIGIN)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)";
     let listing = APT_GET.run(Path::new("/"), &["indextargets", "--format", format])?;
     let mut archives: Vec<Archive> = listing.lines().filter_map(archive_in).collect();
-    // The release has no hyphen in its name; its updates have.
+    // Codenames of releases have no hyphen; those of their updates do.
     archives.sort_by_key(|archive| (archive.codename.contains('-'), archive.clone()));
     archives.dedup();
     match archives.first() {
         Some(first) if !first.codename.contains('-') => {
             let release = first.codename.clone();
-            // Backports would be of the same name with a hyphen: only what the release updates itself by.
+            // Keeps updates and security updates, and excludes others such as backports.
             archives.retain(|archive| {
                 [release.clone(), format!("{release}-updates"), format!("{release}-security")]
                     .contains(&archive.codename)
@@ -54,7 +54,7 @@ fn archive_in(line: &str) -> Option<Archive> {
     Some(Archive { uri: uri.to_owned(), codename: codename.to_owned(), component: component.to_owned() })
 }
 
-/// The machine's proxy settings, as options for another apt.
+/// Returns the proxy settings of this machine's apt, as apt options.
 pub(crate) fn proxies() -> Result<Vec<String>, Error> {
     let keys = ["Acquire::http::Proxy", "Acquire::https::Proxy"];
     let said = APT_CONFIG.run(Path::new("/"), &["dump", "--format", "%f|%v%n"])?;
@@ -65,13 +65,13 @@ pub(crate) fn proxies() -> Result<Vec<String>, Error> {
         .collect())
 }
 
-/// The package that holds the newest kernel for VMs, with its version.
+/// Returns the package with the newest kernel for VMs, and its version.
 pub(crate) fn kernel_package() -> Result<(String, String), Error> {
     let shown = APT_CACHE.run(Path::new("/"), &["show", "--no-all-versions", "linux-image-cloud-amd64"])?;
     kernel_in(&shown).ok_or(Error::NoSources)
 }
 
-/// `Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)` names package and version.
+/// Parses package and version from a line such as `Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)`.
 fn kernel_in(shown: &str) -> Option<(String, String)> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let package = depends.split([',', ' ']).find(|word| word.starts_with("linux-image-"))?;
@@ -82,10 +82,10 @@ fn kernel_in(shown: &str) -> Option<(String, String)> {
     Some((package.to_owned(), version.to_owned()))
 }
 
-/// Downloads a package into a folder.
+/// Downloads a package into a directory.
 pub(crate) fn download(package: &str, version: &str, into: &Path, pen: &Pen) -> Result<(), Error> {
     let wanted = format!("{package}={version}");
-    // As root apt would step down to a user that may not write here.
+    // By default apt drops root privileges for downloads, to a user that cannot write here.
     pen.run(&APT_GET, into, &["-q", "-o", "APT::Sandbox::User=root", "download", &wanted]).map(drop)
 }
 

@@ -1,4 +1,4 @@
-//! A bake, from nothing to a template on disk. Atomic: a template's folder appears whole, or not at all.
+//! Bakes the base template. The directory of a template appears atomically once it is complete.
 
 use std::{
     collections::BTreeMap,
@@ -24,25 +24,21 @@ use crate::{
     root, shelf,
 };
 
-/// Where the steps of a bake are told.
+/// Callback that receives a message for each step of a bake.
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What bakes the base template.
+/// Bakes the base template and finds baked ones.
 pub struct Bakery {
-    /// Where templates lie.
     pub image_dir: PathBuf,
-    /// The guest agent.
     pub agent: &'static [u8],
-    /// The engine that the template is for.
     pub engine: Box<dyn Engine>,
-    /// The program whose `stage` argument runs the jail's stage: our own.
+    /// Path of the `skep` binary, whose `stage` argument runs the jail's stage.
     pub binary: PathBuf,
-    /// Where the steps are told.
     pub progress: Progress,
 }
 
 impl Bakery {
-    /// The folder of the base template, if it is baked for the inputs as they are now. Whether it is whole is not looked at.
+    /// Returns the directory of the base template if it is baked for the current inputs. Does not verify its content.
     ///
     /// # Errors
     /// The inputs cannot be read.
@@ -50,7 +46,7 @@ impl Bakery {
         Ok(self.find_for(&self.inputs()?))
     }
 
-    /// The templates of other inputs, the newest first.
+    /// Returns templates that were baked for other inputs, newest first.
     ///
     /// # Errors
     /// The inputs or the image directory cannot be read.
@@ -58,28 +54,28 @@ impl Bakery {
         shelf::others(&self.image_dir, &self.inputs()?.key())
     }
 
-    /// The base template, baked where it is missing, was baked for other inputs, or is damaged. It takes some seconds, about
-    /// a minute where it bakes, and blocks.
+    /// Returns the base template, and bakes it if it is missing, damaged or baked for other inputs. Takes some seconds,
+    /// or about a minute with a bake, and blocks.
     ///
     /// # Errors
-    /// A program is missing or failed, the disk is full, the guest did not come to rest.
+    /// A program is missing or failed, the disk is full, or the guest did not boot or settle.
     pub fn load(&self) -> Result<Template, Error> {
         let inputs = self.inputs()?;
         if let Some(dir) = self.find_for(&inputs) {
             match Template::load(&dir) {
-                // Another process may be removing it, or baking it again: looked at once more in turn.
+                // Another process may be removing or baking it; checked again below, with the lock held.
                 Err(skep_engine::Error::DamagedTemplate { .. } | skep_engine::Error::NoTemplate(_)) => {}
                 other => return Ok(other?),
             }
         }
         fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
         let _turn = shelf::take_turn(&self.image_dir, || {
-            self.tell("another process bakes in this image directory; waiting for it");
+            self.tell("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
             match Template::load(&dir) {
                 Err(error @ skep_engine::Error::DamagedTemplate { .. }) => {
-                    self.tell(&format!("{error}; that is done now"));
+                    self.tell(&format!("{error}; baking it now"));
                     shelf::remove(&dir)?;
                 }
                 other => return Ok(other?),
@@ -110,18 +106,18 @@ impl Bakery {
         Ok(())
     }
 
-    /// The caller has the turn.
+    /// The caller holds the lock of the image directory.
     fn bake_anew(&self, inputs: &Inputs) -> Result<PathBuf, Error> {
         let dir = template::folder(&self.image_dir, BASE_TEMPLATE, &inputs.key());
         let shelf = self.image_dir.join(BASE_TEMPLATE);
         fs::create_dir_all(&shelf).map_err(Error::io(shelf.display()))?;
-        // First what runs: it may still write into what is not whole.
+        // Ends processes of an earlier bake first, because they may still write to its partial directories.
         let place = Place::make(Site::of(&self.image_dir))?;
         shelf::clear_partial(&self.image_dir)?;
         let work = shelf::partial(&shelf)?;
         let watch = Watch::begin(Site::of(&self.image_dir))?;
         let baked = self.bake(inputs, work.path(), &place);
-        // What a signal ended failed for no reason of its own.
+        // If a signal ended the bake, its own error is only a consequence.
         watch.verdict().and(baked)?;
         publish(work, &dir).map_err(Error::io(dir.display()))?;
         Ok(dir)
@@ -138,7 +134,7 @@ impl Bakery {
         fs::copy(kernel.image(), work.join(Part::Kernel.file_name())).map_err(Error::io("kernel"))?;
         initrd::write(&work.join(Part::Initrd.file_name()), self.agent, &kernel)?;
         layer::write(&work.join(Part::Layer.file_name()), pen)?;
-        self.tell("boot of the guest, to be saved at rest");
+        self.tell("boot of the guest, to be saved when idle");
         boot::to_rest(self.engine.as_ref(), &self.binary, place, work)?;
         self.tell("checksums");
         let manifest = manifest(inputs, work)?;
@@ -146,7 +142,7 @@ impl Bakery {
             let mut file = File::create(work.join(MANIFEST))?;
             file.write_all(&manifest.to_file()?)?;
             file.sync_all()?;
-            // The names of all its files too.
+            // Also syncs the directory entries of all files.
             File::open(work)?.sync_all()
         };
         write().map_err(Error::io(MANIFEST))
@@ -175,16 +171,16 @@ fn manifest(inputs: &Inputs, work: &Path) -> Result<Manifest, Error> {
 }
 
 fn publish(work: tempfile::TempDir, dir: &Path) -> io::Result<()> {
-    // A folder without a manifest is no template: somebody removed a part of it.
+    // A directory without a manifest is a template of which a part was removed.
     if dir.is_dir() {
         fs::remove_dir_all(dir)?;
     }
     fs::set_permissions(work.path(), fs::Permissions::from_mode(0o755))?;
     fs::rename(work.path(), dir)?;
-    // Nothing is there any more to be removed at its drop.
+    // Prevents the removal on drop: the directory has been renamed.
     let _ = work.keep();
     if let Some(shelf) = dir.parent() {
-        // The folder too: ext4 may lose the new name in a power cut.
+        // Sync the directory as well, otherwise ext4 may lose the new name in a power failure.
         File::open(shelf)?.sync_all()?;
     }
     Ok(())

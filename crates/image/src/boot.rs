@@ -1,4 +1,4 @@
-//! The boot of a bake: in a jail, in a network namespace with nobody in it, until the guest has come to rest.
+//! Boots the guest of a bake in a jail and an empty network namespace, and saves its state once it is idle.
 
 use std::{
     fs::File,
@@ -31,20 +31,20 @@ use crate::{
     place::{Place, jail_failed, network_failed},
 };
 
-/// A cold boot takes 2 to 5 s in an emulator, on a machine under load many times that. An emulated guest may also stand
-/// still for ever, where its kernel lost its clock's first ticks: then only another boot helps.
+/// Time limits of successive boot attempts. A cold boot takes 2 to 5 s in an emulator, and many times that under load.
+/// An emulated guest may also hang forever if its kernel lost the first timer ticks, so that only another boot helps.
 const BOOT_PATIENCE: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300)];
-/// What a guest did not do that never reached its channel.
+/// Failed step of a guest that never connected its channel.
 const BOOT: &str = "boot";
-/// How long a guest may take to see that a connection is over.
+/// Time for the guest to notice that a connection was closed.
 const LEAVE: Duration = Duration::from_secs(1);
 const END_PATIENCE: Duration = Duration::from_secs(30);
-/// How much of the console an error repeats.
+/// Maximum size of the console output in an error.
 const CONSOLE_BYTES: usize = 8000;
-/// The VMM's memory beside the guest's, with room: its cgroup is the last line, not a budget.
+/// Memory of the VMM beside the guest's, in MiB. Generous: the cgroup limit is a last resort, not a budget.
 const VMM_MB: u64 = 512;
-/// Outside the range of the VMs, which begins at 0x7000_0000.
+/// Outside the range of the VMs' uids, which begins at `0x7000_0000`.
 const BAKE_UID: u32 = 0x7100_0000;
 
 /// Boots the guest and saves memory and device state beside the other files in `work`.
@@ -105,10 +105,10 @@ async fn boot(
     let rest = rest(engine, [monitor.stream, agent.stream, console.stream], work, patience).await;
     let ended = wait_for_end(jailed, rest.is_ok());
     let removed = group.remove().map_err(jail_failed);
-    // The group is empty, so nobody writes any more.
+    // The cgroup is empty, so nothing writes to the pipe any more and the output is complete.
     rest.map_err(|error| error.with_words(&words.read(CONSOLE_BYTES as u64)))?;
     ended.and(removed)?;
-    // What lies in an image directory is root's.
+    // Files in an image directory belong to root.
     let layer = File::open(work.join(Part::Layer.file_name()));
     layer.and_then(|layer| fchown(&layer, Some(0), Some(0))).map_err(Error::io("layer"))?;
     let mut file = File::create(work.join(Part::Ram.file_name())).map_err(Error::io("ram"))?;
@@ -157,7 +157,7 @@ fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> Order {
     }
 }
 
-/// Lets the guest settle and saves it. The VMM ends by itself then.
+/// Waits until the guest has settled and saves its state. The VMM then ends by itself.
 async fn rest(
     engine: &dyn Engine,
     [monitor, agent, console]: [UnixStream; 3],
@@ -173,13 +173,14 @@ async fn rest(
     let said = Said::default();
     tokio::spawn(said.clone().follow(stream(console)?));
     let machine = engine.attach(stream(monitor)?).await?;
-    // Held until the guest is saved: a host that hangs up, and another that comes, would be work for each restored VM.
+    // Kept open until the guest is saved, otherwise each restored VM would have to process a disconnect and a new
+    // connection.
     let held = agent.try_clone().map_err(Error::io("socket"))?;
     let agent = stream(agent)?;
     let settled = async {
         let guest = Guest::connect(agent, patience).await.map_err(|error| (BOOT, error.to_string()))?;
         guest.settle().await.map_err(|error| ("settle", error.to_string()))?;
-        // The guest takes leave of this connection before it is saved, not after each restore.
+        // The guest must process the end of this connection before it is saved, not after each restore.
         drop(guest);
         tokio::time::sleep(LEAVE).await;
         Ok(())
@@ -202,7 +203,7 @@ fn wait_for_end(jailed: Jailed, expected: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The memory is mapped by nobody any more. Holes stay holes.
+/// Copies the guest's memory, which is no longer mapped, and keeps it sparse.
 fn copy_memory(ram: OwnedFd, file: &mut File) -> io::Result<()> {
     let mut ram = File::from(ram);
     ram.rewind()?;
@@ -218,7 +219,7 @@ fn copy_memory(ram: OwnedFd, file: &mut File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// One end of a socket for the VMM, and ours, connected before the VMM exists.
+/// A listening socket for the VMM, with a stream that is connected to it before the VMM exists.
 struct Line {
     listener: OwnedFd,
     stream: UnixStream,
@@ -235,7 +236,7 @@ impl Line {
     }
 }
 
-/// What the guest said on its console, for the error.
+/// The last output on the guest's console, for errors.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<u8>>>);
 

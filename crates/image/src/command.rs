@@ -1,4 +1,5 @@
-//! The programs that a bake runs: each with its words kept for the error, each named with its package where missing.
+//! Runs the external programs of a bake. Errors contain the program's output, or the package to install if it is
+//! missing.
 
 use std::{
     ffi::OsStr,
@@ -16,17 +17,17 @@ use skep_jail::Cgroup;
 
 use crate::Error;
 
-/// How much of a program's last words an error repeats.
+/// Maximum length, in characters, of a program's standard error in an error.
 const WORDS_BYTES: usize = 600;
 
-/// A program and the Debian package that has it.
+/// A program and the Debian package that contains it.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) package: &'static str,
 }
 
 impl Program {
-    /// Runs it in `dir` and gives its standard output. For what only asks something; what makes something runs in a
+    /// Runs the program in `dir` and returns its standard output. Only for queries; programs that write files run in a
     /// [`Pen`].
     pub(crate) fn run<A: AsRef<OsStr>>(&self, dir: &Path, arguments: &[A]) -> Result<String, Error> {
         self.outcome(self.command(dir, arguments), arguments)
@@ -46,7 +47,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Why it did not start.
+    /// The error for a program that could not be started.
     pub(crate) fn not_started(&self, error: io::Error) -> Error {
         if error.kind() == io::ErrorKind::NotFound {
             return Error::Missing { program: self.name.to_owned(), package: self.package };
@@ -68,13 +69,13 @@ impl Program {
     }
 }
 
-/// What holds the programs of a bake: a control group, so that they can be ended after a bake that was killed, and a mount
-/// namespace for each, so that what it mounts goes with it.
+/// Contains the programs of a bake: in a control group, so that they can be ended even after the bake was killed, and
+/// each in a mount namespace of its own, so that its mounts end with it.
 #[derive(Debug)]
 pub(crate) struct Pen(pub(crate) Cgroup);
 
 impl Pen {
-    /// Runs a program in `dir` and gives its standard output.
+    /// Runs a program in `dir` and returns its standard output.
     pub(crate) fn run<A: AsRef<OsStr>>(
         &self,
         program: &Program,
@@ -86,18 +87,18 @@ impl Pen {
         program.outcome(command, arguments)
     }
 
-    /// Puts a program that is about to be started inside.
+    /// Prepares a command so that its process starts in the control group and a new mount namespace.
     pub(crate) fn admit(&self, command: &mut Command) -> Result<(), Error> {
         let doors = self.0.doors().map_err(|error| Error::Jail(error.to_string()))?;
         let enter = move || {
             for door in &doors {
-                // Zero is the writer itself.
+                // `0` moves the calling process.
                 rustix::io::write(door, b"0")?;
             }
             // SAFETY: no CLONE_FILES among the flags: the descriptor table stays the one that `OwnedFd` knows.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
             match mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC) {
-                // No mount point: we ourselves were started in a chroot.
+                // `/` is not a mount point if this process runs in a chroot.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
                 Err(error) => Err(error.into()),
             }

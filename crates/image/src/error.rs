@@ -1,4 +1,4 @@
-//! What can go wrong with a bake.
+//! Errors of a bake.
 
 use std::{
     io,
@@ -7,87 +7,51 @@ use std::{
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
-/// What can go wrong with a bake.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This binary was built without the guest agent.
     #[error("this skep was built without its guest agent; run `make`, which builds the agent first")]
     NoAgent,
-    /// A program that a bake needs is missing.
     #[error("`{program}` is missing; install it: apt-get install {package}")]
     Missing {
-        /// The program.
         program: String,
-        /// The Debian package that has it.
+        /// The Debian package that contains the program.
         package: &'static str,
     },
-    /// A program that a bake needs failed.
     #[error("`{command}` failed ({status}): {words}")]
-    Failed {
-        /// What was run.
-        command: String,
-        /// How it ended.
-        status: String,
-        /// Its last words.
-        words: String,
-    },
-    /// Apt knows no Debian archive.
-    #[error("apt knows no Debian package lists; run `apt-get update` and look at /etc/apt/sources.list.d")]
+    Failed { command: String, status: String, words: String },
+    /// Apt has no package lists of a Debian archive.
+    #[error("apt has no Debian package lists; run `apt-get update` and check /etc/apt/sources.list.d")]
     NoSources,
-    /// The kernel package lacks what a guest needs.
+    /// The kernel package lacks a file that a guest needs.
     #[error("the kernel {version} has no {what}")]
-    Kernel {
-        /// The kernel's version.
-        version: String,
-        /// What it lacks.
-        what: String,
-    },
-    /// The guest did not come to rest.
-    #[error("the guest of the bake did not {what}: {cause}; its console said: {console}")]
+    Kernel { version: String, what: String },
+    /// The guest did not boot or settle.
+    #[error("the guest of the bake did not {what}: {cause}; its console: {console}")]
     Guest {
-        /// What it should have done.
+        /// `boot` or `settle`.
         what: &'static str,
-        /// Why not.
         cause: String,
-        /// The end of its console.
+        /// The last output on the guest's console.
         console: String,
     },
-    /// It was told to stop, by this signal.
-    #[error("the bake was stopped by signal {0}; nothing of it is left")]
+    /// The bake was stopped by this signal.
+    #[error("the bake was stopped by signal {0} and has been cleaned up")]
     Interrupted(i32),
-    /// A bake is under way.
-    #[error("a bake is under way in {}; wait for its end", .0.display())]
+    /// Another bake is running in this image directory.
+    #[error("a bake is running in {}; wait until it has finished", .0.display())]
     Baking(PathBuf),
-    /// The disk is full.
-    #[error("no space left for a bake in {}: {cause}; it needs about 2 GB: free some, or name another place by --image-dir", .dir.display())]
-    DiskFull {
-        /// The image directory.
-        dir: PathBuf,
-        /// What did not fit.
-        cause: String,
-    },
-    /// The engine failed.
+    #[error("no space left for a bake in {}: {cause}; it needs about 2 GB: free some space, or choose another directory with --image-dir", .dir.display())]
+    DiskFull { dir: PathBuf, cause: String },
     #[error(transparent)]
     Engine(#[from] skep_engine::Error),
-    /// The VMM of the bake failed, and said why.
-    #[error("{source}; the VMM said: {words}")]
-    Vmm {
-        /// What failed.
-        source: skep_engine::Error,
-        /// Its last words.
-        words: String,
-    },
-    /// The jail failed.
+    /// The VMM of the bake failed and printed a reason.
+    #[error("{source}; the VMM printed: {words}")]
+    Vmm { source: skep_engine::Error, words: String },
     #[error("the jail of the bake: {0}")]
     Jail(String),
-    /// The operating system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 impl Error {
@@ -96,18 +60,18 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
-    /// The same, with the place where the bake worked if what went wrong is that this is full.
+    /// Converts errors about a full disk to [`Error::DiskFull`] with this image directory.
     pub(crate) fn within(self, dir: &Path) -> Self {
         let full = match &self {
             Self::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
-            // A program tells it in words, and we start each in a known language.
+            // Programs report it as text, and run with a fixed locale.
             Self::Failed { words, .. } => words.contains("No space left on device"),
             _ => false,
         };
         if full { Self::DiskFull { dir: dir.to_owned(), cause: self.to_string() } } else { self }
     }
 
-    /// The same, with what the VMM said where the engine tells less than that.
+    /// Adds the output of the VMM to an error of the engine.
     pub(crate) fn with_words(self, words: &str) -> Self {
         match self {
             Self::Engine(source) if !words.is_empty() => Self::Vmm { source, words: words.to_owned() },
@@ -115,7 +79,6 @@ impl Error {
         }
     }
 
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Engine(error) | Self::Vmm { source: error, .. } => error.code(),
@@ -123,7 +86,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

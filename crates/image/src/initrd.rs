@@ -1,5 +1,5 @@
-//! The initial ramdisk: the agent as /init, and the modules that it loads. An uncompressed cpio archive ("newc", the
-//! kernel's Documentation/driver-api/early-userspace/buffer-format.rst).
+//! The initial ramdisk: the agent as `/init` and the modules that it loads, as an uncompressed cpio archive ("newc",
+//! the kernel's Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::{
     fs,
@@ -18,7 +18,6 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// Writes the ramdisk.
 pub(crate) fn write(to: &Path, agent: &[u8], kernel: &Kernel) -> Result<(), Error> {
     let mut entries: Vec<(String, u32, Vec<u8>)> =
         ["dev", "proc", "sys", "modules", "lower", "layer", "root"]
@@ -30,7 +29,7 @@ pub(crate) fn write(to: &Path, agent: &[u8], kernel: &Kernel) -> Result<(), Erro
         let path = kernel.module(name);
         match fs::read(&path) {
             Ok(module) => entries.push((format!("modules/{name}.ko"), FILE, module)),
-            // Built into this kernel.
+            // The module is built into this kernel.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Error::io(path.display())(error)),
         }

@@ -1,4 +1,4 @@
-//! All that goes into a template. A change of any of them makes another key, and so a bake.
+//! The inputs of a template. A change of any of them changes the key of the template and so requires a bake.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,16 +15,16 @@ use crate::{
     root::{PACKAGES, PACKAGES_RECIPE},
 };
 
-/// Changes whenever the bake itself does: devices, command line, what is warmed.
+/// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
 const BAKE_RECIPE: &str = "5";
 /// Memory of a guest of the base template, in MiB.
 pub(crate) const MEMORY_MB: u64 = 128;
 /// Virtual processors of a guest of the base template.
 pub(crate) const VCPUS: u32 = 1;
-/// 64 bits of the hash: enough to tell bakes apart, short enough to read.
+/// Hex digits of the key: 64 bits of the hash distinguish bakes and are short enough to read.
 const KEY_DIGITS: usize = 16;
 
-/// All that goes into the base template.
+/// The inputs of the base template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inputs {
     pub(crate) named: BTreeMap<String, String>,
@@ -32,10 +32,10 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Looks at engine, kernel and agent as they are now.
+    /// Determines the current engine, kernel and agent.
     ///
     /// # Errors
-    /// The agent was not built; no kernel is known.
+    /// No kernel is known, or the processor cannot be read.
     pub fn gather(image_dir: &Path, engine: &EngineReport, agent: &[u8]) -> Result<Self, Error> {
         let kernel = kernel::version(&image_dir.join(CACHE))?;
         let named = [
@@ -50,7 +50,7 @@ impl Inputs {
             ("layer_mb", LAYER_MB.to_string()),
         ];
         let mut named: BTreeMap<String, String> = named.map(|(name, value)| (name.to_owned(), value)).into();
-        // Only there a guest sees the machine's own processor, which a saved state must find again.
+        // With KVM the guest sees the host's processor, and a saved state can only be restored on the same model.
         if engine.accel == "kvm" {
             let path = "/proc/cpuinfo";
             let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
@@ -59,7 +59,8 @@ impl Inputs {
         Ok(Self { named, kernel })
     }
 
-    /// In what these differ from those of a template, as the rest of a sentence about it. `None`: in nothing.
+    /// Describes the differences from the inputs of a template, as the end of a sentence about it; `None` if there are
+    /// none.
     pub fn difference_from(&self, baked: &BTreeMap<String, String>) -> Option<String> {
         let names: BTreeSet<&String> = self.named.keys().chain(baked.keys()).collect();
         let changes: Vec<String> = names
@@ -74,7 +75,7 @@ impl Inputs {
         (!changes.is_empty()).then(|| changes.join(", "))
     }
 
-    /// The hash of them all.
+    /// Hash of all inputs.
     pub fn key(&self) -> String {
         let mut hasher = Sha256::new();
         for (name, value) in &self.named {
@@ -86,16 +87,16 @@ impl Inputs {
 
 fn change(name: &str, was: &str, is: &str) -> String {
     match name {
-        // The name says it already.
+        // The value contains the name of the engine.
         "engine" => format!("for {was}, this machine has {is}"),
         "kernel" | "processor" | "acceleration" => format!("for {name} {was}, this machine has {is}"),
-        // A hash says nothing to anybody.
+        // The value is a hash and not useful to readers.
         "agent" => "with another guest agent".to_owned(),
         _ => format!("with {name} {was}, this skep has {is}"),
     }
 }
 
-/// The model of the first processor, and a hash of all that a guest can see of it.
+/// The model of the first processor, with a hash of its features that a guest can see.
 fn processor_in(text: &str) -> String {
     let first = text.split("\n\n").next().unwrap_or_default();
     let fields: BTreeMap<&str, &str> = first

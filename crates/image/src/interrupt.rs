@@ -1,5 +1,5 @@
-//! A bake that is told to stop. Its processes end, the step under way fails, and what the bake made goes the way that it
-//! goes after any failure. A signal's default would leave all of it.
+//! Handles signals during a bake: ends its processes, so that the current step fails and the usual cleanup runs. The
+//! default action of the signals would leave everything behind.
 
 use std::{
     io,
@@ -14,19 +14,20 @@ use std::{
 
 use crate::{Error, place::Site};
 
-/// The signals that mean it: from the terminal, from a service manager, from a terminal that was closed.
+/// Signals that stop a bake: from the terminal, from a service manager, and from a terminal that was closed.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// How often it is looked whether one came.
+/// Interval of the check for a signal.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The last signal; 0 is none.
+/// The last signal received; 0 if none.
 static TOLD: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn note(signal: libc::c_int) {
     TOLD.store(signal, Ordering::Relaxed);
 }
 
-/// While it exists, a signal ends the bake's processes and not this one. One bake of a process at a time.
+/// While this exists, the signals end the processes of the bake instead of this process. Only one bake at a time per
+/// process.
 pub(crate) struct Watch {
     before: Vec<(libc::c_int, libc::sigaction)>,
     stop: Option<mpsc::Sender<()>>,
@@ -34,7 +35,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches over the bake of this site.
+    /// Installs the handlers and starts the thread that ends the processes.
     pub(crate) fn begin(site: Site) -> Result<Self, Error> {
         TOLD.store(0, Ordering::Relaxed);
         let (stop, stopped) = mpsc::channel();
@@ -43,7 +44,7 @@ impl Watch {
                 if TOLD.load(Ordering::Relaxed) != 0
                     && let Err(error) = site.end_processes()
                 {
-                    tracing::warn!(%error, "a process of the bake does not end: {error}");
+                    tracing::warn!(%error, "cannot end a process of the bake: {error}");
                 }
             }
         });
@@ -55,7 +56,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The error that stands for a signal, where one came.
+    /// Fails if a signal was received.
     pub(crate) fn verdict(&self) -> Result<(), Error> {
         match TOLD.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -64,12 +65,12 @@ impl Watch {
     }
 
     fn take(&mut self, signal: libc::c_int) -> io::Result<()> {
-        // SAFETY: a `sigaction` of zeros is one: no flags, an empty mask.
+        // SAFETY: an all-zero `sigaction` is valid: no flags and an empty mask.
         let mut ours: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         ours.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
         ours.sa_flags = libc::SA_RESTART;
         let before = exchange(signal, None)?;
-        // Under `nohup` a closed terminal is to mean nothing.
+        // An ignored signal stays ignored, such as SIGHUP under `nohup`.
         if before.sa_sigaction != libc::SIG_IGN {
             self.before.push((signal, exchange(signal, Some(&ours))?));
         }
@@ -80,7 +81,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         for (signal, before) in &self.before {
-            // It was there before, so it is a valid one.
+            // Cannot fail: the action was valid before.
             let _ = exchange(*signal, Some(before));
         }
         drop(self.stop.take());
@@ -90,14 +91,14 @@ impl Drop for Watch {
     }
 }
 
-/// Sets what a signal does, or only reads it. Returns what it did before.
+/// Sets or reads the action of a signal; returns the previous one.
 fn exchange(signal: libc::c_int, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::uninit();
     let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: both point to a `sigaction` or are null, and the only handler of ours stores one atomic number.
+    // SAFETY: both pointers refer to a `sigaction` or are null, and the only handler set here stores one atomic number.
     if unsafe { libc::sigaction(signal, new, before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call succeeded, so it wrote it.
+    // SAFETY: the call succeeded and initialised it.
     Ok(unsafe { before.assume_init() })
 }

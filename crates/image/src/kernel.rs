@@ -1,4 +1,4 @@
-//! The guest's kernel: Debian's cloud kernel, taken out of its package; nothing is installed on the machine.
+//! The guest's kernel: Debian's cloud kernel, extracted from its package without installing it on this machine.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ const DPKG_DEB: Program = Program { name: "dpkg-deb", package: "dpkg" };
 const XZ: Program = Program { name: "xz", package: "xz-utils" };
 const FIND: Program = Program { name: "find", package: "findutils" };
 
-/// What a guest needs beyond what is built in, in the order in which it loads.
+/// Modules that a guest needs unless they are built in, in load order.
 pub(crate) const MODULES: [&str; 10] = [
     "virtio_ring",
     "virtio",
@@ -28,7 +28,7 @@ pub(crate) const MODULES: [&str; 10] = [
     "libcrc32c",
     "erofs",
 ];
-/// Loaded last.
+/// Module that is loaded last.
 pub(crate) const OVERLAY: &str = "overlay";
 
 /// A kernel in the image directory's cache.
@@ -47,7 +47,7 @@ impl Kernel {
     }
 }
 
-/// The version of the kernel to use: what apt has, else what the cache has.
+/// Returns the kernel version to use: that of apt, or else the latest in the cache.
 pub(crate) fn version(cache: &Path) -> Result<String, Error> {
     match apt::kernel_package() {
         Ok((_, version)) => Ok(version),
@@ -55,7 +55,7 @@ pub(crate) fn version(cache: &Path) -> Result<String, Error> {
     }
 }
 
-/// The version that was downloaded last: versions do not sort as text.
+/// Returns the version that was downloaded last. Versions do not sort as text.
 fn cached_version(cache: &Path) -> Option<String> {
     let kernels = fs::read_dir(cache).ok()?.filter_map(Result::ok).filter_map(|entry| {
         let version = entry.file_name().to_str()?.strip_prefix("kernel-")?.to_owned();
@@ -64,14 +64,14 @@ fn cached_version(cache: &Path) -> Option<String> {
     kernels.max().map(|(_, version)| version)
 }
 
-/// The kernel of a version, downloaded where the cache lacks it.
+/// Returns the kernel of a version, and downloads it if the cache does not contain it.
 pub(crate) fn ensure(cache: &Path, version: &str, pen: &Pen) -> Result<Kernel, Error> {
     let dir = cache.join(format!("kernel-{version}"));
     if !dir.is_dir() {
         let (package, _) = apt::kernel_package()?;
         let work = shelf::partial(cache)?;
         take_out(&package, version, work.path(), pen)?;
-        // Or a power cut might leave the name without the content, which no later bake would make again.
+        // Otherwise a power failure might leave the name without the content, and later bakes would use it.
         let synced = fs::File::open(work.path()).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
         synced.map_err(Error::io(work.path().display()))?;
         fs::rename(work.path().join("kernel"), &dir).map_err(Error::io(dir.display()))?;
@@ -112,7 +112,7 @@ fn found(tree: &Path, pattern: &str) -> Result<Option<PathBuf>, Error> {
     Ok(listing.lines().next().map(|line| tree.join(line)))
 }
 
-/// Newer releases of Debian compress their modules.
+/// Moves a module, decompressing it if necessary: newer releases of Debian compress modules.
 fn place_module(from: &Path, to: &Path, pen: &Pen) -> Result<(), Error> {
     if from.extension().is_some_and(|extension| extension == "xz") {
         pen.run(&XZ, Path::new("/"), &[Path::new("-d"), from])?;

@@ -8,10 +8,11 @@ use crate::{
 };
 
 const MKE2FS: Program = Program { name: "mke2fs", package: "e2fsprogs" };
-/// Room for a VM's own files. Sparse: it takes what is written.
+/// Size of the file system for a VM's own files, in MiB. The file is sparse.
 pub(crate) const LAYER_MB: u64 = 2048;
 
-/// Makes the file. No journal: the layer dies with its VM, and a journal would be copied with each.
+/// Writes the file. Without a journal, because the layer is deleted with its VM and a journal would be copied for each
+/// VM.
 pub(crate) fn write(to: &Path, pen: &Pen) -> Result<(), Error> {
     let make = || File::create(to)?.set_len(LAYER_MB << 20);
     make().map_err(Error::io(to.display()))?;

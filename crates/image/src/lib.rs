@@ -1,4 +1,5 @@
-//! What a template is made of, and how it is baked: root file system, kernel, initial ramdisk, a boot brought to rest.
+//! Builds ("bakes") the base template: root file system, kernel, initial ramdisk, and the saved state of a booted
+//! guest.
 
 mod apt;
 mod bake;
@@ -19,7 +20,7 @@ pub use error::Error;
 pub use inputs::Inputs;
 pub use shelf::{CONTENTS, OtherTemplate, clean};
 
-/// The guest agent's binary, where it was built before this crate.
+/// The binary of the guest agent; `None` if it was not built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));
-/// Where an image directory keeps packages and kernels. No template's name begins with a dot.
+/// Subdirectory of an image directory for packages and kernels. Names of templates never begin with a dot.
 pub(crate) const CACHE: &str = ".cache";

@@ -1,4 +1,5 @@
-//! Where the processes of a bake live on this machine, and how what a killed bake left is cleared away.
+//! Resources of a bake outside of its image directory: control groups, network namespace and sockets. Also removes what
+//! a killed bake left.
 
 use std::{
     fs::{self, DirBuilder},
@@ -14,17 +15,17 @@ use skep_network::Network;
 
 use crate::{Error, command::Pen};
 
-/// Where sockets lie: a socket's path has 108 bytes at the most, and an image directory may lie deep.
+/// Directory for sockets. Their paths are limited to 108 bytes, and the path of an image directory may be long.
 const RUN_DIR: &str = "/run/skep";
-/// Digits of the hash that tells image directories apart.
+/// Hex digits of the hash that identifies an image directory.
 const HASH_DIGITS: usize = 12;
-/// The file that tells where the control groups lie: a unit's own part is not found from outside of it.
+/// File with the paths of the control groups. Those inside a systemd unit cannot be found from outside of it.
 const CGROUP_RECORD: &str = "cgroups";
-/// More than any of the programs has ever needed.
+/// Limit of processes of the programs; more than any of them needs.
 const PROGRAMS_PIDS: u64 = 4096;
 
-/// The names of what a bake makes outside of its image directory. They follow from that directory, so that the next bake
-/// finds what a killed one left.
+/// Names of the resources that a bake creates outside of its image directory. They are derived from that directory, so
+/// that the next bake finds what a killed one left.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     name: String,
@@ -32,16 +33,16 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The site of an image directory, however it is written.
+    /// The names for an image directory, independent of how its path is written.
     pub(crate) fn of(image_dir: &Path) -> Self {
         let path = image_dir.canonicalize().unwrap_or_else(|_| image_dir.to_owned());
         let hash = &hex(&Sha256::digest(path.as_os_str().as_encoded_bytes()))[..HASH_DIGITS];
         Self { name: format!("skep-bake-{hash}"), folder: Path::new(RUN_DIR).join(format!("bake-{hash}")) }
     }
 
-    /// Ends and removes whatever is there. The caller holds the image directory's lock.
+    /// Removes all resources with these names. The caller holds the lock of the image directory.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        // First the processes: what they hold cannot go before them.
+        // Processes first, because resources in use cannot be removed.
         self.end_processes()?;
         Network::destroy(&self.name).map_err(network_failed)?;
         match fs::remove_dir_all(&self.folder) {
@@ -52,7 +53,7 @@ impl Site {
         }
     }
 
-    /// Ends the processes that are there, and removes their control groups.
+    /// Ends the processes and removes their control groups.
     pub(crate) fn end_processes(&self) -> Result<(), Error> {
         let record = self.folder.join(CGROUP_RECORD);
         for line in fs::read_to_string(&record).unwrap_or_default().lines() {
@@ -65,17 +66,16 @@ impl Site {
     }
 }
 
-/// What the processes of a bake live in, until dropped.
+/// Resources of a running bake, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     site: Site,
     tree: Tree,
-    /// Where programs run.
     pub(crate) pen: Pen,
 }
 
 impl Place {
-    /// Makes it, in place of what a killed bake left. The caller holds the image directory's lock.
+    /// Removes what a killed bake left and creates the resources. The caller holds the lock of the image directory.
     pub(crate) fn make(site: Site) -> Result<Self, Error> {
         site.clear()?;
         let folder = &site.folder;
@@ -84,12 +84,12 @@ impl Place {
         };
         make(0o755, Path::new(RUN_DIR))?;
         make(0o700, folder)?;
-        // Whatever is in a tree of that name is nobody's: the caller holds the lock.
+        // An existing tree of that name is unused, because the caller holds the lock.
         Tree::create(&site.name).and_then(|tree| tree.remove()).map_err(jail_failed)?;
         let tree = Tree::create(&site.name).map_err(jail_failed)?;
         let paths: Vec<String> = tree.paths().map(|path| path.display().to_string()).collect();
         let record = folder.join(CGROUP_RECORD);
-        // Before the first process is in it.
+        // Recorded before the first process is started in a group.
         let recorded = fs::write(&record, paths.join("\n")).map_err(Error::io(record.display()));
         let limits = CgroupLimits {
             memory_bytes: i64::MAX.unsigned_abs(),
@@ -107,17 +107,16 @@ impl Place {
         }
     }
 
-    /// The name of its network namespace.
+    /// Name of the network namespace.
     pub(crate) fn name(&self) -> &str {
         &self.site.name
     }
 
-    /// The path of a socket.
     pub(crate) fn socket(&self, name: &str) -> PathBuf {
         self.site.folder.join(name)
     }
 
-    /// Takes away what a boot made here, whose VMM has ended: network, sockets, its group.
+    /// Removes the network and sockets of a boot whose VMM has ended.
     pub(crate) fn clear_for_another_boot(&self) -> Result<(), Error> {
         Network::destroy(self.name()).map_err(network_failed)?;
         for path in ["monitor", "agent", "console"].map(|name| self.socket(name)) {
@@ -131,7 +130,7 @@ impl Place {
         Ok(())
     }
 
-    /// A group for a VMM.
+    /// Creates a control group.
     pub(crate) fn group(&self, name: &str, limits: &CgroupLimits) -> Result<Cgroup, Error> {
         self.tree.group(name, limits).map_err(jail_failed)
     }
@@ -140,7 +139,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Err(error) = self.site.clear() {
-            tracing::warn!(%error, "what the bake made on this machine stays until the next one: {error}");
+            tracing::warn!(%error, "the resources of the bake remain until the next bake: {error}");
         }
     }
 }

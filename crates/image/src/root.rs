@@ -1,4 +1,4 @@
-//! The shared root file system: Debian from the machine's own sources, with what an agent needs, as a plain erofs.
+//! The shared root file system: an uncompressed erofs image of Debian, from the package sources of this machine.
 
 use std::{
     fs,
@@ -17,18 +17,18 @@ const MMDEBSTRAP: Program = Program { name: "mmdebstrap", package: "mmdebstrap" 
 const TAR: Program = Program { name: "tar", package: "tar" };
 const MKFS_EROFS: Program = Program { name: "mkfs.erofs", package: "erofs-utils" };
 
-/// Changes whenever what [`ensure_packages`] makes changes.
+/// Version of the archive that [`ensure_packages`] makes. Must change whenever its content does.
 pub(crate) const PACKAGES_RECIPE: &str = "1";
-/// What an agent needs.
+/// Debian packages for agents that work in the VM.
 pub(crate) const PACKAGES: [&str; 8] =
     ["bash", "coreutils", "git", "python3", "curl", "ca-certificates", "iproute2", "procps"];
 const LEFT_OUT: [&str; 4] =
     ["/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*"];
-/// Where the agent's binary lies for the names below.
+/// Path of the guest agent's binary, to which [`POWER_NAMES`] are symbolic links.
 const AGENT_PATH: &str = "usr/lib/skep/agent";
 const POWER_NAMES: [&str; 4] = ["poweroff", "reboot", "halt", "shutdown"];
 
-/// The packages, unpacked and configured, as an archive in the cache.
+/// Returns the archive of unpacked and configured packages, and makes it if the cache does not contain it.
 pub(crate) fn ensure_packages(cache: &Path, pen: &Pen) -> Result<PathBuf, Error> {
     let archives = apt::archives()?;
     let Some(release) = archives.first().map(|archive| archive.codename.clone()) else {
@@ -48,13 +48,13 @@ pub(crate) fn ensure_packages(cache: &Path, pen: &Pen) -> Result<PathBuf, Error>
     command.arg(&release).arg(&made).args(archives.iter().map(apt::Archive::line));
     pen.admit(&mut command)?;
     run_aloud(command, work.path())?;
-    // Or a power cut might leave the name without the content, which no later bake would make again.
+    // Otherwise a power failure might leave the name without the content, and later bakes would use it.
     fs::File::open(&made).and_then(|file| file.sync_all()).map_err(Error::io(made.display()))?;
     fs::rename(&made, &archive).map_err(Error::io(archive.display()))?;
     Ok(archive)
 }
 
-/// It takes about a minute and tells its steps itself.
+/// Runs a command with its output on standard error, because it takes about a minute and reports its own progress.
 fn run_aloud(mut command: Command, work: &Path) -> Result<(), Error> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).env("TMPDIR", work).env("LC_ALL", "C.UTF-8");
     let status = command.status().map_err(|error| MMDEBSTRAP.not_started(error))?;
@@ -64,17 +64,17 @@ fn run_aloud(mut command: Command, work: &Path) -> Result<(), Error> {
     Err(Error::Failed {
         command: MMDEBSTRAP.name.to_owned(),
         status: status.to_string(),
-        words: format!("its words are above; it worked in {}", work.display()),
+        words: format!("see its output above; it worked in {}", work.display()),
     })
 }
 
-/// Writes the erofs image: the packages, the agent, and what a guest's identity needs.
+/// Writes the erofs image: the packages, the agent, and links for files of the guest's identity.
 pub(crate) fn write(to: &Path, packages: &Path, agent: &[u8], work: &Path, pen: &Pen) -> Result<(), Error> {
     let tree = work.join("root");
     fs::create_dir(&tree).map_err(Error::io(tree.display()))?;
     pen.run(&TAR, &tree, &[Path::new("--numeric-owner"), Path::new("-xpf"), packages])?;
     furnish(&tree, agent).map_err(Error::io(tree.display()))?;
-    // A fixed time and uuid: the same inputs make the same image.
+    // With a fixed time and UUID, the same inputs make the same image.
     let options = ["-T0", "-U", "5ce9ba5e-0000-4000-8000-000000000000", "--quiet"];
     let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
     words.extend([to.as_os_str(), tree.as_os_str()]);
@@ -87,7 +87,7 @@ fn furnish(tree: &Path, agent: &[u8]) -> std::io::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     };
-    // On a tmpfs it is written in a third of the time, and a copy of the disk does not carry it.
+    // On a tmpfs it is written in a third of the time and is not part of copies of the disk.
     replace("etc/machine-id")?;
     symlink("/run/machine-id", tree.join("etc/machine-id"))?;
     replace("var/lib/dbus/machine-id")?;

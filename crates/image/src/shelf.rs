@@ -1,4 +1,4 @@
-//! What lies in an image directory beside the template that is wanted: other templates, and what killed bakes left.
+//! Contents of an image directory: its lock, partial directories of interrupted bakes, and templates for other inputs.
 
 use std::{
     fs::{self, File},
@@ -14,34 +14,32 @@ use skep_engine::template::{MANIFEST, Manifest, read_manifest};
 
 use crate::{CACHE, Error, place::Site};
 
-/// How folders begin that are no template and no part of the cache yet.
+/// Name prefix of directories that are not complete.
 const PARTIAL: &str = ".partial-";
-/// The file by which bakes take turns.
+/// Lock file, held during a bake.
 const LOCK: &str = ".lock";
 
-/// The names of all that a bake makes in an image directory.
+/// Names of everything that a bake creates in an image directory.
 pub const CONTENTS: [&str; 3] = [BASE_TEMPLATE, CACHE, LOCK];
 
-/// A template that was baked for other inputs than those of now. Another server may still need it.
+/// A template that was baked for other inputs than the current ones. Another server may still use it.
 #[derive(Debug)]
 pub struct OtherTemplate {
-    /// Its folder.
     pub dir: PathBuf,
-    /// What it takes on disk.
     pub disk_bytes: u64,
-    /// What it is; nothing where that cannot be read.
+    /// `None` if it cannot be read.
     pub manifest: Option<Manifest>,
 }
 
-/// Removes all that a killed bake left, on this machine and in its image directory. Templates stay. Blocks.
+/// Removes everything that a killed bake left on this machine and in its image directory, but no templates. Blocks.
 ///
 /// # Errors
-/// [`Error::Baking`] while a bake is under way there; or something could not be removed.
+/// [`Error::Baking`] while a bake is running there; or something could not be removed.
 pub fn clean(image_dir: &Path) -> Result<(), Error> {
     let lock = image_dir.join(LOCK);
     let held = match File::open(&lock) {
         Ok(file) => Some(file),
-        // Nothing was ever baked there; or somebody removed the folder, but not what runs.
+        // Nothing was baked there, or the directory was removed while processes of a bake may still run.
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(Error::io(lock.display())(error)),
     };
@@ -55,8 +53,8 @@ pub fn clean(image_dir: &Path) -> Result<(), Error> {
     clear_partial(image_dir)
 }
 
-/// Waits until no other process bakes in an image directory; `waits` is told where one does. The turn lasts until the
-/// file closes.
+/// Locks an image directory. Calls `waits` before waiting for another process. The lock is held until the file is
+/// closed.
 pub(crate) fn take_turn(image_dir: &Path, waits: impl FnOnce()) -> Result<File, Error> {
     let path = image_dir.join(LOCK);
     let lock = File::create(&path).map_err(Error::io(path.display()))?;
@@ -69,7 +67,7 @@ pub(crate) fn take_turn(image_dir: &Path, waits: impl FnOnce()) -> Result<File, 
     Ok(lock)
 }
 
-/// A folder for something that is not whole yet. Root's alone: it may hold programs with set-user-id bits.
+/// Creates a directory for incomplete content. Accessible by root only, because it may contain set-user-id programs.
 pub(crate) fn partial(within: &Path) -> Result<tempfile::TempDir, Error> {
     use std::os::unix::fs::PermissionsExt;
     let permissions = fs::Permissions::from_mode(0o700);
@@ -77,7 +75,7 @@ pub(crate) fn partial(within: &Path) -> Result<tempfile::TempDir, Error> {
     made.map_err(Error::io(within.display()))
 }
 
-/// Removes what bakes did not finish. The caller has its turn.
+/// Removes the partial directories of interrupted bakes. The caller holds the lock.
 pub(crate) fn clear_partial(image_dir: &Path) -> Result<(), Error> {
     for folder in [image_dir.join(BASE_TEMPLATE), image_dir.join(CACHE)] {
         for path in folders(&folder)?.into_iter().filter(|path| begins(path, PARTIAL)) {
@@ -87,7 +85,7 @@ pub(crate) fn clear_partial(image_dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes a template away: its name first, so that nobody finds half of it. The caller has its turn.
+/// Removes a template. Renames it first, so that no partly removed template can be found. The caller holds the lock.
 pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
     let failed = || Error::io(dir.display());
     let shelf = dir.parent().unwrap_or(dir);
@@ -96,7 +94,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
     grave.close().map_err(failed())
 }
 
-/// The templates of other keys, the newest first.
+/// Returns the templates with other keys, newest first.
 pub(crate) fn others(image_dir: &Path, key: &str) -> Result<Vec<OtherTemplate>, Error> {
     let mut dirs = folders(&image_dir.join(BASE_TEMPLATE))?;
     dirs.retain(|dir| !begins(dir, ".") && !dir.ends_with(key));
@@ -116,13 +114,13 @@ fn baked_at(dir: &Path) -> Option<SystemTime> {
 fn disk_bytes(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
-        // The unit of stat(2), whatever the file system's is.
+        // stat(2) counts blocks of 512 bytes, independent of the file system.
         bytes += entry?.metadata()?.blocks() * 512;
     }
     Ok(bytes)
 }
 
-/// The folders in a folder; none where it does not exist.
+/// Returns the subdirectories of a directory; none if it does not exist.
 fn folders(within: &Path) -> Result<Vec<PathBuf>, Error> {
     let read = || -> io::Result<Vec<PathBuf>> {
         let entries = fs::read_dir(within)?.collect::<io::Result<Vec<_>>>()?;

@@ -1,6 +1,6 @@
-//! Control groups: a tree of ours in each hierarchy that this machine has, and a group in it for each process.
+//! Cgroups: a tree of skep in each cgroup hierarchy of the machine, with a group for each jailed process.
 //!
-//! Version 2, version 1, or both at once (*hybrid*: limits by version 1, killing by version 2).
+//! Supports version 2, version 1, and both at once (*hybrid*: limits by version 1, killing by version 2).
 
 mod hierarchy;
 mod mounts;
@@ -17,37 +17,35 @@ use hierarchy::{Hierarchy, Version};
 
 use crate::Error;
 
-/// How long an emptied group may take to let go. Measured: 16 to 48 ms.
+/// How long to retry the removal of a group whose processes were killed. Measured: 16 to 48 ms.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the processes of one group may use together.
+/// The limits of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CgroupLimits {
-    /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// Processes and threads.
     pub pids: u64,
-    /// Weight against other groups, 1 to 10000; 100 is ordinary.
+    /// CPU weight from 1 to 10000. The kernel's default is 100.
     pub cpu_weight: u64,
-    /// The most of the processors, in percent of one; `None`: all that is idle.
+    /// CPU limit, in percent of one processor. `None`: no limit.
     pub cpu_percent: Option<u64>,
 }
 
-/// Our part of the machine's control groups.
+/// The cgroups of skep in all hierarchies.
 #[derive(Debug)]
 pub struct Tree {
     hierarchies: Vec<Hierarchy>,
 }
 
 impl Tree {
-    /// Makes the tree of that name: in the part that the service manager delegated to us, else at the top.
+    /// Creates the tree of this name: below the group that the service manager delegated, otherwise at the top.
     ///
     /// # Errors
-    /// This machine lets us make none, or a controller for memory or processes is missing; the message says why.
+    /// Cgroups cannot be created, or a controller for memory or processes is missing; the message has the reason.
     pub fn create(name: &str) -> Result<Self, Error> {
         let hierarchies = mounts::find(name)?;
         if let Err(error) = hierarchies.iter().try_for_each(Hierarchy::prepare) {
-            // Only what is empty: another process may live in a tree of that name.
+            // Only empty groups: a tree of that name may contain other processes.
             for hierarchy in &hierarchies {
                 let _ = fs::remove_dir(&hierarchy.root);
             }
@@ -63,25 +61,25 @@ impl Tree {
         }
         let _ = tree.remove();
         Err(Error::NoCgroup(format!(
-            "no controller for {} may be used; it must stand in cgroup.controllers where skep makes its groups",
+            "no controller for {} is available; it must be listed in cgroup.controllers of the parent of skep's groups",
             missing.join(" and ")
         )))
     }
 
-    /// The memory that all of it may use, in bytes, where a limit is set above it, as in a container.
+    /// The lowest memory limit of the groups above the tree, in bytes, for example that of a container.
     pub fn memory_limit_bytes(&self) -> Option<u64> {
         self.hierarchies.iter().filter_map(Hierarchy::memory_limit_above).min()
     }
 
-    /// Where the tree lies, to be remembered for [`remove_tree`] after a crash.
+    /// The paths of the tree, to be recorded for [`remove_tree`] after a crash.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.hierarchies.iter().map(|hierarchy| hierarchy.root.as_path())
     }
 
-    /// Makes a group.
+    /// Creates a group.
     ///
     /// # Errors
-    /// The name is taken, or the system refused. Nothing is left then.
+    /// The name is taken, or the system refused. Nothing is left behind then.
     pub fn group(&self, name: &str, limits: &CgroupLimits) -> Result<Cgroup, Error> {
         let mut group = Cgroup { parts: Vec::new() };
         for hierarchy in &self.hierarchies {
@@ -99,17 +97,17 @@ impl Tree {
         Ok(group)
     }
 
-    /// A group that was made before, by this process or another. `None`: it is not in every hierarchy.
+    /// Finds an existing group. `None` if it is missing in a hierarchy.
     pub fn find(&self, name: &str) -> Option<Cgroup> {
         let part = |hierarchy: &Hierarchy| Hierarchy { root: hierarchy.root.join(name), ..hierarchy.clone() };
         let parts: Vec<Hierarchy> = self.hierarchies.iter().map(part).collect();
         parts.iter().all(|part| part.root.join("cgroup.procs").exists()).then_some(Cgroup { parts })
     }
 
-    /// Kills every process in the groups that are not to be kept, and removes those groups.
+    /// Removes all groups for which `kept` is false, and kills their processes.
     ///
     /// # Errors
-    /// A process does not die, or the system refused.
+    /// A process does not end, or the system refused.
     pub fn remove_all_but(&self, kept: impl Fn(&str) -> bool) -> Result<(), Error> {
         for root in self.paths() {
             let failed = || Error::io(format!("groups of {}", root.display()));
@@ -124,19 +122,19 @@ impl Tree {
         Ok(())
     }
 
-    /// Kills every process in the tree and removes it.
+    /// Removes the tree and kills all its processes.
     ///
     /// # Errors
-    /// A process does not die.
+    /// A process does not end.
     pub fn remove(&self) -> Result<(), Error> {
         self.paths().try_for_each(remove_tree)
     }
 }
 
-/// Kills every process in a tree and removes it, whoever made it. One that does not exist is no error.
+/// Removes a tree by its path, if it exists, and kills all its processes.
 ///
 /// # Errors
-/// A process does not die, or the system refused.
+/// A process does not end, or the system refused.
 pub fn remove_tree(root: &Path) -> Result<(), Error> {
     let failed = || format!("removal of the control group {}", root.display());
     if !root.join("cgroup.procs").exists() {
@@ -149,7 +147,7 @@ pub fn remove_tree(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The groups of a tree, the innermost first, its root last.
+/// The groups of a tree, children before parents.
 fn below(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut groups = Vec::new();
     for entry in fs::read_dir(root)? {
@@ -162,8 +160,8 @@ fn below(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(groups)
 }
 
-/// Killed processes leave their group some time after they are gone for everybody else; nothing tells of it in both
-/// versions, so it is tried again.
+/// Removes an empty group. Retries, because killed processes leave their group with a delay, for which no notification
+/// exists in both versions.
 fn remove_empty(path: &Path) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     let mut pause = Duration::from_millis(1);
@@ -182,47 +180,47 @@ fn remove_empty(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The group of one process and its children.
+/// The group of one jailed process and its children, in all hierarchies.
 #[derive(Debug)]
 pub struct Cgroup {
     parts: Vec<Hierarchy>,
 }
 
 impl Cgroup {
-    /// The files into which a process writes `0` to join.
+    /// Opens the `cgroup.procs` files, into which a process writes `0` to join the group.
     ///
     /// # Errors
-    /// The group is gone.
+    /// The group does not exist any more.
     pub fn doors(&self) -> Result<Vec<OwnedFd>, Error> {
         self.parts.iter().map(Hierarchy::door).collect()
     }
 
-    /// Whether a process is in it, in every hierarchy.
+    /// Whether the group contains a process, in every hierarchy.
     pub fn holds(&self, pid: u32) -> bool {
         self.parts.iter().all(|part| part.holds(pid))
     }
 
-    /// Kills every process in it.
+    /// Kills every process of the group.
     ///
     /// # Errors
     /// The system refused.
     pub fn kill(&self) -> Result<(), Error> {
-        // Killed once: all parts hold the same processes, and version 2 can do it in one go.
+        // In one hierarchy only, because all contain the same processes. Version 2 kills a whole group atomically.
         let best = self.parts.iter().max_by_key(|part| part.version == Version::Two);
         best.map_or(Ok(()), |part| hierarchy::kill(&part.root))
     }
 
-    /// Kills what is in it, waits until it is empty and removes it. Blocks for some tens of milliseconds.
+    /// Kills the processes of the group, waits until it is empty and removes it. Blocks for some tens of milliseconds.
     ///
     /// # Errors
-    /// A process does not die.
+    /// A process does not end.
     pub fn remove(&self) -> Result<(), Error> {
         self.kill()?;
         self.parts.iter().try_for_each(|part| remove_empty(&part.root))
     }
 
-    /// Gives its folder of version 2 to a user, who may then make groups below it and move processes between them, and
-    /// change no limit. `None`: this machine has no version 2.
+    /// Delegates the version 2 group to a user, who can then create groups below it and move processes between them,
+    /// but cannot change its limits. Returns its path, or `None` if the machine has no version 2.
     ///
     /// # Errors
     /// The system refused.
@@ -235,30 +233,30 @@ impl Cgroup {
         Ok(Some(part.root.clone()))
     }
 
-    /// The same as [`Self::remove`], with the groups that were made below it.
+    /// Like [`Self::remove`], including the groups below it.
     ///
     /// # Errors
-    /// A process does not die.
+    /// A process does not end.
     pub fn remove_with_all_below(&self) -> Result<(), Error> {
         self.parts.iter().try_for_each(|part| remove_tree(&part.root))
     }
 
-    /// How many of its processes the kernel killed because memory ran out.
+    /// Number of its processes that the OOM killer killed.
     pub fn oom_kills(&self) -> u64 {
         self.first(Hierarchy::oom_kills)
     }
 
-    /// Memory charged to it, in bytes.
+    /// Memory charged to the group, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.first(Hierarchy::memory_bytes)
     }
 
-    /// Processor time of its processes, in microseconds.
+    /// CPU time of its processes, in microseconds.
     pub fn cpu_us(&self) -> u64 {
         self.first(Hierarchy::cpu_us)
     }
 
-    /// A figure that one of the hierarchies knows. Zero where the group is gone.
+    /// The first value that a hierarchy provides. Zero if the group does not exist any more.
     fn first(&self, figure: impl Fn(&Hierarchy) -> Option<u64>) -> u64 {
         self.parts.iter().find_map(figure).unwrap_or(0)
     }

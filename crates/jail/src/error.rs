@@ -1,35 +1,25 @@
-//! What can go wrong with a jail.
+//! The errors of jails and cgroups.
 
 use std::io;
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
-/// What can go wrong with a jail.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The stage could not make the jail.
+    Io { what: String, source: io::Error },
     #[error("the jail could not be made: {0}")]
     Stage(String),
-    /// No control group can be made here.
     #[error("no control group can be made for VMs: {0}")]
     NoCgroup(String),
-    /// The range of user ids belongs to somebody.
+    /// The range of user ids overlaps with other users.
     #[error("the user ids {range} are taken by {owner}; choose others: `vm_uid_base`")]
     UidsTaken {
-        /// The range, `first-last`.
+        /// In the form `first-last`.
         range: String,
-        /// Who has them, and in which file.
+        /// The other user, and the file that defines it.
         owner: String,
     },
-    /// Every user id of the range is in use.
     #[error("all {0} user ids for VMs are in use; end a VM first")]
     UidsExhausted(u32),
 }
@@ -40,7 +30,6 @@ impl Error {
         move |source| Self::Io { what, source: source.into() }
     }
 
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Io { .. } | Self::Stage(_) => ErrorCode::Internal,
@@ -49,7 +38,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

@@ -1,7 +1,7 @@
-//! Uid, namespaces, root, cgroup, seccomp and rlimits of one jailed process.
+//! Starts processes in a jail: user id, namespaces, root directory, cgroup, seccomp and rlimits.
 //!
-//! [`spawn`] starts our own binary as a *stage* (see [`stage`]), a process with one thread and nothing to lose, which
-//! jails itself and then becomes the program. Nothing here knows what the program is.
+//! [`spawn`] starts this binary again as a *stage* (see [`stage`]), a single-threaded process that jails itself and
+//! then executes the program. This crate does not depend on what the program is.
 
 pub mod cgroup;
 mod error;

@@ -1,4 +1,4 @@
-//! What is to be jailed, and how.
+//! The specification of a process to start: program, user and confinement.
 
 use std::path::PathBuf;
 
@@ -7,71 +7,63 @@ use serde::{Deserialize, Serialize};
 /// A process to start without privileges.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// The program, as the new process sees it.
+    /// Path of the program, as the new process sees it.
     pub program: PathBuf,
-    /// Its arguments without the program's name.
+    /// Without the program's name.
     pub arguments: Vec<String>,
-    /// Its environment, whole.
+    /// The complete environment: nothing is inherited.
     pub environment: Vec<(String, String)>,
-    /// Its user.
     pub uid: u32,
-    /// Its group.
     pub gid: u32,
-    /// Its further groups.
     pub groups: Vec<u32>,
-    /// What keeps it in.
     pub confinement: Confinement,
 }
 
-/// What keeps a process in, besides its user and the lack of capabilities.
+/// The confinement of a process, in addition to its user and the lack of capabilities.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confinement {
-    /// Nothing: it sees this machine as its user does, and keeps our standard output and error and our process group. It
-    /// is killed when the thread that started it ends.
+    /// No further confinement: the process sees the machine as its user does, and inherits standard output, error and
+    /// process group. It is killed when the thread that started it ends.
     User,
-    /// Processes and scratch folders of its own; it sees the rest of this machine as its user does. It keeps our standard
-    /// output and error.
+    /// Its own PID namespace and scratch folders; otherwise the process sees the machine as its user does. It inherits
+    /// standard output and standard error.
     Secluded(Seclusion),
-    /// A jail.
     Jail(Jail),
 }
 
 impl Confinement {
-    /// Whether the process is the first of a namespace, which the stage starts and tells of.
+    /// Whether the process is init of a PID namespace. The stage starts it as a child and reports its PID then.
     pub(crate) fn has_namespaces(&self) -> bool {
         matches!(self, Self::Secluded(_) | Self::Jail(_))
     }
 }
 
-/// Namespaces of processes, mounts and System V objects: no process outside is seen, and when the first one ends, all end.
+/// PID, mount and IPC namespaces: processes outside are not visible, and when the init process ends, all processes end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Seclusion {
-    /// Folders that are there and that it finds empty, in memory.
+    /// Existing folders over which an empty tmpfs is mounted.
     pub scratch: Vec<PathBuf>,
-    /// Files and folders from which programs and libraries may be executed: every other mount is `noexec`, so that the
-    /// dynamic loader maps no program from there either. What a machine lacks of them is passed over. `None`: all mounts
-    /// keep their flags.
+    /// Files and folders from which programs and libraries may be executed. Every other mount is `noexec`, which also
+    /// prevents the dynamic loader from mapping programs there. Missing paths are ignored. `None`: all mounts keep
+    /// their flags.
     pub executable: Option<Vec<PathBuf>>,
 }
 
-/// A jail: a session, namespaces, a root, limits and denied system calls of its own.
+/// A jail: a new session, namespaces, root directory, limits and a seccomp filter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Jail {
-    /// Its host name.
     pub hostname: String,
-    /// Device nodes that it gets besides null, zero and urandom; they belong to its user. Paths below /dev.
+    /// Device nodes in addition to null, zero and urandom, owned by the process's user. Paths below /dev.
     pub devices: Vec<PathBuf>,
-    /// What it may use.
     pub limits: ResourceLimits,
 }
 
-/// What one process may use, by rlimit.
+/// The rlimits of a process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct ResourceLimits {
-    /// Open descriptors.
     pub open_files: u64,
-    /// The largest offset that it may write in any file, in bytes.
+    /// Maximum size of a file that it writes, in bytes.
     pub file_bytes: u64,
     /// Processes and threads of its user.
     pub processes: u64,

@@ -1,7 +1,7 @@
-//! System calls that no jailed process has a use for, denied with `EPERM`.
+//! The seccomp filter of jailed processes. Denies system calls that they do not need with `EPERM`.
 //!
-//! A denial list, not an allowance list: what a VMM needs differs between versions and libraries, and its own sandbox
-//! stands in front of this one.
+//! A denylist, not an allowlist: the calls that a VMM needs differ between versions and libraries, and the VMM has a
+//! filter of its own.
 
 use std::{collections::BTreeMap, io};
 
@@ -10,7 +10,7 @@ use seccompiler::{
     TargetArch, apply_filter, sock_filter,
 };
 
-/// Denied whatever the arguments are.
+/// Denied with any arguments.
 const DENIED: &[i64] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -19,11 +19,11 @@ const DENIED: &[i64] = &[
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Keys, which no namespace separates.
+    // Kernel keyrings, which are not separated by namespaces.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
-    // Kernel machinery with a long list of past holes.
+    // Kernel features with many past vulnerabilities.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -49,7 +49,7 @@ const DENIED: &[i64] = &[
     libc::SYS_setns,
     libc::SYS_mknod,
     libc::SYS_mknodat,
-    // The machine itself.
+    // Host administration.
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
     libc::SYS_init_module,
@@ -71,12 +71,12 @@ const DENIED: &[i64] = &[
     libc::SYS_setdomainname,
     libc::SYS_syslog,
     libc::SYS_vhangup,
-    // Addresses without randomness and data that may be executed: of use to an attacker alone.
+    // Can disable address randomization and make data executable, which only helps an attacker.
     libc::SYS_personality,
 ];
 
-/// Requests of `ioctl` that need no privilege on an inherited tap, and would change it for the machine: it would outlive
-/// its VM, or take a sibling's hardware address and with it the sibling's frames.
+/// `ioctl` requests that need no privilege on an inherited tap and affect the host: the tap could be made persistent,
+/// or get another VM's MAC address and receive its frames.
 const DENIED_OF_A_TAP: &[libc::c_ulong] = &[
     libc::SIOCSIFHWADDR,
     libc::TUNSETIFF as libc::c_ulong,
@@ -93,7 +93,7 @@ const DENIED_OF_A_TAP: &[libc::c_ulong] = &[
     libc::TUNSETCARRIER as libc::c_ulong,
 ];
 
-/// Flags of `clone` that make a namespace.
+/// Flags of `clone` that create namespaces.
 const NAMESPACES: &[i32] = &[
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -104,13 +104,13 @@ const NAMESPACES: &[i32] = &[
     libc::CLONE_NEWNET,
 ];
 
-/// Calls of the x32 interface carry this bit and mean the same as those without it.
+/// This bit marks system calls of the x32 ABI, which do the same as those without it.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Denies the calls of this process from now on, and of what it becomes.
+/// Installs the filters for this process and the program that it executes.
 ///
 /// # Errors
-/// The kernel has no seccomp filters.
+/// The kernel does not support seccomp filters.
 pub(crate) fn deny() -> io::Result<()> {
     apply_filter(&denials().map_err(io::Error::other)?).map_err(io::Error::other)?;
     apply_filter(&no_clone3().map_err(io::Error::other)?).map_err(io::Error::other)
@@ -125,12 +125,13 @@ fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
     rules.insert(libc::SYS_clone, namespaces.collect::<Result<_, _>>()?);
     let of_a_tap = DENIED_OF_A_TAP.iter().map(|request| rule(1, SeccompCmpOp::Eq, *request));
     rules.insert(libc::SYS_ioctl, of_a_tap.collect::<Result<_, _>>()?);
-    // Blocks that do not count as the file's size escape its limit. A hole keeps the size too, but takes none.
+    // Blocks beyond the file's size are not covered by the file size limit. Punching holes also keeps the size, but
+    // allocates no blocks.
     let keeps = (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE).cast_unsigned();
     let reserves = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
     rules.insert(libc::SYS_fallocate, vec![rule(1, SeccompCmpOp::MaskedEq(u64::from(keeps)), reserves)?]);
-    // Only local sockets: the network namespace is empty, but vsock and the kernel's crypto know no namespace. Some families,
-    // TIPC among them, have pairs too.
+    // Only Unix sockets: the network namespace is empty, but vsock and the kernel's crypto API ignore namespaces. Some
+    // other families, such as TIPC, support `socketpair` as well.
     let other_family = || rule(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()));
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![other_family()?]);
@@ -140,7 +141,7 @@ fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
     Ok(program)
 }
 
-/// The flags of `clone3` lie in memory, where a filter cannot read. Where it "does not exist", libraries use `clone`.
+/// The flags of `clone3` are in memory, which a filter cannot read. After `ENOSYS` libraries fall back to `clone`.
 fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
     compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS)
 }
@@ -158,7 +159,7 @@ fn compile(
     SeccompFilter::new(rules, SeccompAction::Allow, denied, TargetArch::x86_64)?.try_into()
 }
 
-/// `ld nr; jge X32_BIT, deny`, in front of a program whose jumps are all relative.
+/// `ld nr; jge X32_BIT, deny`, to be prepended to a program, whose jumps are all relative.
 fn x32_denied() -> BpfProgram {
     let load_number = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
     let jump = sock_filter { code: 0x35, jt: 0, jf: 1, k: X32_BIT };

@@ -1,4 +1,4 @@
-//! The caller's side of the stage.
+//! Starts a process through a stage, and controls it afterwards.
 
 use std::{
     io,
@@ -22,42 +22,41 @@ use crate::{
     stage::{Report, Sent},
 };
 
-/// A stage is done within milliseconds; a machine that swaps may take longer.
+/// Time limit of a stage, which takes milliseconds, or longer on a machine that swaps.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a process is born with.
+/// Descriptors for a new process.
 #[derive(Debug, Default)]
 pub struct Handles {
-    /// The files that it writes itself into to join its control group, see [`crate::Cgroup::doors`].
+    /// Files by which it joins its cgroup, see [`crate::Cgroup::doors`].
     pub cgroup_doors: Vec<OwnedFd>,
-    /// Its standard error; /dev/null where there is none. Only for [`Confinement::Jail`].
+    /// Its standard error. `None`: /dev/null. Only for [`Confinement::Jail`].
     pub stderr: Option<OwnedFd>,
-    /// What it inherits, from descriptor 3 upward.
+    /// Inherited descriptors, numbered from 3.
     pub inherited: Vec<OwnedFd>,
 }
 
-/// A process that runs. Dropping this leaves it alone.
+/// A running process. Dropping this value does not affect it.
 #[derive(Debug)]
 pub struct Jailed {
-    /// Its process id on this machine. To signal it, use the pidfd.
+    /// Process id in the host's PID namespace. For signals use the pidfd.
     pub pid: u32,
-    /// What it is signalled and waited for by.
     pub pidfd: OwnedFd,
 }
 
 impl Jailed {
-    /// Kills it. It is no error that it has ended.
+    /// Kills the process. Succeeds if it has already ended.
     ///
     /// # Errors
-    /// The system refused.
+    /// The system call failed.
     pub fn kill(&self) -> Result<(), Error> {
         self.signal(Signal::KILL)
     }
 
-    /// Sends a signal. It is no error that it has ended.
+    /// Sends a signal. Succeeds if the process has already ended.
     ///
     /// # Errors
-    /// The system refused.
+    /// The system call failed.
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -65,10 +64,10 @@ impl Jailed {
         }
     }
 
-    /// Waits until it has ended. `false`: it has not, in that time.
+    /// Waits until the process has ended. `false` after the timeout.
     ///
     /// # Errors
-    /// The system refused.
+    /// The system call failed.
     pub fn wait(&self, patience: Duration) -> Result<bool, Error> {
         let patience =
             Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
@@ -78,8 +77,8 @@ impl Jailed {
             .map_err(Error::io(format!("wait for process {}", self.pid)))
     }
 
-    /// Takes its exit status, so that no zombie stays. `None`: it has not ended, or is nobody's child here. Only a
-    /// child subreaper is the parent of a jailed process.
+    /// Reaps the process and returns its exit status. `None` if it has not ended or is not a child of this process,
+    /// which is the parent of jailed processes only as a child subreaper.
     pub fn reap(&self) -> Option<ExitStatus> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;
@@ -90,11 +89,11 @@ impl Jailed {
     }
 }
 
-/// Starts a process as ordered. `binary` is a program whose `stage` argument runs [`crate::stage::main`]: our own. It
-/// blocks for some milliseconds, until the program itself runs.
+/// Starts a process. `binary` is a program whose `stage` argument runs [`crate::stage::main`], usually this one. Blocks
+/// for some milliseconds, until the program runs.
 ///
 /// # Errors
-/// A step failed; the message names it. Nothing is left then but perhaps a process in the cgroup that is about to end.
+/// A step failed; the message names it. Nothing is left behind then, except possibly a dying process in the cgroup.
 pub fn spawn(binary: &Path, order: &Order, handles: Handles) -> Result<Jailed, Error> {
     let (here, there) = skep_packet::pair().map_err(Error::io("socket pair for a stage"))?;
     set_socket_timeout(&here, Timeout::Recv, Some(PATIENCE)).map_err(Error::io("time limit for a stage"))?;
@@ -107,7 +106,8 @@ pub fn spawn(binary: &Path, order: &Order, handles: Handles) -> Result<Jailed, E
     if outcome.is_err() {
         let _ = child.kill();
     }
-    // The stage of new namespaces ends at once. As a mere user it became the program itself: its status belongs to `reap`.
+    // With new namespaces the stage exits at once and is reaped here. Without them the stage became the program, whose
+    // status is for `reap`.
     if outcome.is_err() || order.confinement.has_namespaces() {
         let _ = child.wait();
     }
@@ -128,8 +128,8 @@ fn hand_over(socket: &OwnedFd, text: &[u8], doors: &[OwnedFd], inherited: &[Owne
     skep_packet::send(socket, text, &all).map_err(Error::io("order for a stage"))
 }
 
-/// The stage tells who the process is, then what went wrong; silence is success: its end of the socket closes with the
-/// program's start.
+/// Reads the reports of the stage: first the PID, then an error if a step failed. On success the socket closes without
+/// a further report, by `execve`.
 fn listen(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<Jailed, Error> {
     let mut jailed = match confinement {
         Confinement::User => Some(user_process(child)?),
@@ -144,7 +144,7 @@ fn listen(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<
         match report {
             Ok(Some((Report::Started { pid }, Some(pidfd)))) => jailed = Some(Jailed { pid, pidfd }),
             Ok(None) => {
-                return jailed.ok_or_else(|| Error::Stage("the stage ended without a word".to_owned()));
+                return jailed.ok_or_else(|| Error::Stage("the stage ended without a report".to_owned()));
             }
             Ok(Some((Report::Failed { message }, _))) => return Err(give_up(jailed, Error::Stage(message))),
             Ok(Some(_)) => return Err(give_up(jailed, Error::Stage("a report without a pidfd".to_owned()))),
@@ -164,7 +164,7 @@ fn give_up(jailed: Option<Jailed>, error: Error) -> Error {
 
 fn user_process(child: &Child) -> Result<Jailed, Error> {
     let pid = Pid::from_child(child);
-    // Nobody has waited for the child yet, so the number cannot have been given to another process.
+    // The child is not reaped yet, so its PID cannot have been reused.
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::io("pidfd of a process"))?;
     Ok(Jailed { pid: child.id(), pidfd })
 }

@@ -1,12 +1,13 @@
-//! The stage: our own binary, started again to jail itself and become another program.
+//! The stage: this binary, started again to jail itself and execute another program.
 //!
 //! ```text
-//! caller ──order, descriptors──▶ stage: session, cgroup, namespaces
+//! caller ──spec, descriptors───▶ stage: session, cgroup, namespaces
 //!        ◀──pid and pidfd──────────┤ fork
-//!        ◀──what failed, or EOF── pid 1 inside: root, uid, capabilities, rlimits, seccomp, execve
+//!        ◀──error, or EOF──────── pid 1 inside: root, uid, capabilities, rlimits, seccomp, execve
 //! ```
 //!
-//! The first process ends as soon as it has told who the second is, so the program outlives everybody.
+//! The first process exits after it reported the PID of the second, so the program does not depend on any other
+//! process.
 
 mod descriptors;
 mod privileges;
@@ -36,30 +37,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Confinement, Jail, Order, ResourceLimits, seccomp};
 
-/// The program that the stage itself runs, for whoever may not reach its folder or finds another file there by now.
+/// The running binary itself, for users who cannot access its folder, and in case the file was replaced.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The order as it travels, with the descriptors behind it: the doors of the cgroup first, then what is inherited.
+/// The message to a stage. The attached descriptors are first the `cgroup.procs` files, then the inherited ones.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Sent {
     pub(crate) order: Order,
     pub(crate) cgroup_doors: usize,
 }
 
-/// What the stage says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Report {
-    /// The process exists; with it comes its pidfd.
+    /// The process exists. Its pidfd is attached.
     Started { pid: u32 },
-    /// It does not become the program.
+    /// The program could not be executed.
     Failed { message: String },
 }
 
-/// A step that failed, in words for the caller's log.
+/// The message of a failed step, for the caller's log.
 struct Failed(String);
 
-/// Names the step that an error belongs to.
+/// Adds the name of a step to an error.
 trait Step<T> {
     fn step(self, what: &str) -> Result<T, Failed>;
 }
@@ -70,9 +70,9 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
     }
 }
 
-/// What `skep stage` does. The order comes over standard input, a socket. Must be called before a second thread exists.
+/// Runs `skep stage`. Receives its message over standard input, a socket. Must be called before a second thread exists.
 pub fn main() -> ExitCode {
-    // A person who tries it on a terminal gets no socket, and nobody to report to.
+    // Without a socket, for example on a terminal, there is no caller to report to.
     let Ok(socket) = descriptors::take_stdin() else { return ExitCode::FAILURE };
     match run(&socket) {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,18 +85,18 @@ pub fn main() -> ExitCode {
 
 fn run(socket: &OwnedFd) -> Result<(), Failed> {
     let packet =
-        skep_packet::receive(socket).step("order")?.ok_or_else(|| Failed("no order came".to_owned()))?;
-    let sent: Sent = serde_json::from_slice(&packet.bytes).step("order")?;
+        skep_packet::receive(socket).step("message")?.ok_or_else(|| Failed("no message".to_owned()))?;
+    let sent: Sent = serde_json::from_slice(&packet.bytes).step("message")?;
     let mut doors = packet.descriptors;
     let inherited = doors.split_off(sent.cgroup_doors.min(doors.len()));
     for door in doors {
-        // Zero is the writer itself.
+        // 0 means the writing process.
         File::from(door).write_all(b"0").step("join the control group")?;
     }
     match &sent.order.confinement {
         Confinement::User => {
             privileges::drop_all(&sent.order)?;
-            // Only now: a change of the user takes it back.
+            // After the change of the user, which resets it.
             set_parent_process_death_signal(Some(Signal::KILL)).step("end with the caller")?;
             become_program(&sent.order, inherited).map(|never| match never {})
         }
@@ -125,9 +125,9 @@ fn enter(
     namespaces: UnshareFlags,
     settle: impl FnOnce() -> Result<Infallible, Failed>,
 ) -> Result<(), Failed> {
-    // Not in the terminal's process group: Ctrl-C there is meant for skep, not for what it starts.
+    // Not in the terminal's process group, so that Ctrl-C reaches only skep itself.
     setsid().step("new session")?;
-    // SAFETY: no CLONE_FILES among the flags: the descriptor table stays the one that `OwnedFd` knows.
+    // SAFETY: the flags do not contain CLONE_FILES, so the descriptor table is unchanged and `OwnedFd`s stay valid.
     unsafe { unshare_unsafe(namespaces) }.step("new namespaces")?;
     match fork().step("second process")? {
         Some(child) => {
@@ -139,12 +139,12 @@ fn enter(
     }
 }
 
-/// Everything between being process 1 of new namespaces and being the program.
+/// All steps of pid 1 in the new namespaces, up to the execution of the program.
 fn settle(order: &Order, jail: &Jail, inherited: Vec<OwnedFd>) -> Result<Infallible, Failed> {
     root::build(order, jail)?;
     rustix::system::sethostname(jail.hostname.as_bytes()).step("host name")?;
     limit(&jail.limits)?;
-    // Huge pages would turn a few touched bytes of a private mapping into two megabytes.
+    // With huge pages, a few touched bytes of a private mapping would take 2 MiB.
     disable_transparent_huge_pages(true).step("huge pages")?;
     umask(rustix::fs::Mode::from_raw_mode(0o077));
     descriptors::ignore_file_size_signal().step("SIGXFSZ")?;
@@ -173,7 +173,7 @@ fn become_program(order: &Order, inherited: Vec<OwnedFd>) -> Result<Infallible, 
     descriptors::arrange(inherited).step("descriptors")?;
     let mut command = Command::new(&order.program);
     if order.program == Path::new(OWN_PROGRAM) {
-        // Or it would carry that path as its name in every list of processes.
+        // Otherwise the path would be its name in lists of processes.
         command.arg0("skep");
     }
     command.args(&order.arguments).env_clear().envs(order.environment.iter().cloned());
@@ -191,7 +191,7 @@ fn fork() -> io::Result<Option<Pid>> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("the stage has more than one thread"));
     }
-    // SAFETY: this process has one thread, as was just seen, so the child is as free in what it does as its parent.
+    // SAFETY: this process has a single thread, as checked above, so the child may call any function.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         child => Ok(Pid::from_raw(child)),

@@ -1,34 +1,33 @@
-//! User ids for jailed processes: one each, never one for two at the same time.
+//! User ids for jailed processes. Each process gets an id that no other running one has.
 
 use std::{collections::BTreeSet, fmt, fs};
 
 use crate::Error;
 
-/// A range of user ids (and of group ids with the same numbers) that nobody else uses.
+/// A range of user ids, and of group ids with the same numbers, reserved for jailed processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UidRange {
-    /// The first.
     pub base: u32,
-    /// How many, at least 1.
+    /// At least 1.
     pub count: u32,
 }
 
 impl UidRange {
-    /// Right above the ids that systemd gives to containers (its "Users, Groups, UIDs and GIDs").
+    /// The first id above those that systemd assigns to containers (see its "Users, Groups, UIDs and GIDs").
     pub const DEFAULT_BASE: u32 = 0x7000_0000;
 
     /// Checks the range against the users, groups and subordinate ids of this machine.
     ///
     /// # Errors
-    /// It overlaps with one of them, or leaves the numbers that there are.
+    /// It overlaps with one of them, or exceeds the valid ids.
     pub fn check(&self) -> Result<(), Error> {
         let taken = |owner: String| Error::UidsTaken { range: self.to_string(), owner };
-        // -1 means "leave it" to the system calls.
+        // Excludes 4294967295, which means "unchanged" in system calls.
         if self.base == 0 || self.count == 0 || self.base.checked_add(self.count).is_none() {
             return Err(taken("nobody: they must lie between 1 and 4294967294".to_owned()));
         }
         for (path, reading) in SOURCES {
-            // A machine without subordinate ids lacks those files.
+            // The files of subordinate ids may be missing.
             let text = fs::read_to_string(path).unwrap_or_default();
             if let Some(owner) = self.owner_in(&text, reading) {
                 return Err(taken(format!("`{owner}` in {path}")));
@@ -69,7 +68,7 @@ fn several(fields: &[&str]) -> Option<(u32, u32)> {
     Some((fields.get(1)?.parse().ok()?, fields.get(2)?.parse().ok()?))
 }
 
-/// The ids of a range that are in use. An id is given again as late as possible.
+/// Assigns the ids of a range. A released id is reused as late as possible.
 #[derive(Debug, Clone)]
 pub struct UidPool {
     range: UidRange,
@@ -78,12 +77,11 @@ pub struct UidPool {
 }
 
 impl UidPool {
-    /// A pool with all of the range free.
     pub fn new(range: UidRange) -> Self {
         Self { range, next: 0, taken: BTreeSet::new() }
     }
 
-    /// Takes an id.
+    /// Takes a free id.
     ///
     /// # Errors
     /// All are in use.
@@ -98,18 +96,18 @@ impl UidPool {
         Err(Error::UidsExhausted(self.range.count))
     }
 
-    /// Takes an id that a process has already. `false`: it is not of this range, or taken.
+    /// Takes the id of an adopted process. `false` if it is out of range or already taken.
     pub fn adopt(&mut self, uid: u32) -> bool {
         let Some(number) = uid.checked_sub(self.range.base).filter(|number| *number < self.range.count)
         else {
             return false;
         };
-        // Those before it may have been in use lately.
+        // Smaller ids may have been used recently.
         self.next = self.next.max((number + 1) % self.range.count);
         self.taken.insert(uid)
     }
 
-    /// Gives one back, when no process of it is left.
+    /// Releases an id. Call it when no process with this id exists any more.
     pub fn give_back(&mut self, uid: u32) {
         self.taken.remove(&uid);
     }

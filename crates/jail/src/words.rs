@@ -1,4 +1,4 @@
-//! What a jailed process writes to its standard error, kept for the log entry about its end.
+//! A pipe for the standard error of a jailed process, which is logged when the process has ended.
 
 use std::{
     io::{self, PipeReader, Read},
@@ -9,15 +9,15 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::Error;
 
-/// A pipe that is not read while the process runs: it holds 64 KiB, later output is lost, and no writer ever waits.
+/// A pipe that is not read while the process runs. It holds 64 KiB; later output is lost, and writers never block.
 #[derive(Debug)]
 pub struct Words(PipeReader);
 
 impl Words {
-    /// The pipe, and its end for [`crate::Handles::stderr`].
+    /// Creates the pipe, and returns its write end for [`crate::Handles::stderr`].
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The limit of open descriptors is reached.
     pub fn pipe() -> Result<(Self, OwnedFd), Error> {
         let make = || {
             let (reader, writer) = io::pipe()?;
@@ -29,11 +29,11 @@ impl Words {
         make().map_err(Error::io("pipe for the words of a process"))
     }
 
-    /// At most `bytes` of what is in the pipe now. Never waits: the end of the process closes its own descriptors, but it
-    /// may have sent a copy of the write end over a socket, and then the pipe has no end of file.
+    /// Reads at most `bytes` of the pipe's current content. Never blocks: the process may have sent a copy of the write
+    /// end over a socket, and then the pipe has no end of file.
     pub fn read(self, bytes: u64) -> String {
         let mut said = Vec::new();
-        // An empty pipe that still has a writer is an error, `WouldBlock`; what was read before it is kept.
+        // An empty pipe with a writer fails with `WouldBlock`; the bytes that were read before it are kept.
         let _ = self.0.take(bytes).read_to_end(&mut said);
         String::from_utf8_lossy(&said).trim().to_owned()
     }

@@ -1,4 +1,4 @@
-//! A real process in a real jail. Needs root. This binary is its own stage.
+//! Tests of real processes in real jails. Needs root. This binary is also the stage.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -86,7 +86,7 @@ fn it_has_no_privilege() {
 }
 
 fn it_inherits_only_what_it_was_given() {
-    // A descriptor that lies open in the caller, as a careless library may leave it.
+    // A descriptor without CLOEXEC, as a library may leave it open in the caller.
     let careless = rustix::io::dup(File::open("/etc/passwd").unwrap()).unwrap();
     let group = group();
     let (reader, writer) = io::pipe().unwrap();
@@ -108,10 +108,10 @@ fn denied_calls_fail() {
     for wanted in ["mount", "unshare: unshare failed", "Read-only file system", "PermissionError"] {
         assert!(text.contains(wanted), "{wanted} is missing: {text}");
     }
-    // Without the filter a pair of this family is `Operation not supported`.
+    // Without the filter, `socketpair` of this family fails with `Operation not supported`.
     let text = output("python3 -c 'import socket; socket.socketpair(socket.AF_INET)' 2>&1");
     assert!(text.contains("PermissionError"), "{text}");
-    // A control: the same program may make the sockets that it needs.
+    // Control: the same program can create Unix sockets.
     let text = output(
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX); socket.socketpair(); print(\"made\")' 2>&1",
     );
@@ -127,8 +127,7 @@ fn it_has_a_session_of_its_own() {
     assert!(jailed.reap().is_some());
 }
 
-/// Read as text: where the leader is outside of our pid namespace the number is 0, which no
-/// typed pid can hold.
+/// As text: if the session leader is outside of the PID namespace, the number is 0, which a typed PID cannot represent.
 fn session_of(process: &str) -> String {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     stat.rsplit(") ").next().unwrap().split(' ').nth(3).unwrap().to_owned()
@@ -204,7 +203,7 @@ fn a_processor_hog_is_held_to_its_quota() {
         let group = tree.group(&name, &CgroupLimits { cpu_percent, ..limits() }).unwrap();
         let _jailed = spawn(stage(), &shell("while :; do :; done"), handles(&group, vec![])).unwrap();
         let begun = Instant::now();
-        // Many periods' worth of a quota of a tenth.
+        // Many periods of a quota of 10 %.
         while group.cpu_us() < 300_000 {
             assert!(begun.elapsed() < 3 * PATIENCE, "the hog does nothing: {} us", group.cpu_us());
             std::thread::sleep(Duration::from_millis(10));
@@ -214,11 +213,11 @@ fn a_processor_hog_is_held_to_its_quota() {
         times
     };
     assert!(throttled(Some(10)) > 5, "the quota holds up nobody");
-    // The control: without one it is held up by nothing.
+    // Control: without a quota it is not throttled.
     assert_eq!(throttled(None), 0);
 }
 
-/// How often the processes of a group had to wait for the next period.
+/// How often the processes of a group were throttled.
 fn throttled_in(group: &Path) -> Option<u64> {
     let stat = fs::read_to_string(group.join("cpu.stat")).ok()?;
     stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok())
@@ -228,7 +227,7 @@ fn a_group_name_is_taken_once() {
     let tree = Tree::create(&tree_name()).unwrap();
     let group = tree.group("twice", &limits()).unwrap();
     assert!(tree.group("twice", &limits()).is_err());
-    // The first one is untouched by the refusal.
+    // The first group is not affected by the refusal.
     assert!(group.doors().is_ok());
     group.remove().unwrap();
     assert!(group.doors().is_err());
@@ -245,7 +244,7 @@ fn a_tree_is_removed_with_all_that_runs_in_it() {
     }
     assert!(jailed.wait(PATIENCE).unwrap());
     assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
-    // Once more: what is gone is no error.
+    // Again: a missing tree is not an error.
     tree.remove().unwrap();
 }
 
@@ -278,7 +277,8 @@ fn a_mere_user_ends_with_whoever_started_it() {
     assert!(jailed.reap().is_some());
 }
 
-/// A copied program outside of them neither starts nor is started by the dynamic loader; without the list it does.
+/// A copied program outside of these folders is neither executed directly nor by the dynamic loader; without the list
+/// it is.
 fn only_the_named_folders_hold_programs() {
     let folder = PathBuf::from(format!("/tmp/skep-jailtest-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
@@ -326,7 +326,6 @@ fn shell(script: &str) -> Order {
     }
 }
 
-/// What a script says.
 fn output(script: &str) -> String {
     output_of(&shell(&format!("exec >&3; {script}")))
 }

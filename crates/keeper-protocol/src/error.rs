@@ -1,28 +1,24 @@
-//! What can go wrong between server and keeper.
+//! The errors of the connection between server and keeper.
 
 use std::io;
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
-/// What can go wrong between server and keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The keeper refused, in its own words.
+    /// The keeper refused the request.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// The other end is gone.
     #[error("the other end of the keeper's socket is closed")]
     Closed,
-    /// The other end said what it should not.
+    /// The other end sent an unexpected message.
     #[error("unexpected on the keeper's socket: {0}")]
     Protocol(String),
-    /// The socket does not work.
     #[error("the keeper's socket: {0}")]
     Io(#[source] io::Error),
 }
 
 impl Error {
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(failure) => failure.code,
@@ -31,7 +27,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

@@ -1,8 +1,8 @@
-//! The keeper's end: it receives requests and answers them.
+//! The keeper's end. It receives requests and answers them.
 //!
-//! The server at the other end may be hostile, and the close of a descriptor that it sent may block: of a TCP socket with
-//! `SO_LINGER` for as long as the server likes. The kernel closes what comes with a packet in the thread that receives it, and
-//! what was not received in the thread that closes the socket. So one thread, which does nothing else, does both.
+//! The server may be hostile, and closing a descriptor that it sent may block: for example a TCP socket with
+//! `SO_LINGER`. Descriptors of a received packet are closed in the receiving thread, and the kernel closes those of
+//! unreceived packets in the thread that closes the socket. So a dedicated thread does both.
 
 use std::{
     io,
@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 
 use crate::{Answer, Envelope, Error, Request, Welcome, socket::Socket};
 
-/// Requests that were received and that nobody took yet. The thread waits for room; the rest stays in the kernel's queue.
+/// Capacity of the channel from the receiving thread. When it is full, the thread waits and further requests stay in
+/// the kernel's queue.
 const QUEUE: usize = 16;
 
 type Received = Result<Envelope<Request>, Error>;
 
-/// The keeper's end.
 #[derive(Debug)]
 pub struct KeeperEnd {
     sender: Arc<Sender>,
@@ -34,10 +34,10 @@ pub struct KeeperEnd {
 }
 
 impl KeeperEnd {
-    /// Takes one end of [`crate::pair`]. Needs a runtime.
+    /// Takes one end of [`crate::pair`]. Must run in a Tokio runtime.
     ///
     /// # Errors
-    /// The descriptor cannot be waited for, or no thread can be started.
+    /// The descriptor cannot be polled, or no thread can be started.
     pub fn new(descriptor: OwnedFd) -> Result<Self, Error> {
         let readable = descriptor.try_clone().map_err(Error::Io)?;
         let (last, last_descriptor) = blocking::channel();
@@ -56,20 +56,20 @@ impl KeeperEnd {
         self.sender.socket()?.send(welcome, listeners).await
     }
 
-    /// The next request, and what answers it. `None`: the server is gone. May be dropped and called again.
+    /// The next request, with its [`Answerer`]. `None` if the server is gone. Cancel-safe.
     ///
     /// # Errors
-    /// The server sent something else. Nothing is received after it.
+    /// The server sent an invalid packet. No further requests are received.
     pub async fn receive(&mut self) -> Result<Option<(Request, Answerer)>, Error> {
         let Some(received) = self.requests.recv().await else { return Ok(None) };
         let envelope = received?;
         Ok(Some((envelope.body, Answerer { id: envelope.id, sender: Arc::clone(&self.sender) })))
     }
 
-    /// Ends the conversation, whoever still holds the other end: no request is received, no answer is sent any more.
+    /// Shuts the socket down in both directions, even if other processes hold copies of it.
     pub fn close(&self) {
         if let Ok(socket) = self.sender.socket() {
-            // The only error is that the other end is closed already.
+            // The only possible error is that the other end is already closed.
             let _ = shutdown(socket, Shutdown::Both);
         }
     }
@@ -77,12 +77,11 @@ impl KeeperEnd {
 
 impl Drop for KeeperEnd {
     fn drop(&mut self) {
-        // Wakes the thread that receives.
+        // Wakes the receiving thread.
         self.close();
     }
 }
 
-/// Answers one request.
 #[derive(Debug)]
 pub struct Answerer {
     id: u64,
@@ -99,10 +98,10 @@ impl Answerer {
     }
 }
 
-/// The socket as answers are sent by it. Its descriptor is closed by the thread that receives.
+/// The sending side of the socket. Its descriptor is closed by the receiving thread.
 #[derive(Debug)]
 struct Sender {
-    /// `None` only while this is dropped.
+    /// `None` only in `drop`.
     socket: Option<Socket>,
     last: blocking::Sender<OwnedFd>,
 }
@@ -121,7 +120,8 @@ impl Drop for Sender {
     }
 }
 
-/// What the thread does: receives until the end or the first error, then waits for the last descriptor and closes it.
+/// Body of the receiving thread: receives until the end or the first error, then waits for the descriptor of the sender
+/// and closes it.
 fn receive_all(socket: OwnedFd, requests: mpsc::Sender<Received>, last: &blocking::Receiver<OwnedFd>) {
     loop {
         let Packet { bytes, descriptors } = match next_packet(&socket) {
@@ -138,13 +138,13 @@ fn receive_all(socket: OwnedFd, requests: mpsc::Sender<Received>, last: &blockin
             Err(Error::Protocol("a request with descriptors".to_owned()))
         };
         let is_last = request.is_err();
-        // Before the descriptors are closed, which may take for ever.
+        // Sent before the descriptors are closed, which may block for ever.
         if requests.blocking_send(request).is_err() || is_last {
             break;
         }
     }
     drop((requests, socket));
-    // An error means that it was closed elsewhere, which nobody does.
+    // Fails only if the sender's descriptor was not handed over, which does not happen.
     let _ = last.recv();
 }
 

@@ -1,4 +1,4 @@
-//! What server and keeper say to each other over their socket pair, and the two ends of it.
+//! The protocol between server and keeper over a socket pair: its messages and both ends.
 
 mod error;
 mod keeper_end;
@@ -18,18 +18,19 @@ pub use server_end::{AttachedVm, LaunchedVm, ServerEnd};
 
 use std::os::fd::OwnedFd;
 
-/// The two ends, as descriptors: one for [`KeeperEnd::new`], one to be inherited by the server.
+/// Creates the socket pair: one descriptor for [`KeeperEnd::new`], one to be inherited by the server.
 ///
 /// # Errors
-/// No descriptor is left.
+/// The limit of open descriptors is reached.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), Error> {
     skep_packet::pair().map_err(Error::Io)
 }
 
-/// The longest name of a template.
+/// In bytes.
 const MAX_TEMPLATE_NAME: usize = 63;
 
-/// Whether a text is a template's name: `[a-z0-9][a-z0-9-]{0,62}`. It becomes the name of a folder, so both ends ask.
+/// Whether a text is a valid template name: `[a-z0-9][a-z0-9-]{0,62}`. It becomes the name of a folder, so both ends
+/// check it.
 pub fn is_template_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.len() <= MAX_TEMPLATE_NAME

@@ -1,28 +1,27 @@
-//! The messages. Each is one packet of the socket pair: JSON, and the descriptors that belong to it.
+//! The messages. Each is one packet of the socket pair: JSON, with file descriptors attached.
 //!
-//! No path, command line or name made by a caller stands in any of them, but a template's name, which is checked on
-//! both sides.
+//! No message contains a path, command line or name that a caller chose, except a template's name, which both ends
+//! check.
 
 use std::{fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 use skep_api::{Failure, HelperKind, VmId, swarm::EngineReport};
 
-/// The first packet, from keeper to server. With it come the listening sockets: those of the HTTP service, in the order of the
-/// settings, then, where there is one, that of the API for VMs.
+/// The first packet, from keeper to server. Attached are the listening sockets of the HTTP service, in the order of the
+/// settings, and then that of the API for VMs, if there is one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The settings that the server needs, as the binary wrote them for itself.
+    /// The settings of the server, opaque to the keeper.
     pub settings: serde_json::Value,
-    /// The first admin key, where this data directory has one. Its secret stays with the keeper.
+    /// The first admin key of the data directory, without its secret.
     pub admin_key: Option<AdminKey>,
-    /// Whether VMs can be launched, or why not.
     pub swarm: SwarmAbility,
-    /// Whether another server serves still, whose place this one takes once it is ready.
+    /// Whether this server replaces one that still runs. It reports [`Request::Ready`] then.
     pub succeeds: bool,
 }
 
-/// What the server may know of the admin key.
+/// Hash and prefix of the admin key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AdminKey {
     /// SHA-256 of the whole key, 64 hex digits.
@@ -31,156 +30,127 @@ pub struct AdminKey {
     pub prefix: String,
 }
 
-/// Whether VMs can be launched.
+/// Whether this machine can run VMs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwarmAbility {
-    /// They can.
     Able {
-        /// The engine and why it was chosen.
+        /// The engine and why it was selected.
         engine: EngineReport,
-        /// VMs that this machine can hold at the same time.
+        /// Limit of concurrent VMs.
         max_vms: u32,
         /// Memory for VMs, in MiB.
         memory_mb: u64,
-        /// Memory that each VM takes besides its guest's, in MiB.
+        /// Memory of each VM in addition to its guest's, in MiB.
         overhead_mb: u64,
     },
-    /// They cannot.
     Unable {
-        /// Why, and what to do about it.
+        /// The cause, and what to do about it.
         reason: String,
     },
 }
 
-/// What the server asks, with a number that the answer repeats. Several may be under way.
+/// A request or an answer, with a number that relates them. Several requests may be in progress.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Envelope<T> {
-    /// The number of the request.
+    /// Chosen by the server and repeated in the answer.
     pub id: u64,
-    /// The request or its answer.
     pub body: T,
 }
 
-/// What the server may ask.
+/// A request of the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Start a VMM in a jail of its own, its guest not yet loaded.
+    /// Start a VMM in a jail of its own. The server loads the guest state afterwards.
     Launch {
         /// The id of the new VM.
         vm: VmId,
         /// The template's name: `[a-z0-9][a-z0-9-]{0,62}`.
         template: String,
     },
-    /// End a VMM and clear away all that belongs to it: process, tap, cgroup, sockets, layer. Answered when it is gone.
-    End {
-        /// The VM.
-        vm: VmId,
-    },
-    /// What a VMM uses now.
-    Usage {
-        /// The VM.
-        vm: VmId,
-    },
-    /// Whom this VM belongs to is settled: it outlives this server. Until then it ends with it.
-    Commit {
-        /// The VM.
-        vm: VmId,
-    },
-    /// Let the guest of a VM reach the API at the bridge's address, until the VM ends.
-    AdmitToApi {
-        /// The VM.
-        vm: VmId,
-    },
-    /// The VMs that the keeper holds, in the order of their ids, a part at a time.
+    /// End a VMM and remove its resources: process, tap, cgroup, sockets, disk layer. Answered when they are removed.
+    End { vm: VmId },
+    /// Report the current resource usage of a VMM.
+    Usage { vm: VmId },
+    /// Mark the VM as owned, so that it outlives this server. Uncommitted VMs end with their server.
+    Commit { vm: VmId },
+    /// Allow the guest of a VM to reach the API at the bridge's address, until the VM ends.
+    AdmitToApi { vm: VmId },
+    /// List the running VMs in the order of their ids, one page at a time.
     List {
-        /// Only later ones than this.
+        /// Only VMs with greater ids. `None` for the first page.
         after: Option<VmId>,
     },
-    /// The certificate and key of the HTTP service, where they are newer than what was seen.
+    /// Get the certificate and key of the HTTP service, if newer than `seen`.
     Tls {
-        /// The edition that came last; 0 at first.
+        /// The edition received last, initially 0.
         seen: u64,
-        /// The edition that is shown to callers; 0 where none is yet.
+        /// The edition that the HTTP service uses, 0 if none yet.
         serving: u64,
     },
-    /// A process that starts programs for callers, at the other end of a stream: a new one for each request. It ends when
-    /// the stream closes.
-    Helper {
-        /// What it starts.
-        kind: HelperKind,
-    },
-    /// Another server in the place of this one, by the settings as they are now. Answered when they were found to be good,
-    /// before anything ends.
+    /// Start a new helper process, which starts programs for callers. It ends when its stream closes.
+    Helper { kind: HelperKind },
+    /// Replace this server by a new one with the current settings. Answered when the new server is ready, before this
+    /// one ends.
     Restart,
-    /// A server that succeeds another serves. Answered when nothing is left of that one, and its VMs can be had.
+    /// The successor is ready. Answered when its predecessor has ended and its VMs can be attached.
     Ready,
-    /// A server that succeeds another cannot serve, and ends.
+    /// The successor cannot start and ends.
     Unable {
-        /// Why, in words for whoever asked for the restart.
+        /// Shown to the user who requested the restart.
         reason: String,
     },
-    /// New streams to a VM that an earlier server drove.
-    Attach {
-        /// The VM.
-        vm: VmId,
-    },
+    /// Open new streams to a VM that an earlier server controlled.
+    Attach { vm: VmId },
 }
 
-/// The most VMs of one answer to [`Request::List`]: they fit into a packet.
+/// Page size of [`Request::List`], so that an answer fits into a packet.
 pub const LIST_PART: usize = 100;
 
-/// What the keeper answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// A VMM waits for its guest. With it come, in this order: the VMM's pidfd, connected streams of monitor, agent
-    /// channel and console, and the template's device state opened for reading.
+    /// A VMM runs and waits for its guest state. Attached, in this order: the VMM's pidfd, connected streams of
+    /// monitor, agent channel and console, and the template's device state, open for reading.
     Launched(Launched),
-    /// Nothing of the VM is left.
+    /// All resources of the VM are removed.
     Ended {
         /// Whether the kernel killed it for memory.
         out_of_memory: bool,
     },
-    /// What a VMM uses now.
     Usage(Usage),
-    /// It outlives this server.
     Committed,
-    /// Its guest reaches the API.
     Admitted,
-    /// VMs that the keeper holds: [`LIST_PART`] of them where there may be more.
+    /// Running VMs. A page of [`LIST_PART`] VMs may be followed by another one.
     List {
         /// In the order of their ids.
         vms: Vec<HeldVm>,
     },
-    /// What was asked of the certificate. `None`: nothing newer.
+    /// `None` if the server has the newest pair.
     Tls {
-        /// The newer one.
         pair: Option<TlsPair>,
     },
-    /// The process that starts programs. With it comes a stream to it.
+    /// The helper runs. Attached is a stream to it.
     Helper,
-    /// This server is asked to end as soon as the answer is sent, and another follows it.
+    /// A successor is ready; this server is asked to end right after this answer.
     Restarting,
-    /// This server is what the restart that is under way brought: it serves, and none follows it.
+    /// This server is itself the successor of a restart in progress, which the request joins. It keeps running.
     Restarted,
-    /// Nothing is left of the server before this one.
+    /// The predecessor of this server has ended.
     Alone,
-    /// A VM to be driven further. With it come, in this order: the VMM's pidfd, and connected streams of monitor, agent
-    /// channel and console.
+    /// Attached, in this order: the VMM's pidfd, and connected streams of monitor, agent channel and console.
     Attached(Launched),
-    /// It was not done.
     Refused(Failure),
 }
 
-/// The most bytes of a certificate with its chain, and of a key: both fit into a packet, with their line ends escaped.
+/// Size limit of a certificate with its chain, and of a key, so that both fit into a packet with escaped line ends.
 pub const MAX_PEM_BYTES: usize = 24 << 10;
 
-/// A certificate and its private key as their files have them. Nobody has looked at what stands in them.
+/// A certificate and its private key, unparsed as in their files.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsPair {
-    /// Grows with each change.
+    /// Grows with each change of the files.
     pub edition: u64,
     /// The certificate with its chain, in PEM.
     pub certificate: String,
@@ -188,54 +158,48 @@ pub struct TlsPair {
     pub key: String,
 }
 
-/// The key stays out of logs.
+/// Keeps the private key out of logs.
 impl fmt::Debug for TlsPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsPair").field("edition", &self.edition).finish_non_exhaustive()
     }
 }
 
-/// A VMM that waits for its guest.
+/// Description of a VM, as known since its launch.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Launched {
-    /// The VM.
     pub vm: VmId,
     /// The VMM's process id on this machine.
     pub pid: u32,
-    /// The guest's address.
     pub ip: Ipv4Addr,
-    /// Length of the network's prefix.
+    /// Prefix length of the VM network.
     pub prefix_len: u8,
-    /// The host's side of the network.
+    /// The host's address in the VM network.
     pub gateway: Ipv4Addr,
-    /// The guest's hardware address.
     pub mac: [u8; 6],
     /// The hash of the template's inputs.
     pub template_key: String,
-    /// Virtual processors.
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
 }
 
-/// A VM that the keeper holds.
+/// A running VM.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeldVm {
-    /// What was told at its launch.
     pub launched: Launched,
-    /// The name of its template.
     pub template: String,
-    /// Whether it outlives its server: it is somebody's.
+    /// Whether it outlives its server.
     pub committed: bool,
 }
 
-/// What a VMM uses now.
+/// The current resource usage of a VMM.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Usage {
     /// Memory charged to its cgroup, in bytes.
     pub memory_bytes: u64,
-    /// Processor time of all its threads, in microseconds.
+    /// CPU time of all its threads, in microseconds.
     pub cpu_us: u64,
-    /// Space that its private disk layer takes, in bytes.
+    /// Disk space that its private layer occupies, in bytes.
     pub disk_bytes: u64,
 }

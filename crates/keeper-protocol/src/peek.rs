@@ -1,4 +1,4 @@
-//! The first packet, looked at before it is received.
+//! Reads the first packet without consuming it.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,12 +10,12 @@ use rustix::{
 
 use crate::{Error, Welcome};
 
-/// Waits for the first packet of an inherited descriptor and reads it without taking it, so that
-/// [`crate::ServerEnd::connect`] finds it as it came. A server confines itself by what it says before it has a runtime,
-/// because a thread that exists already is not confined.
+/// Waits for the first packet and reads it without consuming it, so that [`crate::ServerEnd::connect`] receives it
+/// again. The server needs the settings in it to confine itself before it starts a runtime, because Landlock does not
+/// confine threads that already exist.
 ///
 /// # Errors
-/// The keeper is gone, or this is no keeper's socket.
+/// The keeper is gone, or this is not a keeper's socket.
 pub fn peek_welcome(descriptor: BorrowedFd<'_>) -> Result<Welcome, Error> {
     retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], None))
         .map_err(|error| Error::Io(error.into()))?;

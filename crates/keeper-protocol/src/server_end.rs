@@ -1,4 +1,4 @@
-//! The server's end: it asks, several things at once.
+//! The server's end. It sends requests, several concurrently.
 
 use std::{
     collections::HashMap,
@@ -20,35 +20,29 @@ use crate::{
     Answer, Envelope, Error, HeldVm, LIST_PART, Launched, Request, TlsPair, Usage, Welcome, socket::Socket,
 };
 
-/// A VMM that waits for its guest, and all that it is driven by.
+/// A VMM that waits for its guest state, with the descriptors to control it.
 #[derive(Debug)]
 pub struct LaunchedVm {
-    /// What is known of it.
     pub launched: Launched,
-    /// Readable when the VMM has ended. The server may wait for it, and cannot signal by it: another user's process.
+    /// Readable when the VMM has ended. The server cannot send signals by it, because the process has another user.
     pub pidfd: OwnedFd,
-    /// The monitor.
     pub monitor: UnixStream,
     /// The channel to the guest's agent.
     pub agent: UnixStream,
-    /// The serial console.
     pub console: UnixStream,
-    /// The device state that is to be loaded, at its beginning.
+    /// The device state to load, positioned at its beginning.
     pub state: File,
 }
 
-/// A VMM whose guest runs already, and all that it is driven by.
+/// A VMM whose guest runs, with the descriptors to control it.
 #[derive(Debug)]
 pub struct AttachedVm {
-    /// What was told at its launch.
     pub launched: Launched,
     /// Readable when the VMM has ended.
     pub pidfd: OwnedFd,
-    /// The monitor.
     pub monitor: UnixStream,
     /// The channel to the guest's agent.
     pub agent: UnixStream,
-    /// The serial console.
     pub console: UnixStream,
 }
 
@@ -60,7 +54,7 @@ pub struct ServerEnd(Arc<Inner>);
 struct Inner {
     socket: Socket,
     next_id: AtomicU64,
-    /// `None` once the keeper is gone.
+    /// Requests without an answer yet, by id. `None` after the keeper is gone.
     waiting: Mutex<Option<HashMap<u64, Waiter>>>,
     closed: watch::Sender<bool>,
 }
@@ -69,11 +63,11 @@ type Reply = (Answer, Vec<OwnedFd>);
 type Waiter = oneshot::Sender<Reply>;
 
 impl ServerEnd {
-    /// Takes the inherited descriptor and waits for the first packet: what the server has to know, and the listening
-    /// sockets. Needs a runtime, on which it goes on reading.
+    /// Takes the inherited descriptor and waits for the first packet: the welcome message and the listening sockets.
+    /// Spawns a task that reads answers, so it must run in a Tokio runtime.
     ///
     /// # Errors
-    /// The keeper is gone, or this is no keeper's socket.
+    /// The keeper is gone, or this is not a keeper's socket.
     pub async fn connect(descriptor: OwnedFd) -> Result<(Self, Welcome, Vec<OwnedFd>), Error> {
         let socket = Socket::new(descriptor)?;
         let (welcome, listeners) = socket.receive::<Welcome>().await?.ok_or(Error::Closed)?;
@@ -87,7 +81,7 @@ impl ServerEnd {
         Ok((Self(inner), welcome, listeners))
     }
 
-    /// Has a VMM started, its guest not yet loaded. A caller that goes away meanwhile leaves no VMM behind.
+    /// Starts a VMM, whose guest state is not yet loaded. If the future is dropped, the VMM is ended.
     ///
     /// # Errors
     /// The keeper refused, or is gone.
@@ -99,7 +93,7 @@ impl ServerEnd {
         }
     }
 
-    /// Has a VMM ended and all that belongs to it cleared away. Tells whether the kernel had killed it for memory.
+    /// Ends a VMM and removes its resources. Returns whether the kernel had killed it for memory.
     ///
     /// # Errors
     /// The keeper does not hold it, or is gone.
@@ -110,7 +104,7 @@ impl ServerEnd {
         }
     }
 
-    /// What a VMM uses now.
+    /// The current resource usage of a VMM.
     ///
     /// # Errors
     /// The keeper does not hold it, or is gone.
@@ -121,10 +115,10 @@ impl ServerEnd {
         }
     }
 
-    /// Has a VM outlive this server, because it is somebody's now. Until then it ends with it.
+    /// Marks a VM as owned, so that it outlives this server. Uncommitted VMs end with their server.
     ///
     /// # Errors
-    /// The keeper does not hold it, cannot remember it, or is gone.
+    /// The keeper does not hold it, cannot record it, or is gone.
     pub async fn commit(&self, vm: VmId) -> Result<(), Error> {
         match self.ask(Request::Commit { vm }).await? {
             (Answer::Committed, _) => Ok(()),
@@ -132,11 +126,11 @@ impl ServerEnd {
         }
     }
 
-    /// Has the packet filter let the guest of a VM reach the API at the bridge's address, until the VM ends. Keepers that come
-    /// later remember it.
+    /// Allows the guest of a VM to reach the API at the bridge's address, until the VM ends. A later keeper preserves
+    /// this.
     ///
     /// # Errors
-    /// The keeper does not hold it, cannot remember it, or is gone; or the packet filter could not be changed.
+    /// The keeper does not hold it, cannot record it, or is gone; or the packet filter could not be changed.
     pub async fn admit_to_api(&self, vm: VmId) -> Result<(), Error> {
         match self.ask(Request::AdmitToApi { vm }).await? {
             (Answer::Admitted, _) => Ok(()),
@@ -144,7 +138,7 @@ impl ServerEnd {
         }
     }
 
-    /// The VMs that the keeper holds, in the order of their ids.
+    /// All running VMs, in the order of their ids.
     ///
     /// # Errors
     /// The keeper is gone.
@@ -165,7 +159,8 @@ impl ServerEnd {
         }
     }
 
-    /// Has a VM that an earlier server drove connected anew. Its streams answer once that server's are closed.
+    /// Opens new streams to a VM that an earlier server controlled. The VMM serves them after that server's streams are
+    /// closed.
     ///
     /// # Errors
     /// The keeper does not hold it, its VMM takes no connection, or the keeper is gone.
@@ -180,11 +175,11 @@ impl ServerEnd {
         }
     }
 
-    /// The certificate and key of the HTTP service, where they are newer than the edition that was seen last. `serving` is
-    /// the edition that is shown to callers: a later server begins with it.
+    /// The certificate and key of the HTTP service, if newer than the edition `seen`. `serving` is the edition that the
+    /// service uses; the next server begins with it.
     ///
     /// # Errors
-    /// The keeper has none, or is gone.
+    /// The keeper has no certificate, or is gone.
     pub async fn tls(&self, seen: u64, serving: u64) -> Result<Option<TlsPair>, Error> {
         match self.ask(Request::Tls { seen, serving }).await? {
             (Answer::Tls { pair }, _) => Ok(pair),
@@ -192,7 +187,7 @@ impl ServerEnd {
         }
     }
 
-    /// A process of this kind that starts programs for callers: a new one, which ends with the stream.
+    /// Starts a new helper of this kind. It ends when the stream closes.
     ///
     /// # Errors
     /// It could not be started, or the keeper is gone.
@@ -206,7 +201,7 @@ impl ServerEnd {
         }
     }
 
-    /// Says that we serve, and waits until nothing is left of the server whose place we take.
+    /// Reports that this server is ready, and waits until its predecessor has ended.
     ///
     /// # Errors
     /// The keeper is gone.
@@ -217,7 +212,7 @@ impl ServerEnd {
         }
     }
 
-    /// Says that we cannot serve. No answer is waited for: we end.
+    /// Reports that this server cannot start. Does not wait for an answer, because the process ends.
     ///
     /// # Errors
     /// The keeper is gone.
@@ -225,11 +220,11 @@ impl ServerEnd {
         self.0.socket.send(&Envelope { id: 0, body: Request::Unable { reason } }, &[]).await
     }
 
-    /// Has another server take our place. Soon after the answer this one is asked to end, as when everything stops. `false`:
-    /// this server is what the restart that is under way brought, and goes on.
+    /// Requests a restart. `true`: a successor is ready and this server gets SIGTERM soon. `false`: this server is
+    /// itself the successor of a restart in progress, and keeps running.
     ///
     /// # Errors
-    /// The settings cannot start a server, and nothing happens; or the keeper is gone.
+    /// No server can be started with the current settings, and this one keeps running; or the keeper is gone.
     pub async fn restart(&self) -> Result<bool, Error> {
         match self.ask(Request::Restart).await? {
             (Answer::Restarting, _) => Ok(true),
@@ -243,9 +238,9 @@ impl ServerEnd {
         *self.0.closed.borrow()
     }
 
-    /// Waits until the keeper is gone. Then the server has to end.
+    /// Waits until the keeper is gone. The server must end then.
     pub async fn closed(&self) {
-        // The sender lives as long as `self`, so this ends by the value alone.
+        // The sender lives as long as `self`, so this never fails.
         let _ = self.0.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
@@ -272,12 +267,12 @@ impl Inner {
                 Ok(Some((envelope, descriptors))) => self.deliver(envelope, descriptors).await,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!(%error, "the keeper's socket is given up");
+                    tracing::error!(%error, "no further answers of the keeper are read");
                     break;
                 }
             }
         }
-        // Each waiter that is dropped here tells its caller that the keeper is gone.
+        // Dropping the waiters fails their requests with `Error::Closed`.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.closed.send_replace(true);
     }
@@ -289,14 +284,14 @@ impl Inner {
             None => Some((envelope.body, descriptors)),
         };
         let Some((Answer::Launched(launched), _)) = unclaimed else { return };
-        // Whoever wanted this VM went away. Nobody waits for the answer of this request either.
+        // The caller of `launch` is gone, so the VM is ended. The answer of this request is ignored.
         let end = Envelope { id: 0, body: Request::End { vm: launched.vm } };
         if let Err(error) = self.socket.send(&end, &[]).await {
-            tracing::warn!(vm = %launched.vm, %error, "VM {} is nobody's and could not be ended", launched.vm);
+            tracing::warn!(vm = %launched.vm, %error, "the unclaimed VM {} could not be ended", launched.vm);
         }
     }
 
-    /// `None` once the keeper is gone.
+    /// `None` after the keeper is gone.
     fn with_waiting<T>(&self, change: impl FnOnce(&mut HashMap<u64, Waiter>) -> T) -> Option<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(change)
     }

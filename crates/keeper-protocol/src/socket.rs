@@ -1,4 +1,4 @@
-//! Packets of JSON, asynchronously. Each is sent and received whole, so many tasks may send at once.
+//! Asynchronous JSON packets. Each packet is sent and received atomically, so several tasks may send concurrently.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use crate::Error;
 pub(crate) struct Socket(AsyncFd<OwnedFd>);
 
 impl Socket {
-    /// Needs a runtime.
+    /// Must run in a Tokio runtime.
     pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, Error> {
         let non_blocking = || -> Result<(), Errno> {
             let flags = rustix::fs::fcntl_getfl(&descriptor)?;
@@ -23,12 +23,13 @@ impl Socket {
         };
         non_blocking().map_err(|error| Error::Io(error.into()))?;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        // SAFETY: the `OwnedFd` moves in: it stays open, and the same, as long as the `AsyncFd` has it.
+        // SAFETY: the `OwnedFd` is moved in, so the descriptor stays open and unchanged as long as the `AsyncFd`
+        // exists.
         let registered = unsafe { AsyncFd::register_with_interest(descriptor, interest) };
         Ok(Self(registered.map_err(|error| Error::Io(error.into()))?))
     }
 
-    /// The descriptor, which is not waited for any more.
+    /// Deregisters the descriptor from the runtime and returns it.
     pub(crate) fn into_descriptor(self) -> OwnedFd {
         self.0.into_inner()
     }
@@ -46,7 +47,7 @@ impl Socket {
         })
     }
 
-    /// `None`: the other end is closed.
+    /// `None` if the other end is closed.
     pub(crate) async fn receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, Error> {
         let packet = match self.0.async_io(Interest::READABLE, |socket| skep_packet::receive(socket)).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,

@@ -1,4 +1,4 @@
-//! Both ends in one process.
+//! Tests of both ends in one process.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -102,7 +102,7 @@ async fn a_list_of_any_length_comes_in_parts_that_fit() {
             after,
             part.first().map_or(all.last(), |first| all.iter().take_while(|vm| *vm != first).last()).copied()
         );
-        // As long as one can be.
+        // As large as an entry can be.
         let held = |vm: &VmId| {
             let launched = Launched { template_key: "k".repeat(64), ..launched(*vm) };
             HeldVm { launched, template: "t".repeat(63), committed: false }

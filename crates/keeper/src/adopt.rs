@@ -1,8 +1,8 @@
-//! VMs that outlived the keeper before this one.
+//! Adoption of VMs that outlived an earlier keeper.
 //!
-//! A record names a VM and its process. It is believed only as far as the machine bears it out: a process of that number
-//! *and* start, in this VM's own control group, with its port and its sockets. Whatever is not borne out is cleared away
-//! by what is known to be the VM's, its control group first, and never by the number alone.
+//! A record names a VM and its process. A VM is adopted only if the machine matches the record: a process with that PID
+//! *and* start time, in the VM's own cgroup, with its port and its sockets. Otherwise its resources are removed, the
+//! cgroup with its processes first. No process is killed by its PID alone.
 
 use std::{collections::HashMap, fs};
 
@@ -27,10 +27,10 @@ pub(crate) struct Survivor {
     jailed: Jailed,
 }
 
-/// The VMs on record that are somebody's and still run, as far as a record alone can tell.
+/// The committed VMs whose recorded process still runs. `adopt` checks the rest.
 ///
 /// # Errors
-/// The system does not tell which run of the machine this is.
+/// The boot id of the machine cannot be read.
 pub(crate) fn survivors(data_dir: &DataDir) -> Result<Vec<Survivor>, Error> {
     let boot_id = boot_id()?;
     let of_this_boot = |record: &Record| record.committed && record.boot_id == boot_id;
@@ -43,17 +43,17 @@ pub(crate) fn survivors(data_dir: &DataDir) -> Result<Vec<Survivor>, Error> {
         .collect())
 }
 
-/// Where VMs live, with those that live there already.
+/// Cgroups and network of a data directory, with the VMs that run in them.
 pub(crate) struct Ground {
     pub(crate) tree: Tree,
     pub(crate) network: Network,
     pub(crate) living: HashMap<VmId, Belongings>,
 }
 
-/// Takes network, control groups and VMs over, and clears away whatever else is there.
+/// Takes over network, cgroups and VMs, and removes everything in them that belongs to no adopted VM.
 ///
 /// # Errors
-/// They are not as they were left.
+/// The network or the cgroups cannot be taken over.
 pub(crate) async fn adopt(
     data_dir: &DataDir,
     swarm: &SwarmOrder,
@@ -61,7 +61,7 @@ pub(crate) async fn adopt(
     survivors: Vec<Survivor>,
 ) -> Result<Ground, Error> {
     let tree = Tree::create(&data_dir.name())?;
-    // An earlier keeper may have been put elsewhere by a service manager.
+    // A service manager may have run the earlier keeper in another cgroup.
     clean::other_trees(data_dir, &tree)?;
     clean::record_cgroups(data_dir, &tree)?;
     let known = |survivor: &Survivor| Known { ip: survivor.record.ip, admitted: survivor.record.reaches_api };
@@ -79,7 +79,7 @@ pub(crate) async fn adopt(
         }
     }
     let lives = |name: &str| name.parse().is_ok_and(|vm: VmId| living.contains_key(&vm));
-    // First the processes: what they hold cannot go before them.
+    // Processes first: the resources that they hold cannot be removed before.
     tree.remove_all_but(lives)?;
     for port in ports {
         network.remove(port).await?;
@@ -89,7 +89,7 @@ pub(crate) async fn adopt(
     Ok(Ground { tree, network, living })
 }
 
-/// All that a VM has, or what it lacks.
+/// Checks a survivor against the machine and collects its resources. `Err`: the reason why it cannot be adopted.
 fn take_in(
     data_dir: &DataDir,
     tree: &Tree,
@@ -100,21 +100,21 @@ fn take_in(
     let Survivor { record, vmm, jailed } = survivor;
     let group = tree.find(&record.vm.to_string()).ok_or("it has no control group")?;
     if !group.holds(jailed.pid) {
-        return Err("the process on record is not in its control group");
+        return Err("the recorded process is not in its control group");
     }
     if owner(jailed.pid) != Some(record.uid) {
-        return Err("the process on record is another user's");
+        return Err("the recorded process belongs to another user");
     }
     let path = data_dir.sockets().join(record.vm.to_string());
     let sockets = SocketDir::find(path).ok_or("it has no sockets")?;
     let at = ports.iter().position(|port| port.ip == record.ip).ok_or("it has no tap at its address")?;
     if !uids.adopt(record.uid) {
-        return Err("its user id is not free for it");
+        return Err("its user id is already in use");
     }
     Ok(Belongings::adopted(record, &vmm, jailed, group, sockets, ports.swap_remove(at)))
 }
 
-/// The process's real user id. Not the owner of its folder, which is root where it cannot be dumped.
+/// The process's real user id. Not the owner of /proc/PID, which is root for a process that is not dumpable.
 fn owner(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! How many VMs this machine holds, and whether it can take one more now.
+//! How many VMs this machine can run, and whether it has the resources for one more now.
 
 use std::fs;
 
@@ -7,25 +7,26 @@ use skep_jail::Tree;
 
 use crate::{DataDir, Error, SwarmOrder, VmLimits};
 
-/// Part of the available memory that VMs may have, in percent. The rest is for the server and the page cache.
+/// Share of the available memory for VMs, in percent. The rest is for the server and the page cache.
 const MEMORY_SHARE: u64 = 80;
-/// Private disk layers that share the space of one: most guests write little, and whoever finds the disk full is told so.
+/// Overcommit of disk layers: how many layers are planned per free layer size. Most guests write little, and a guest
+/// that finds the disk full gets an error.
 const LAYERS_IN_ONE: u64 = 4;
-/// Memory that a launch leaves to the machine, in MiB: below it the kernel kills whom it likes.
+/// Memory that a launch must leave free, in MiB, so that the OOM killer of the kernel does not kill other processes.
 const KEPT_MEMORY_MB: u64 = 256;
-/// Disk that a launch leaves to the machine, in MiB: the store writes there too.
+/// Disk space that a launch must leave free, in MiB: the store writes to the same disk.
 const KEPT_DISK_MB: u64 = 1024;
-/// More were never tried.
+/// Upper limit of VMs; more have not been tested.
 const MOST_VMS: u64 = 1000;
 
-/// What VMs of an earlier keeper use: it is not available, and yet theirs.
+/// Resources that adopted VMs already use. They are not free, but count as available for VMs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InUse {
     pub(crate) memory_bytes: u64,
     pub(crate) disk_bytes: u64,
 }
 
-/// What VMs may have together.
+/// The resources for all VMs together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) max_vms: u32,
@@ -34,7 +35,7 @@ pub(crate) struct Capacity {
 }
 
 /// # Errors
-/// The system does not tell its memory or its disk.
+/// The free memory or disk space cannot be read.
 pub(crate) fn measure(
     order: &SwarmOrder,
     data_dir: &DataDir,
@@ -50,14 +51,14 @@ pub(crate) fn measure(
     Ok(Capacity { max_vms, memory_mb })
 }
 
-/// In a container the machine's memory is not ours.
+/// Respects the limit of a container, which may have less memory than the machine.
 fn memory_share_mb(available_mb: u64, limit_bytes: Option<u64>) -> u64 {
     let limit_mb = limit_bytes.map_or(u64::MAX, |bytes| bytes >> 20);
     available_mb.min(limit_mb) * MEMORY_SHARE / 100
 }
 
-/// Refuses a launch that would take what the machine needs for itself. What was counted at the start may be somebody
-/// else's by now.
+/// Refuses a launch that would take the reserve of the machine. Other processes may use resources by now that were free
+/// when the capacity was measured.
 ///
 /// # Errors
 /// [`Error::NoMemory`], [`Error::NoDisk`].
@@ -65,7 +66,7 @@ pub(crate) fn check_now(data_dir: &DataDir, each: &VmLimits) -> Result<(), Error
     Free::now(data_dir)?.check(each)
 }
 
-/// What is free on the machine, in MiB.
+/// The free resources of the machine, in MiB.
 #[derive(Debug, Clone, Copy)]
 struct Free {
     memory_mb: u64,
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A group inside groups with these limits, the outermost first, and what VMs get there of 16 GiB.
+    /// The share of 16 GiB for VMs in nested groups with these limits, the outermost first.
     fn share_in(file: &str, limits: &[&str]) -> u64 {
         let machine = tempfile::tempdir().unwrap();
         let mut group = machine.path().to_owned();
@@ -134,13 +135,13 @@ mod tests {
             assert_eq!(share_in(file, &[none, &four]), share_of(4), "{file}");
             assert_eq!(share_in(file, &[&one, &four]), share_of(1), "{file}: the tighter one above");
             assert_eq!(share_in(file, &[&four, none, &one, none]), share_of(1), "{file}: in between");
-            // More than the machine has is no gift.
+            // A limit above the memory of the machine has no effect.
             assert_eq!(share_in(file, &[&(64 * GIB).to_string()]), share_of(16), "{file}");
         }
         assert_eq!(memory_limit_above(Path::new("/")), None);
     }
 
-    /// What the own group of the VMs may have is not what lies above it.
+    /// Only the limits of the groups above count.
     #[test]
     fn a_limit_of_the_group_itself_does_not_count() {
         let group = tempfile::tempdir().unwrap();

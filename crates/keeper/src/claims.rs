@@ -1,5 +1,5 @@
-//! User ids, divided between the data directories of one machine: two servers side by side must not run two VMs as one
-//! user.
+//! Divides the user ids of VMs between the data directories of one machine, so that two keepers never run two VMs under
+//! the same user id.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,11 +19,11 @@ use crate::{
     data_dir::{RUN_DIR, make, remove_file},
 };
 
-/// User ids of one data directory: more than VMs, so that none comes again soon.
+/// User ids per data directory: more than VMs, so that an id is not reused soon.
 const BLOCK: u32 = 4096;
 
-/// A block of user ids, held until it is released or this process ends. While the sockets of a crashed keeper lie there,
-/// its block stays its own: its VMs may still run.
+/// A block of user ids, locked until it is released or this process ends. The block of a crashed keeper stays reserved
+/// while that keeper's sockets exist: its VMs may still run.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) uids: UidRange,
@@ -41,12 +41,12 @@ impl Claim {
         make(run_dir, 0o755)?;
         make(&folder, 0o700)?;
         let blocks = range.count.div_ceil(BLOCK);
-        // Each directory begins elsewhere, so that few have to look further.
+        // Each data directory starts its search at another block, so that most find a free one at once.
         let first = u32::from_str_radix(hash.get(..7).unwrap_or_default(), 16).unwrap_or(0);
         let path_of = |block: u32| folder.join((range.base + block * BLOCK).to_string());
         let ours = |block: &u32| fs::read_to_string(path_of(*block)).is_ok_and(|owner| owner == hash);
         let found = (0..blocks).find(ours);
-        // The same again, where VMs of an earlier keeper may still run, although a better one is free by now.
+        // The block that this directory had before comes first: VMs of an earlier keeper may still run with its ids.
         for block in found.into_iter().chain((0..blocks).map(|step| first.wrapping_add(step) % blocks)) {
             let base = range.base + block * BLOCK;
             let path = path_of(block);
@@ -58,13 +58,13 @@ impl Claim {
         Err(Error::NoUids)
     }
 
-    /// Removes the file too; while it is locked, so nobody else's.
+    /// Releases the block. The file is removed while it is locked, so it cannot be another keeper's.
     pub(crate) fn release(self) -> Result<(), Error> {
         remove_file(&self.path)
     }
 }
 
-/// Removes the claim that a crashed keeper of this directory left.
+/// Removes the block file that a crashed keeper of this data directory left.
 pub(crate) fn forget(data_dir: &DataDir) -> Result<(), Error> {
     let Ok(entries) = fs::read_dir(Path::new(RUN_DIR).join("uids")) else { return Ok(()) };
     for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
@@ -87,7 +87,7 @@ fn claim(run_dir: &Path, path: &Path, hash: &str) -> Result<Option<File>, Error>
         Err(Errno::WOULDBLOCK) => return Ok(None),
         other => other.map_err(|error| failed()(error.into()))?,
     }
-    // Removed by the one before, between our open and our lock.
+    // The previous owner removed the file between our open and our lock.
     if fs::metadata(path).ok().map(|found| found.ino()) != file.metadata().ok().map(|own| own.ino()) {
         return Ok(None);
     }
@@ -131,7 +131,7 @@ mod tests {
         fs::create_dir(run_dir.path().join("000000000000")).unwrap();
         assert_ne!(take("000000000002"), crashed);
         assert_eq!(take("000000000000"), crashed);
-        // Also where another one comes first.
+        // Also if an earlier block is free by now.
         let second = take("000000000002");
         fs::create_dir(run_dir.path().join("000000000002")).unwrap();
         fs::remove_dir(run_dir.path().join("000000000000")).unwrap();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(Claim::take_below(run_dir.path(), RANGE, "000000000002").unwrap().uids.base, second);
         fs::create_dir(run_dir.path().join("000000000000")).unwrap();
         assert_eq!(take("000000000000"), crashed);
-        // Once it was cleared away, others may have it.
+        // After the cleanup, other directories may take it.
         fs::remove_dir(run_dir.path().join("000000000000")).unwrap();
         assert_eq!(take("000000000004"), crashed);
     }

@@ -1,4 +1,4 @@
-//! Clearing away what a crashed keeper left.
+//! Removal of the resources that a crashed keeper left on the machine.
 
 use std::{
     fs,
@@ -15,7 +15,8 @@ use crate::{
     records::Records,
 };
 
-/// Removes all that a crashed server of a data directory left on this machine, its VMs too. Its data stays. Blocks.
+/// Removes everything that a crashed keeper of a data directory left on this machine, its VMs included. The data stays.
+/// Blocks.
 ///
 /// # Errors
 /// [`Error::Locked`] while a server runs there; or something could not be removed.
@@ -30,17 +31,18 @@ pub fn clean(path: &Path) -> Result<(), Error> {
     outcome
 }
 
-/// Remembers where the control groups lie: a unit's own part is not found from outside of it.
+/// Records the paths of the cgroups of VMs. They may be below the cgroup of a service unit, where a keeper outside of
+/// the unit would not look for them.
 pub(crate) fn record_cgroups(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
     record(&data_dir.cgroup_record(), tree)
 }
 
-/// The same for those of helpers.
+/// Records the paths of the cgroups of helpers.
 pub(crate) fn record_helper_groups(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
     record(&data_dir.helper_cgroup_record(), tree)
 }
 
-/// Nothing is left of those of helpers.
+/// Removes the record of the cgroups of helpers. Call it after the groups are removed.
 pub(crate) fn forget_helper_groups(data_dir: &DataDir) -> Result<(), Error> {
     remove_file(&data_dir.helper_cgroup_record())
 }
@@ -50,9 +52,9 @@ fn record(record: &Path, tree: &Tree) -> Result<(), Error> {
     fs::write(record, paths.join("\n")).map_err(Error::io(record.display().to_string()))
 }
 
-/// The caller holds the lock.
+/// Removes all leftovers. The caller holds the lock.
 pub(crate) fn leftovers(data_dir: &DataDir) -> Result<(), Error> {
-    // First the processes: what they hold cannot go before them.
+    // Processes first: the resources that they hold cannot be removed before.
     recorded_trees(data_dir).iter().try_for_each(|path| skep_jail::cgroup::remove_tree(path))?;
     remove_file(&data_dir.cgroup_record())?;
     let helpers = recorded(&data_dir.helper_cgroup_record(), &data_dir.helpers_name());
@@ -64,7 +66,7 @@ pub(crate) fn leftovers(data_dir: &DataDir) -> Result<(), Error> {
     claims::forget(data_dir)
 }
 
-/// Removes the control groups that an earlier keeper had elsewhere. The caller holds the lock.
+/// Removes recorded cgroups that an earlier keeper created in other places than `tree`. The caller holds the lock.
 pub(crate) fn other_trees(data_dir: &DataDir, tree: &Tree) -> Result<(), Error> {
     let elsewhere = recorded_trees(data_dir).into_iter().filter(|path| !tree.paths().any(|own| own == path));
     elsewhere.into_iter().try_for_each(|path| Ok(skep_jail::cgroup::remove_tree(&path)?))

@@ -1,4 +1,4 @@
-//! The data directory and what belongs to it elsewhere on the machine.
+//! Paths in the data directory, and the names of its resources elsewhere on the machine.
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, User};
 
-/// Where sockets live: a socket's path has 108 bytes at the most, and a data directory may lie deep.
+/// Folder of sockets. They are not in the data directory because a socket's path is limited to 108 bytes.
 pub(crate) const RUN_DIR: &str = "/run/skep";
-/// Digits of the hash that tells data directories apart.
+/// Hex digits of the hash that identifies a data directory.
 const HASH_DIGITS: usize = 12;
 
 /// A data directory.
@@ -32,10 +32,10 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory where it is missing, and the keeper's part of it.
+    /// Creates the directory, if missing, and the keeper's part of it.
     ///
     /// # Errors
-    /// It cannot be made, or others may write to it.
+    /// It cannot be created, or other users may write to it.
     pub fn open(path: &Path) -> Result<Self, Error> {
         make(path, 0o755)?;
         let found = Self::find(path)?;
@@ -46,21 +46,22 @@ impl DataDir {
         Ok(found)
     }
 
-    /// The server's user must reach its part, though it may list nothing above it.
+    /// Lets the server's user traverse the directory, to reach its part, but not list it.
     fn let_pass(&self) -> Result<(), Error> {
         let told = || Error::io(self.path.display().to_string());
         let mode = fs::metadata(&self.path).map_err(told())?.permissions().mode();
         fs::set_permissions(&self.path, Permissions::from_mode(mode | 0o011)).map_err(told())
     }
 
-    /// A directory that exists.
+    /// An existing data directory.
     ///
     /// # Errors
-    /// It does not exist, or others may write to it.
+    /// It does not exist, or other users may write to it.
     pub fn find(path: &Path) -> Result<Self, Error> {
         let path = path.canonicalize().map_err(Error::io(path.display().to_string()))?;
         let found = fs::metadata(&path).map_err(Error::io(path.display().to_string()))?;
-        // Whoever may write here could put a symlink where we make, write and give away files as root.
+        // Another user with write access could place symlinks where the keeper creates, writes and chowns files as
+        // root.
         let uid = geteuid().as_raw();
         if found.uid() != uid || found.mode() & 0o022 != 0 {
             return Err(Error::NotOurs { dir: path, uid });
@@ -71,10 +72,10 @@ impl DataDir {
         Ok(Self { path, hash })
     }
 
-    /// Makes the server's part, as its user's.
+    /// Creates the server's part, owned by its user.
     ///
     /// # Errors
-    /// It cannot be made, or given to the user.
+    /// It cannot be created, or its owner cannot be changed.
     pub(crate) fn give_to(&self, user: &User) -> Result<(), Error> {
         for folder in [self.server(), self.workspaces()] {
             make(&folder, 0o700)?;
@@ -84,22 +85,19 @@ impl DataDir {
         Ok(())
     }
 
-    /// The directory itself, without symlinks.
+    /// The canonical path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The server's part.
     pub fn server(&self) -> PathBuf {
         self.path.join("server")
     }
 
-    /// The accounts' files.
     pub fn workspaces(&self) -> PathBuf {
         self.path.join("workspaces")
     }
 
-    /// The first admin key.
     pub fn admin_key(&self) -> PathBuf {
         self.path.join("admin.key")
     }
@@ -116,38 +114,37 @@ impl DataDir {
         self.keeper().join("vms")
     }
 
-    /// Where the cgroups of this directory lie, for the start after a crash.
+    /// File with the paths of the cgroups of VMs, for the cleanup after a crash.
     pub(crate) fn cgroup_record(&self) -> PathBuf {
         self.keeper().join("cgroups")
     }
 
-    /// What tells it apart from other data directories: 12 hex digits.
+    /// Identifies the data directory: 12 hex digits of the hash of its path.
     pub(crate) fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// Where the cgroups of helpers lie, for the same.
+    /// File with the paths of the cgroups of helpers, for the cleanup after a crash.
     pub(crate) fn helper_cgroup_record(&self) -> PathBuf {
         self.keeper().join("helper-cgroups")
     }
 
-    /// The name of the control groups of helpers.
+    /// The name of the cgroups of helpers.
     pub(crate) fn helpers_name(&self) -> String {
         format!("{}-helpers", self.name())
     }
 
-    /// The name of its network namespace and of its control groups.
+    /// The name of its network namespace and of the cgroups of VMs.
     pub fn name(&self) -> String {
         format!("skep-{}", self.hash)
     }
 
-    /// Where its sockets lie.
     pub fn sockets(&self) -> PathBuf {
         Path::new(RUN_DIR).join(&self.hash)
     }
 }
 
-/// Makes a folder where it is missing, and those above it.
+/// Creates a folder and its parents, if missing.
 pub(crate) fn make(path: &Path, mode: u32) -> Result<(), Error> {
     let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !above.exists()).collect();
     for above in missing.into_iter().rev().filter(|above| !above.as_os_str().is_empty()) {
@@ -159,10 +156,10 @@ pub(crate) fn make(path: &Path, mode: u32) -> Result<(), Error> {
 fn make_one(path: &Path, mode: u32) -> Result<(), Error> {
     let failed = || Error::io(path.display().to_string());
     match DirBuilder::new().mode(mode).create(path) {
-        // The mode of `create` is cut by our umask.
+        // The umask applies to the mode of `create`.
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        // The folder above exists, and its file system makes no folders: /proc says so.
+        // The parent exists, but its file system does not support folders, as /proc.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let why = "no folder can be made there; name another place";
             Err(failed()(io::Error::new(error.kind(), why)))
@@ -171,7 +168,7 @@ fn make_one(path: &Path, mode: u32) -> Result<(), Error> {
     }
 }
 
-/// Removes a folder and what is in it. One that does not exist is no error.
+/// Removes a folder with its content, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -181,7 +178,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a file. One that does not exist is no error.
+/// Removes a file, if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -212,7 +209,7 @@ mod tests {
         let data = DataDir::open(&dir.path().join("deep/data")).unwrap();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(data.keeper()), mode(data.path().to_owned())), (0o700, 0o755));
-        // Opening it again changes nothing.
+        // Opening it a second time changes nothing.
         DataDir::open(data.path()).unwrap();
     }
 

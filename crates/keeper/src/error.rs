@@ -1,140 +1,102 @@
-//! What can go wrong in the keeper.
+//! The errors of the keeper.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
 use skep_api::{ErrorCode, ErrorKind, Failure, VmId};
 
-/// What can go wrong in the keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The keeper was started without privileges.
+    /// The keeper was not started as root.
     #[error("VMs need root: start `skep serve` as root")]
     NotRoot,
-    /// Another server has the data directory.
+    /// Another keeper has locked the data directory.
     #[error("{} is served by process {pid} at {address}; stop that one, or choose another --data-dir", dir.display())]
     Locked {
-        /// The data directory.
         dir: PathBuf,
-        /// The other keeper.
         pid: u32,
-        /// Where it listens; `an unknown address` where it has not said so yet.
+        /// Where it listens; `an unknown address` if it does not listen yet.
         address: String,
     },
-    /// Somebody else may write to the data directory.
+    /// Other users may write to the data directory.
     #[error(
-        "{dir} can be written by others than us (uid {uid}), who could exchange what lies there; \
+        "{dir} can be written by others than uid {uid}, who could replace the files in it; \
          `chown {uid} {dir}` and `chmod go-w {dir}`, or choose another --data-dir",
         dir = dir.display()
     )]
-    NotOurs {
-        /// The data directory.
-        dir: PathBuf,
-        /// Whose it should be.
-        uid: u32,
-    },
-    /// There is no such user.
+    NotOurs { dir: PathBuf, uid: u32 },
     #[error(
         "there is no user `{0}`; make it: `useradd --system --no-create-home {0}`, or name another with --user"
     )]
     NoUser(String),
-    /// The admin key's file holds something else.
+    /// The admin key's file does not contain a valid key.
     #[error("{} does not hold a key; put the key back, or remove the file", .0.display())]
     DamagedKey(PathBuf),
-    /// The address cannot be listened at.
     #[error("cannot listen at {address}: {source}; choose another with --listen")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The certificate or its key cannot be read.
+    Listen { address: SocketAddr, source: io::Error },
     #[error("{} cannot be read: {source}; check --tls-cert and --tls-key", path.display())]
-    PairFile {
-        /// Which file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server asked for a certificate, and there is none.
-    #[error("this start has no certificate")]
+    PairFile { path: PathBuf, source: io::Error },
+    /// The server asked for a certificate, but none is configured.
+    #[error("this server has no certificate files")]
     NoCertificate,
-    /// The server asks for helpers without end.
-    #[error("{0} processes that start programs run already; wait until one ends")]
+    /// The server has too many helpers of one kind.
+    #[error("{0} helper processes of this kind run already; wait until one ends")]
     Helpers(usize),
-    /// The settings cannot start a server.
+    /// A successor could not be started.
     #[error("this server cannot be started again: {0}")]
     NoRestart(String),
-    /// The VM's id is held already.
     #[error("VM {0} exists already")]
     VmExists(VmId),
-    /// There are as many as this machine holds.
-    #[error("all {0} VMs that this machine holds exist; end one first")]
+    /// The limit of VMs is reached.
+    #[error("the limit of {0} VMs on this machine is reached; end one first")]
     Full(u32),
-    /// A launch would take the memory that the machine needs for itself.
+    /// A launch would take memory that is reserved for the machine.
     #[error(
-        "{free_mb} MiB of memory are free on this machine; a VM takes {wanted_mb}, and {kept_mb} are left to the machine; \
-         end some VMs, or whatever else takes it"
+        "{free_mb} MiB of memory are free on this machine; a VM needs {wanted_mb} MiB, and {kept_mb} MiB are reserved; \
+         end some VMs or other programs"
     )]
     NoMemory {
-        /// What is free.
         free_mb: u64,
-        /// What a VM takes.
         wanted_mb: u64,
-        /// What is left to the machine.
+        /// Reserved for the machine.
         kept_mb: u64,
     },
-    /// The disk that VMs write to is nearly full.
+    /// Free disk space is below the reserve of the machine.
     #[error(
-        "{free_mb} MiB of disk are free below the data directory, and {kept_mb} are left to the machine; end a VM, or \
+        "{free_mb} MiB of disk are free below the data directory, and {kept_mb} MiB are reserved; end a VM, or \
          free some space on the server"
     )]
     NoDisk {
-        /// What is free.
         free_mb: u64,
-        /// What is left to the machine.
+        /// Reserved for the machine.
         kept_mb: u64,
     },
-    /// The disk that VMs write to is full.
+    /// The copy of a disk layer failed for lack of space.
     #[error("no space is left for the disk of another VM; end a VM, or free some space on the server")]
     DiskFull,
-    /// The keeper holds no such VM.
     #[error("the keeper holds no VM {0}")]
     UnknownVm(VmId),
-    /// The VM's process has ended.
     #[error("VM {0} has ended")]
     Ended(VmId),
-    /// A text that is no template's name.
-    #[error("`{0}` is no name of a template: lower-case letters, digits and `-`, 63 at the most")]
+    #[error("`{0}` is not a valid template name: use at most 63 lower-case letters, digits and `-`")]
     NotATemplate(String),
-    /// This start cannot run VMs.
+    /// This machine cannot run VMs, with the reason.
     #[error("{0}")]
     NoSwarm(String),
-    /// Every block of user ids is claimed by other data directories.
     #[error(
-        "all user ids for VMs are claimed by other data directories; `skep doctor --clean` frees those of a crashed one"
+        "all user ids for VMs are used by other data directories; `skep doctor --clean` frees those of a crashed one"
     )]
     NoUids,
-    /// A refusal that was made elsewhere.
+    /// A failure that carries its own code, such as one of a template.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// The jail could not be made or cleared away.
     #[error(transparent)]
     Jail(#[from] skep_jail::Error),
-    /// The network refused.
     #[error(transparent)]
     Network(#[from] skep_network::Error),
-    /// The socket to the server does not work.
     #[error(transparent)]
     Protocol(#[from] skep_keeper_protocol::Error),
-    /// The system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 impl Error {
@@ -143,7 +105,6 @@ impl Error {
         move |source| Self::Io { what, source: source.into() }
     }
 
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotRoot | Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
@@ -170,7 +131,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

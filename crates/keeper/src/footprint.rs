@@ -1,4 +1,4 @@
-//! What a server has on the machine outside of its data directory, as `skep uninstall` lists it before it removes it.
+//! The resources of a server outside of its data directory, which `skep uninstall` lists before it removes them.
 
 use std::{
     fs,
@@ -11,26 +11,26 @@ use crate::{
     data_dir::RUN_DIR,
 };
 
-/// Where network namespaces have their names.
+/// Folder of named network namespaces.
 const NAMESPACES: &str = "/run/netns";
-/// What the names of our namespaces begin with.
+/// Prefix of the names of skep's namespaces.
 const PREFIX: &str = "skep-";
 
-/// What a server has on the machine outside of its data directory.
+/// The resources of a server outside of its data directory.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Footprint {
-    /// VMs that are on record, which may still run.
+    /// Number of recorded VMs, which may still run.
     pub vms: usize,
-    /// The control groups of VMs and of helpers.
+    /// The cgroups of VMs and of helpers.
     pub groups: Vec<PathBuf>,
-    /// The name of the network namespace.
+    /// The path of the network namespace.
     pub namespace: Option<PathBuf>,
     /// The folder of the sockets.
     pub sockets: Option<PathBuf>,
 }
 
 impl Footprint {
-    /// What the server of this data directory has, or has left. Blocks.
+    /// The resources that the server of this data directory uses or left behind. Blocks.
     pub fn of(data_dir: &DataDir) -> Self {
         let records = fs::read_dir(data_dir.records()).map_or(0, Iterator::count);
         let helpers = recorded(&data_dir.helper_cgroup_record(), &data_dir.helpers_name());
@@ -45,7 +45,7 @@ impl Footprint {
     }
 }
 
-/// Whether another data directory has something on this machine, as while a server runs there. Blocks.
+/// Whether another data directory has resources on this machine, for example because a server runs there. Blocks.
 pub fn has_others(data_dir: &DataDir) -> bool {
     let names = |folder: &str| {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);

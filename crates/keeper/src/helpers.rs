@@ -1,7 +1,7 @@
-//! Helpers: the processes that start programs for callers. One of each kind for each server, and another where it died.
+//! Helpers: the processes that start programs for callers. Each server has one of each kind, and a new one if it died.
 //!
-//! Each is the first process of a namespace, in a control group that is its own: it makes groups for commands below it, and
-//! changes no limit. Its end is the end of all that it started.
+//! Each helper is the init process of a PID namespace and has a cgroup of its own, in which it creates a group per
+//! command but cannot change its limits. When it ends, the kernel kills everything that it started.
 
 use std::{
     os::fd::OwnedFd,
@@ -18,16 +18,15 @@ use skep_jail::{
 
 use crate::{DataDir, Error, HelperOrder, User, clean};
 
-/// Helpers of a kind at the same time. A server has one; another where that one's stream broke before it ended.
+/// Helpers of one kind per server. Usually one; a second one if the stream of the first broke before it ended.
 const MOST: usize = 4;
-/// A killed process is gone within milliseconds.
+/// A killed process usually exits within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tells servers of one keeper apart.
+/// Number of a server process, unique within one keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerId(pub(crate) u64);
 
-/// Where helpers are started.
 pub(crate) struct Helpers {
     binary: PathBuf,
     user: User,
@@ -37,14 +36,13 @@ pub(crate) struct Helpers {
 
 #[derive(Default)]
 struct State {
-    /// Made with the first helper. `Some(None)`: this machine lets us make none.
+    /// Created with the first helper. `Some(None)` if cgroups are not available.
     tree: Option<Option<Tree>>,
     started: u64,
     living: Vec<Living>,
 }
 
 struct Living {
-    /// Whose it is.
     server: ServerId,
     kind: HelperKind,
     process: Jailed,
@@ -56,7 +54,7 @@ impl Helpers {
         Self { binary, user, data_dir, state: Mutex::default() }
     }
 
-    /// Starts one for a server, and gives that one's end of its stream. Blocks for some milliseconds.
+    /// Starts a helper and returns the server's end of its stream. Blocks for some milliseconds.
     pub(crate) fn start(
         &self,
         server: ServerId,
@@ -111,18 +109,18 @@ impl Helpers {
         Ok((skep_jail::spawn(&self.binary, &process, handles)?, ours))
     }
 
-    /// Ends those of a server. Blocks for some tens of milliseconds.
+    /// Ends the helpers of a server. Blocks for some tens of milliseconds.
     pub(crate) fn end_those_of(&self, server: ServerId) {
         let mut state = self.state();
         for living in state.living.extract_if(.., |living| living.server == server) {
             let mut living = living;
             if let Err(error) = living.end() {
-                tracing::error!(%error, "a helper could not be cleared away: {error}");
+                tracing::error!(%error, "a helper could not be removed: {error}");
             }
         }
     }
 
-    /// Leaves nothing of them on this machine. Their servers are gone.
+    /// Removes the cgroups of helpers. Call it when all servers have ended.
     pub(crate) fn close(&self) -> Result<(), Error> {
         if let Some(Some(tree)) = self.state().tree.take() {
             tree.remove()?;
@@ -153,7 +151,7 @@ impl State {
     }
 }
 
-/// What a keeper that crashed left there goes.
+/// Creates the cgroup tree and removes the groups that a crashed keeper left there.
 fn make_tree(data_dir: &DataDir) -> Result<Tree, Error> {
     let tree = Tree::create(&data_dir.helpers_name())?;
     let ready =
@@ -168,13 +166,13 @@ fn make_tree(data_dir: &DataDir) -> Result<Tree, Error> {
 }
 
 impl Living {
-    /// Whether it ended by itself. What is left of it is cleared away then.
+    /// Whether the helper ended by itself. Its resources are removed then.
     fn is_over(&mut self) -> bool {
         if !self.process.wait(Duration::ZERO).unwrap_or(false) {
             return false;
         }
         if let Err(error) = self.end() {
-            tracing::error!(%error, "a helper that ended could not be cleared away: {error}");
+            tracing::error!(%error, "a helper that ended could not be removed: {error}");
         }
         true
     }

@@ -1,4 +1,4 @@
-//! The keeper's life: take the data directory, start the server, serve it, start it again, clear all away.
+//! The keeper's main function: locks the data directory, prepares VMs, supervises the server, and cleans up at the end.
 
 use std::{net::TcpListener, os::fd::OwnedFd, process::ExitCode, sync::Arc};
 
@@ -19,17 +19,17 @@ use crate::{
     vmms::Vmms,
 };
 
-/// Keeps until SIGTERM, SIGINT or SIGHUP. `started` is called once, when the address is taken and before the server runs.
-/// At SIGTERM the VMs that belong to somebody live on, for the next keeper; else nothing is left.
+/// Runs the keeper until SIGTERM, SIGINT or SIGHUP. `started` is called once, after the address is bound and before the
+/// server runs. At SIGTERM committed VMs keep running for the next keeper; otherwise everything is removed.
 ///
 /// # Errors
-/// The data directory, the address or the user cannot be had; VMs that live are left alone then. A first server that gives up by
-/// itself is no error: its exit code is ours.
+/// The data directory, the address or the user is not available; running VMs are left alone then. A first server that
+/// exits by itself is no error: its exit code is returned.
 pub fn run(mut order: KeeperOrder, started: impl FnOnce(&Started)) -> Result<ExitCode, Error> {
     if !getuid().is_root() {
         return Err(Error::NotRoot);
     }
-    // VMMs are children of a stage that ends; they become ours, so that we can reap them.
+    // VMMs are children of a stage process that exits; as subreaper we inherit them and can reap them.
     set_child_subreaper(Some(getpid())).map_err(Error::io("child subreaper"))?;
     lift_descriptor_limit().map_err(Error::io("limit of open files"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -37,14 +37,14 @@ pub fn run(mut order: KeeperOrder, started: impl FnOnce(&Started)) -> Result<Exi
     let data_dir = DataDir::open(&order.data_dir)?;
     let lock = Lock::take(&data_dir)?;
     let outcome = runtime.block_on(keep(&mut order, &data_dir, &lock, started));
-    // A VM that lives on has its record, and whatever it needs stays with it.
+    // A VM that keeps running has a record, and the resources that it uses stay.
     let cleared = if Records::of(&data_dir).is_empty() { clean::leftovers(&data_dir) } else { Ok(()) };
     lock.release()?;
     let code = outcome?;
     cleared.map(|()| code)
 }
 
-/// A VM takes some descriptors of ours and of the server's, and the usual limit is a thousand.
+/// Each VM takes several descriptors of the keeper and of the server, and the default limit is 1024.
 fn lift_descriptor_limit() -> rustix::io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
@@ -101,7 +101,7 @@ async fn keep(
     cleared.map(|()| code)
 }
 
-/// What is left is told: nobody should have to find out by themselves.
+/// Removes VMs and their resources, or logs that the VMs keep running.
 async fn leave(vmms: Vmms, wish: Wish) -> Result<(), Error> {
     let living = vmms.count();
     if living == 0 || wish == Wish::EndThem {
@@ -119,7 +119,7 @@ fn listen(order: &KeeperOrder) -> Result<Vec<TcpListener>, Error> {
     order.listen.iter().copied().map(bind).collect()
 }
 
-/// A machine that lacks something serves everything but VMs, and says why.
+/// Prepares VMs. On a machine that cannot run them, everything else is served, and the reason is logged.
 async fn prepare_swarm(
     order: &mut KeeperOrder,
     data_dir: &DataDir,
@@ -139,8 +139,8 @@ async fn prepare_swarm(
             Ok((Some(vmms), ability))
         }
         Err(error) => {
-            tracing::warn!(%error, "this start has no VMs: {error}");
-            // Nobody could reach those of an earlier start.
+            tracing::warn!(%error, "this server has no VMs: {error}");
+            // VMs of an earlier keeper would not be reachable.
             clean::leftovers(data_dir)?;
             Ok((None, SwarmAbility::Unable { reason: error.to_string() }))
         }

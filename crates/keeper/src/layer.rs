@@ -1,4 +1,4 @@
-//! The private disk layer of a VM: a copy without a name, which goes with its last descriptor.
+//! The private disk layer of a VM: an unnamed copy, which the kernel deletes when its last descriptor is closed.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// What tells a file without a name from all others.
+/// Identifies an unnamed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileId {
     device: u64,
@@ -30,11 +30,11 @@ impl FileId {
     }
 }
 
-/// The layer that a process has open. `None`: it has closed it.
+/// Finds the layer among the open files of a process. `None` if it has closed it.
 pub(crate) fn find(pid: u32, id: FileId) -> Option<File> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     descriptors.map(|entry| entry.path()).find_map(|path| {
-        // Looked at before it is opened: opening a device or a pipe may have effects.
+        // Checked before it is opened: opening a device or a pipe may have side effects.
         let found = fs::metadata(&path).ok()?;
         if (FileId { device: found.dev(), inode: found.ino() }) != id {
             return None;
@@ -43,10 +43,10 @@ pub(crate) fn find(pid: u32, id: FileId) -> Option<File> {
     })
 }
 
-/// A file of 2 GB holds about 1 MB: only that is copied.
+/// Copies a layer as a sparse file: of 2 GB usually about 1 MB is data, and only that is copied.
 ///
 /// # Errors
-/// The disk is full, or the system refused. Nothing is left then.
+/// The disk is full, or the copy failed. Nothing is left behind then.
 pub(crate) fn copy(source: &File, folder: &Path, uid: u32) -> Result<File, Error> {
     let copy = || {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -67,7 +67,7 @@ fn copy_data(source: &File, target: &File) -> io::Result<()> {
     let mut at = 0;
     while at < length {
         let begin = match seek(source, Seek64::Data(at)) {
-            // Only a hole is left.
+            // Only a hole follows.
             Err(Errno::NXIO) => break,
             other => other?,
         };
@@ -83,10 +83,10 @@ fn copy_run(source: &File, target: &File, mut at: u64, end: u64) -> io::Result<(
         let (mut from, mut to) = (at, at);
         let wanted = usize::try_from(end - at).unwrap_or(usize::MAX);
         match copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
-            // The file is shorter than it was.
+            // The file was truncated meanwhile.
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(copied) => at += copied as u64,
-            // Two file systems, or one that cannot.
+            // Different file systems, or one without support.
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 return copy_by_hand(source, target, at, end);
             }

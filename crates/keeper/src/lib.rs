@@ -1,8 +1,8 @@
-//! The one privileged process: listener, namespaces, taps, cgroups, jails and VMMs.
+//! The only privileged process. It owns the listening sockets, namespaces, taps, cgroups, jails and VMMs.
 //!
-//! It parses nothing that callers send. What it is asked comes typed from the *server*, its child without privileges, and
-//! is checked here again. When the server dies it is started again, and when we do, the next keeper takes over: VMs outlive
-//! both, see `adopt`.
+//! The keeper parses nothing that API callers send. It receives typed requests from the *server*, its unprivileged
+//! child, and validates them again. It restarts a server that dies. VMs outlive the server and the keeper: the next
+//! keeper takes them over, see `adopt`.
 
 mod admin_key;
 mod adopt;

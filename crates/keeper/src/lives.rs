@@ -1,12 +1,12 @@
-//! The lives of servers: one after the other, and two for as long as one takes the other's place.
+//! Supervision of the server process: start, restart after a crash, and replacement by a successor on request.
 //!
 //! ```text
 //! restart   settings read again ─ new server started ─ it is ready ─▶ the old one ends ─▶ the new one takes over the VMs
 //!                    │                    │ it is not
-//!                    └─ refused ◀─────────┘ and the old one serves on
+//!                    └─ refused ◀─────────┘ and the old one keeps running
 //! ```
-//! Both accept connections while there are two, so none waits for requests that the old one still answers. Whoever asks for a
-//! restart meanwhile, at either of them, gets the outcome of the one that is under way.
+//! While two servers run, both accept connections, so that no connection waits for requests that the old server still
+//! answers. Restart requests that arrive at either server during a restart get the outcome of that restart.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -36,20 +36,20 @@ use crate::{
     vmms::Vmms,
 };
 
-/// The first pause before a server that died is started again; it doubles up to the longest.
+/// Back-off before a crashed server is restarted. Doubles with each crash up to `MAX_BACKOFF`.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A server that lived this long had started well.
+/// A server that ran this long counts as successfully started.
 const WELL_STARTED: Duration = Duration::from_secs(10);
-/// How long what a server sent last is still received, once its process has ended. Its socket closes with the process, unless it
-/// gave its end to another one.
+/// How long requests of a server are still served once its process has ended. The socket closes with the process,
+/// unless another process holds a copy of it.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
-/// Requests for one restart. Further ones wait until its outcome is known, and are for the next one then.
+/// Requests that share the outcome of one restart. Further ones wait for that outcome and count for the next restart.
 const MOST_ASKING: usize = 1024;
-/// How long a server may take to be ready: it opens the store, which another one still writes to.
+/// How long a server may take to become ready. It opens the store while the old server still writes to it.
 const READY: Duration = Duration::from_secs(60);
 
-/// What servers are started with.
+/// Starts servers and supervises them until the keeper stops.
 pub(crate) struct Lives<'a> {
     pub(crate) order: &'a KeeperOrder,
     pub(crate) user: User,
@@ -60,34 +60,34 @@ pub(crate) struct Lives<'a> {
     pub(crate) helpers: Arc<Helpers>,
 }
 
-/// A server that runs, and who answers it.
+/// A running server process and the task that serves its requests.
 struct Running {
     id: ServerId,
     process: ServerProcess,
     serving: JoinHandle<()>,
-    /// Dropped to end the serving.
+    /// Dropping this ends the `serving` task.
     cut: oneshot::Sender<()>,
     calls: mpsc::Receiver<Call>,
     configured: Configured,
 }
 
-/// One that is ready, and waits for the end of the server before it.
+/// A server that is ready and waits for its predecessor to end.
 struct Successor {
     running: Running,
     waits: Answerer,
 }
 
-/// How one server's life ended.
+/// How a server ended.
 enum Life {
-    /// We were told to stop.
+    /// The keeper was asked to stop.
     Stopped(Option<ExitStatus>, Wish),
-    /// It ended by itself.
+    /// The server exited or crashed by itself.
     Died(Option<ExitStatus>),
-    /// Another one took its place.
+    /// A successor replaced it.
     Succeeded(Box<Running>),
 }
 
-/// Why a server is to end now.
+/// Why the supervisor stops waiting for a server.
 enum Turn {
     Ended,
     Stop(Wish),
@@ -95,7 +95,7 @@ enum Turn {
 }
 
 impl Lives<'_> {
-    /// Keeps a server running until we are told to stop.
+    /// Keeps a server running until the keeper is asked to stop.
     pub(crate) async fn until_stopped(&self, stop: &mut Stop) -> Result<(ExitCode, Wish), Error> {
         let mut pause = FIRST_PAUSE;
         let mut first = true;
@@ -114,14 +114,15 @@ impl Lives<'_> {
                 }
             };
             let well_started = begun.elapsed() >= WELL_STARTED;
-            // A configuration that it cannot start with: told now, not tried for ever.
+            // The first server exits with an error: most likely the configuration is invalid, so retrying would not
+            // help.
             if let (true, false, Some(code)) = (first, well_started, status.and_then(|status| status.code()))
                 && code != 0
             {
                 return Ok((exit_code(status), Wish::LetThemLive));
             }
             if let Some(before) = before.take().filter(|_| !well_started) {
-                tracing::error!("the settings of the last restart are given up: those before it count again");
+                tracing::error!("the settings of the last restart are dropped: the previous ones apply");
                 configured = before;
             }
             first = false;
@@ -161,7 +162,7 @@ impl Lives<'_> {
         Ok(Running { id, process, serving, cut, calls, configured })
     }
 
-    /// From the start of a server until nothing of it is left, and of its VMs only those that belong to somebody.
+    /// Supervises one server until it and its helpers have ended and its uncommitted VMs are removed.
     async fn one_life(&self, mut running: Running, stop: &mut Stop) -> Result<Life, Error> {
         let turn = self.until_its_turn(&mut running, stop).await;
         let (mut stopped, mut successor) = match turn {
@@ -202,17 +203,17 @@ impl Lives<'_> {
         Ok(stopped.map_or(Life::Died(status), |wish| Life::Stopped(status, wish)))
     }
 
-    /// Until it ended, we are told to stop, or another is ready to take its place.
+    /// Waits until the server ended, the keeper is asked to stop, or a successor is ready.
     async fn until_its_turn(&self, running: &mut Running, stop: &mut Stop) -> Turn {
         loop {
             let first = tokio::select! {
                 () = running.process.ended() => return Turn::Ended,
-                // An exit closes the socket first; the process and its status follow.
+                // An exit closes the socket first; the exit status follows.
                 _ = &mut running.serving => return Turn::Ended,
                 wish = stop.asked() => return Turn::Stop(wish),
                 Some(call) = running.calls.recv() => match call {
                     Call::Restart(asked) => asked,
-                    // It has no other to wait for.
+                    // Only a successor sends these, and this server has no predecessor.
                     Call::Ready(_) | Call::Unable(_) => continue,
                 },
             };
@@ -234,13 +235,14 @@ impl Lives<'_> {
                     error
                 }
             };
-            tracing::error!(%error, "{error}; the server serves on");
+            tracing::error!(%error, "{error}; the running server stays");
             let refusal = Failure::from(error);
             asked.into_iter().for_each(|asked| answer_later(asked, Answer::Refused(refusal.clone())));
         }
     }
 
-    /// What becomes of a restart, for all who ask for one until that is known. `Err`: we are told to stop.
+    /// Starts a successor and collects further restart requests meanwhile, which share the outcome. `Err`: the keeper
+    /// is asked to stop.
     async fn succeed_while_more_ask(
         &self,
         half: &mut Option<Running>,
@@ -265,7 +267,8 @@ impl Lives<'_> {
         }
     }
 
-    /// Starts another server by the settings as they are now, and waits until it is ready. It stands in `half` meanwhile.
+    /// Starts a successor with the current settings and waits until it is ready. `successor` holds it meanwhile, so
+    /// that the caller can terminate it.
     async fn succeed(&self, half: &mut Option<Running>) -> Result<Answerer, Error> {
         let reread = Arc::clone(&self.order.reread);
         let configured = spawn_blocking(move || reread()).await;
@@ -288,18 +291,18 @@ impl Lives<'_> {
         }
     }
 
-    /// Ends a server and what it started, and takes its status.
+    /// Kills a server and its helpers, and returns its exit status.
     async fn bury(&self, running: Running) -> Option<ExitStatus> {
         let Running { id, process, mut serving, cut, calls, .. } = running;
-        // Nobody answers a call of one that is ended.
+        // Lifecycle calls of this server are not answered any more.
         drop(calls);
         process.kill();
         process.ended().await;
         let status = process.status();
-        // What it asked last is finished.
+        // Requests that it sent before its end are completed.
         if !serving.is_finished() && timeout(LAST_REQUESTS, &mut serving).await.is_err() {
             tracing::warn!(
-                "the server ended, and its socket is open or its last requests take long: it is cut off"
+                "the server ended, but its socket is open or its last requests take long; it is closed"
             );
             drop(cut);
             let _ = serving.await;
@@ -315,7 +318,8 @@ impl Lives<'_> {
         }
     }
 
-    /// Ours stay open: while a server is started again, connections wait and are not refused.
+    /// Duplicates of the listening sockets. The keeper's own stay open, so that connections wait during a restart and
+    /// are not refused.
     fn listener_copies(&self) -> Result<Vec<OwnedFd>, Error> {
         let api_for_vms = self.vmms.iter().filter_map(|vmms| Some(vmms.api_listener()?.as_fd()));
         let all = self.listeners.iter().map(AsFd::as_fd).chain(api_for_vms);
@@ -325,18 +329,18 @@ impl Lives<'_> {
 }
 
 impl Running {
-    /// What it says first of its own life. `None`: it ended without a word.
+    /// The first lifecycle call of this server. `None` if it ended without sending one.
     async fn word(&mut self) -> Option<Call> {
         tokio::select! {
             biased;
             call = self.calls.recv() => call,
-            // Its last word may still be on its way.
+            // A call may still be in the channel.
             () = self.process.ended() => self.calls.recv().await,
         }
     }
 }
 
-/// The next call of a server that ends, or of the one that takes its place, and what a restart is for each of them.
+/// The next call of a server that is ending, or of its successor, with the answer that a restart request gets there.
 async fn next_call(
     ending: &mut mpsc::Receiver<Call>,
     next: Option<&mut mpsc::Receiver<Call>>,
@@ -349,7 +353,8 @@ async fn next_call(
     }
 }
 
-/// Answers without waiting: a server that reads no answers must not hold up its own end. One that went away needs none.
+/// Answers in a task of its own, so that a server that reads no answers cannot delay its own end. Send errors are
+/// ignored: the server is gone then.
 fn answer_later(asked: Answerer, answer: Answer) {
     tokio::spawn(async move {
         let _ = asked.answer(answer, &[]).await;

@@ -1,4 +1,4 @@
-//! One keeper per data directory.
+//! The lock that allows one keeper per data directory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,21 +18,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DataDir, Error};
 
-/// How long a killed keeper's children may take to become what it was starting: until then they share its lock.
+/// How long to wait for children that a killed keeper was starting: until their `execve` they hold a copy of its lock.
 const LAST_CHILDREN: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Who has a data directory.
+/// The keeper that has locked a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// The keeper's process id.
     pub pid: u32,
-    /// Where its service listens, once it does.
+    /// Where its service listens. `None` until it does.
     pub address: Option<String>,
 }
 
-/// Who has a data directory now. `None`: nobody.
+/// The current holder of a data directory's lock.
 ///
 /// # Errors
 /// The lock cannot be opened.
@@ -44,14 +43,14 @@ pub fn holder(data_dir: &DataDir) -> Result<Option<Holder>, Error> {
     }
 }
 
-/// Keeps servers away from a data directory until it is dropped.
+/// Prevents servers from using a data directory until it is dropped.
 #[derive(Debug)]
 pub struct Hold(Option<Lock>);
 
-/// Takes a data directory as a server does. Who comes meanwhile is told `address` in place of one.
+/// Locks a data directory as a server does. Others that try meanwhile get `address` in their error.
 ///
 /// # Errors
-/// [`Error::Locked`] while a server runs there, or somebody else holds it.
+/// [`Error::Locked`] while a server runs there or another process holds it.
 pub fn hold(data_dir: &DataDir, address: &str) -> Result<Hold, Error> {
     let lock = Lock::take(data_dir)?;
     lock.listening_at(address)?;
@@ -61,12 +60,12 @@ pub fn hold(data_dir: &DataDir, address: &str) -> Result<Hold, Error> {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.0.take().map(Lock::release) {
-            tracing::warn!(%error, "a lock that nobody holds is left: {error}");
+            tracing::warn!(%error, "the released lock file could not be removed: {error}");
         }
     }
 }
 
-/// Held until it is released, or this process ends.
+/// Locked until it is released or this process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
@@ -75,7 +74,7 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// # Errors
-    /// [`Error::Locked`] where another process has it.
+    /// [`Error::Locked`] if another process holds the lock.
     pub(crate) fn take(data_dir: &DataDir) -> Result<Self, Error> {
         let path = data_dir.keeper().join("lock");
         let failed = || Error::io(path.display().to_string());
@@ -95,7 +94,8 @@ impl Lock {
                 }
                 other => other.map_err(|error| failed()(error.into()))?,
             }
-            // The one before removed the file between our open and our lock: then we hold a lock that nobody sees.
+            // The previous holder may have removed the file between our open and our lock. Then our lock is on a file
+            // that other processes cannot find.
             let same =
                 path.metadata().ok().map(|found| found.ino()) == file.metadata().ok().map(|own| own.ino());
             if same {
@@ -106,7 +106,7 @@ impl Lock {
         }
     }
 
-    /// Tells others where the service listens.
+    /// Publishes the address of the service in the lock file.
     pub(crate) fn listening_at(&self, address: &str) -> Result<(), Error> {
         self.write(Some(address.to_owned()))
     }
@@ -122,19 +122,19 @@ impl Lock {
         write().map_err(Error::io(self.path.display().to_string()))
     }
 
-    /// Removes the file too; while it is locked, so nobody else's.
+    /// Releases the lock. The file is removed while it is locked, so it cannot be another keeper's.
     pub(crate) fn release(self) -> Result<(), Error> {
         crate::data_dir::remove_file(&self.path)
     }
 }
 
-/// `None` while the other is writing.
+/// `None` while the holder is writing.
 fn read_holder(file: &mut File) -> Option<Holder> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok())
 }
 
-/// Whether it was killed, and reaped.
+/// Whether the holder's process does not exist any more.
 fn is_gone(holder: &Holder) -> bool {
     let pid = i32::try_from(holder.pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
@@ -174,7 +174,7 @@ mod tests {
         let lock = Lock::take(&data_dir).unwrap();
         let holder = Holder { pid: killed.id(), address: None };
         std::fs::write(&lock.path, serde_json::to_vec(&holder).unwrap()).unwrap();
-        // A copy of the lock that lives on in a child, as between its fork and its execve.
+        // A copy of the lock that a child still holds, as between its fork and its execve.
         let inherited = rustix::io::dup(&lock.file).unwrap();
         let mut child = Command::new("sleep").arg("0.5").spawn().unwrap();
         drop((lock, inherited));

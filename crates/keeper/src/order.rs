@@ -1,4 +1,4 @@
-//! What a keeper is started with.
+//! Configuration of the keeper, and the [`Templates`] that it restores VMs from.
 
 use std::{net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,111 +9,105 @@ use skep_network::Subnet;
 
 use crate::PairFiles;
 
-/// What a keeper is started with.
 pub struct KeeperOrder {
-    /// The data directory; made where it is missing.
+    /// The data directory. Created if missing.
     pub data_dir: PathBuf,
-    /// Where the HTTP service listens.
+    /// Addresses of the HTTP service.
     pub listen: Vec<SocketAddr>,
-    /// The user that the server runs as. `None`: the owner of the first root; where that is root, or there is none yet,
-    /// the system user `skep`.
+    /// The user that the server runs as. `None`: the owner of the first root, or the system user `skep` if that is root
+    /// or does not exist yet.
     pub user: Option<String>,
-    /// The first root, whose owner may be the server's user.
+    /// The first root, for the default of `user`.
     pub first_root: Option<PathBuf>,
-    /// Our own binary, best as `/proc/self/exe`, which stays the one that runs when the file is replaced: its `stage`
-    /// argument runs `skep_jail::stage::main`.
+    /// The binary of this process, preferably `/proc/self/exe`, which stays the running one when the file is replaced.
+    /// Its `stage` argument runs `skep_jail::stage::main`.
     pub binary: PathBuf,
-    /// The arguments that make it the server. Its end of the keeper's socket is descriptor 3.
+    /// The arguments that run `binary` as the server. Descriptor 3 is its end of the keeper's socket.
     pub server_arguments: Vec<String>,
-    /// The server's environment, whole.
+    /// The complete environment of the server: nothing is inherited.
     pub server_environment: Vec<(String, String)>,
-    /// What the server is started with first.
+    /// Configuration of the first server.
     pub configured: Configured,
-    /// Reads the settings again for a restart, and says why they cannot start a server, or which of them a restart does not
-    /// change.
+    /// Reads the settings again for a restart. Fails if a server cannot be started with them, or if a setting changed
+    /// that a restart does not apply.
     pub reread: Reread,
-    /// How long the server may take to finish the requests under way when it is stopped.
+    /// How long the server may take to finish its requests when it is stopped.
     pub grace: Duration,
-    /// What VMs need, or why there are none on this machine.
+    /// Configuration of VMs, or why this machine has none.
     pub swarm: Result<SwarmOrder, String>,
 }
 
 /// Reads the settings again. Blocks.
 pub type Reread = Arc<dyn Fn() -> Result<Configured, String> + Send + Sync>;
 
-/// What a server is started with, and may be another at a restart.
+/// The configuration of one server, which a restart may change.
 #[derive(Clone)]
 pub struct Configured {
-    /// Handed to the server in the first packet, below 60 KiB as JSON.
+    /// Sent to the server in the first packet; less than 60 KiB as JSON.
     pub settings: serde_json::Value,
-    /// The certificate of the HTTP service. `None`: the server has its own, or none.
+    /// The certificate of the HTTP service. `None` if the server generates one or uses none.
     pub tls: Option<Arc<PairFiles>>,
-    /// What starts commands of callers.
+    /// The helper that runs commands of callers.
     pub commands_helper: HelperOrder,
-    /// What starts git.
     pub git_helper: HelperOrder,
 }
 
-/// What a helper is started with: the process that starts programs for callers. It runs as the server's user.
+/// Configuration of a helper, the process that starts programs for callers. It runs as the server's user.
 #[derive(Debug, Clone)]
 pub struct HelperOrder {
-    /// The arguments that make our own binary it. Its end of the server's stream is descriptor 3. Where it may make control
-    /// groups, `--groups` and their folder follow.
+    /// The arguments that run `binary` as the helper. Descriptor 3 is its end of the server's stream. If it may create
+    /// cgroups, `--groups` and their folder are appended.
     pub arguments: Vec<String>,
-    /// Its environment, whole.
+    /// The complete environment: nothing is inherited.
     pub environment: Vec<(String, String)>,
-    /// Folders that it finds empty, in memory.
+    /// Folders over which an empty tmpfs is mounted.
     pub scratch: Vec<PathBuf>,
-    /// Files and folders from which programs and libraries may be executed; every other mount is `noexec`. `None`: files
-    /// are executed wherever its user may.
+    /// Files and folders from which programs and libraries may be executed; every other mount is `noexec`. `None`: no
+    /// restriction.
     pub executable: Option<Vec<PathBuf>>,
-    /// Memory that it and all programs may use together, in bytes.
+    /// Memory limit of the helper and all its programs together, in bytes.
     pub memory_bytes: u64,
-    /// Processes and threads that they may be.
+    /// Limit of processes and threads, likewise together.
     pub pids: u64,
 }
 
-/// What VMs need.
 pub struct SwarmOrder {
-    /// Where templates come from.
     pub templates: Arc<dyn Templates>,
-    /// What writes a VMM's command.
+    /// Builds the command line of a VMM.
     pub launcher: Arc<dyn Launcher>,
-    /// The engine and why it was chosen.
+    /// The engine and why it was selected.
     pub engine: EngineReport,
-    /// The addresses of the VMs.
     pub subnet: Subnet,
-    /// User ids for VMMs. Data directories on one machine share the range.
+    /// User ids for VMMs. All data directories of a machine share the range.
     pub uids: UidRange,
-    /// What one VM may use.
     pub limits: VmLimits,
-    /// VMs at the same time. `None`: as many as memory and disk hold, 1000 at the most.
+    /// Limit of concurrent VMs. `None`: as many as memory and disk allow, at most 1000.
     pub max_vms: Option<u32>,
-    /// Memory for VMs, in MiB. `None`: 80 % of what is available at the start.
+    /// Memory for all VMs, in MiB. `None`: 80 % of the memory that is available at the start.
     pub memory_mb: Option<u64>,
 }
 
-/// What one VM may use, and what is counted for it.
+/// The limits of one VM, and what capacity planning assumes per VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmLimits {
-    /// Memory of the guest that capacity is counted with, in MiB: the largest template's.
+    /// Guest memory that capacity planning assumes per VM, in MiB: that of the largest template.
     pub guest_memory_mb: u64,
-    /// The private disk layer, in MiB.
+    /// Size of the private disk layer, in MiB.
     pub layer_mb: u64,
-    /// Memory of the VMM besides the guest's, in MiB, by [`Launcher::overhead_mb`]. With the guest's it is the limit of its
-    /// cgroup and what capacity counts.
+    /// Memory of the VMM in addition to the guest's, in MiB, from [`Launcher::overhead_mb`]. The sum of both is the
+    /// limit of the cgroup and what capacity planning assumes.
     pub overhead_mb: u64,
     /// Processes and threads of the VMM.
     pub pids: u64,
-    /// Its weight against other processes; 100 is ordinary.
+    /// CPU weight of its cgroup; the default of the kernel is 100.
     pub cpu_weight: u64,
-    /// The processors of the VMM beside those of its guest, in percent of one: its own thread serves disk, network and
-    /// console. With the guest's it is the most that it may have, however idle the machine is.
+    /// CPU time of the VMM in addition to the guest's, in percent of one CPU: a thread of the VMM serves disk, network
+    /// and console. The sum of both is the hard limit of the cgroup.
     pub cpu_overhead_percent: u64,
 }
 
 impl VmLimits {
-    /// The limits of VMs whose VMMs take so much memory besides their guests', in MiB.
+    /// The default limits, with the memory overhead of the VMM in MiB.
     pub fn with_overhead(overhead_mb: u64) -> Self {
         Self {
             guest_memory_mb: 128,
@@ -126,60 +120,58 @@ impl VmLimits {
     }
 }
 
-/// Where templates come from.
+/// Source of templates.
 #[warn(missing_docs)]
 pub trait Templates: Send + Sync {
-    /// Opens a template, whether or not it was damaged since it was loaded. Blocks; may be called from several threads at
-    /// once.
+    /// Opens a template without checking it for damage. Blocks. May be called concurrently.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no template of this name.
     fn open(&self, name: &str) -> Result<OpenTemplate, Failure>;
 
-    /// Whether an edition of a template is still what it was when it was loaded. One that was damaged once stays so, and
-    /// another takes its place. Blocks; asked for each VM more than once, so it is to be cheap where nothing happened.
+    /// Checks that the files of an edition have not changed since it was loaded. A damaged edition stays damaged and is
+    /// replaced by a new one. Blocks. Called several times per VM, so it must be cheap for unchanged files.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The edition is damaged.
     fn check(&self, name: &str, edition: u64) -> Result<(), Failure>;
 }
 
-/// One use of a template. Every descriptor but `ram` is opened anew for each: they have a position.
+/// The open files of a template for one VM. All descriptors but `ram` are opened anew for each VM, because file
+/// positions would be shared otherwise.
 #[derive(Debug)]
 pub struct OpenTemplate {
     /// The hash of its inputs.
     pub key: String,
-    /// Counts what had the name before and was found damaged.
+    /// Starts at 0 and grows by one each time a template of this name was found damaged and replaced.
     pub edition: u64,
-    /// Virtual processors.
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
     /// Guest memory: a sealed memory file that all VMs of the template share.
     pub ram: OwnedFd,
-    /// The kernel, read-only and readable for everybody.
+    /// The kernel, read-only and readable by every user.
     pub kernel: OwnedFd,
-    /// The initial ramdisk, read-only and readable for everybody.
+    /// The initial ramdisk, read-only and readable by every user.
     pub initrd: OwnedFd,
     /// The shared root file system, read-only.
     pub root: OwnedFd,
-    /// The device state, read-only, at its beginning.
+    /// The saved device state, read-only, positioned at the beginning.
     pub state: OwnedFd,
-    /// The private disk layer at rest, to be copied.
+    /// The private disk layer, to be copied for each VM.
     pub layer: OwnedFd,
 }
 
-/// What is known once the address is taken, shortly before the server runs.
+/// Reported to the caller after the addresses are bound and before the server runs.
 #[derive(Debug)]
 pub struct Started {
-    /// The addresses, with the ports that were given for port 0.
+    /// The bound addresses, with the actual port in place of port 0.
     pub addresses: Vec<SocketAddr>,
-    /// Where the admin key lies.
     pub admin_key_file: PathBuf,
-    /// The admin key, at the first start only: to be printed once.
+    /// The admin key, at the first start only, to be printed once.
     pub new_admin_key: Option<String>,
-    /// Whom the server runs as.
+    /// The user that the server runs as.
     pub user: crate::User,
-    /// Why there are no VMs, where there are none.
+    /// Why this machine has no VMs. `None` if it has.
     pub no_swarm: Option<String>,
 }

@@ -1,6 +1,6 @@
-//! The certificate and the private key of the HTTP service, in files that may be readable by root only.
+//! The files of the HTTP service's certificate and private key, which may be readable by root only.
 //!
-//! They are read here and handed over as they are: what stands in them is looked at by the server alone.
+//! The keeper reads them and passes their text on; only the server parses it.
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,7 @@ use skep_keeper_protocol::{MAX_PEM_BYTES, TlsPair};
 
 use crate::Error;
 
-/// The two files, and what was read of them last.
+/// The two files, with the content that was read last.
 #[derive(Debug)]
 pub struct PairFiles {
     certificate: PathBuf,
@@ -26,14 +26,13 @@ pub struct PairFiles {
 struct State {
     stamps: [Stamp; 2],
     current: TlsPair,
-    /// The one that the server shows: a server that is started again begins with it, whatever the files say by then.
+    /// The pair that the server currently uses. A restarted server begins with it, because it is known to be valid.
     serving: Option<TlsPair>,
-    /// It was said that the files cannot be read.
+    /// Whether the current read error has been logged.
     told: bool,
 }
 
-/// By what a file is known to be another one, or another's content. Symbolic links are followed: they are what is
-/// exchanged by those who renew certificates.
+/// Detects that a file was changed or replaced. Symbolic links are followed: renewal tools replace the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -54,8 +53,8 @@ impl PairFiles {
         Ok(Self { certificate, key, state })
     }
 
-    /// What is newer than the edition that was seen last; `None`: nothing. `serving` is the edition that is shown, 0 where
-    /// there is none yet. Blocks. Files that cannot be read any more are told of in the log.
+    /// The pair, if it is newer than the edition `seen`. `serving` is the edition that the server uses, 0 if none yet.
+    /// Blocks. Logs files that cannot be read any more.
     pub fn newer_than(&self, seen: u64, serving: u64) -> Option<TlsPair> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if serving == state.current.edition {
@@ -67,7 +66,7 @@ impl PairFiles {
         known_good.or(newest).cloned()
     }
 
-    /// Reads the files again where they have changed.
+    /// Reads the files again if they have changed.
     fn look(&self, state: &mut State) {
         let now = stamp(&self.certificate).and_then(|one| Ok([one, stamp(&self.key)?]));
         if matches!(now, Ok(stamps) if stamps == state.stamps) {
@@ -83,18 +82,18 @@ impl PairFiles {
                     state.current = TlsPair { edition, certificate, key };
                 }
             }
-            // It is read the next time.
+            // Retried at the next call.
             Err(Error::PairFile { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {}
             Err(error) if !state.told => {
                 state.told = true;
-                tracing::error!(%error, "the TLS files cannot be read, and the old certificate goes on: {error}");
+                tracing::error!(%error, "the TLS files cannot be read, the old certificate stays: {error}");
             }
             Err(_) => {}
         }
     }
 }
 
-/// Both, as they were at one moment: a file that changes while it is read is read another time.
+/// Reads both files consistently. Fails with `ResourceBusy` if one of them changed meanwhile.
 fn read_both(certificate: &Path, key: &Path) -> Result<([Stamp; 2], [String; 2]), Error> {
     let stamps = || Ok::<_, Error>([stamp(certificate)?, stamp(key)?]);
     let before = stamps()?;
@@ -151,7 +150,7 @@ mod tests {
         let first = pair.newer_than(0, 0).unwrap();
         assert_eq!((first.certificate.as_str(), first.key.as_str()), ("c1", "k1"));
         assert!(pair.newer_than(first.edition, first.edition).is_none());
-        // As those do who renew certificates: another file takes the name.
+        // As renewal tools do: another file is renamed to the path.
         let new = folder.path().join("new");
         fs::write(&new, "c2").unwrap();
         fs::rename(&new, &certificate).unwrap();

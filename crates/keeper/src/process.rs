@@ -1,4 +1,4 @@
-//! A process, told from every other: also from a later one that was given its number.
+//! Identification of processes across the reuse of PIDs.
 
 use std::{fs, io, time::Duration};
 
@@ -8,7 +8,7 @@ use skep_jail::Jailed;
 
 use crate::Error;
 
-/// A process for as long as this machine is up: a number comes again, but not with the same start.
+/// Identifies a process within one boot of the machine: a PID may be reused, but not with the same start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
@@ -17,7 +17,7 @@ pub(crate) struct ProcessId {
 }
 
 impl ProcessId {
-    /// The process that we hold. It must not have been reaped: its number would not be its own any more.
+    /// The identity of a process that has not been reaped. After that its PID may belong to another process.
     pub(crate) fn of(jailed: &Jailed) -> Result<Self, Error> {
         let path = format!("/proc/{}/stat", jailed.pid);
         let stat = fs::read_to_string(&path).map_err(Error::io(&path))?;
@@ -25,24 +25,25 @@ impl ProcessId {
         Ok(Self { pid: jailed.pid, start_time: start_time(&stat).ok_or_else(missing)? })
     }
 
-    /// The process, held by a pidfd. `None`: it has ended, whoever has its number now.
+    /// Opens the process by a pidfd. `None` if it has ended, even if another process has its PID now.
     pub(crate) fn open(self) -> Option<Jailed> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let jailed = Jailed { pid: self.pid, pidfd };
-        // Only now: a number that changed hands before has another start, and later it cannot unnoticed.
+        // The start time is compared after the pidfd is open: a PID that was reused before has another start time, and
+        // a reuse from now on is noticed by the pidfd.
         let same = Self::of(&jailed).is_ok_and(|found| found == self);
         (same && !jailed.wait(Duration::ZERO).ok()?).then_some(jailed)
     }
 }
 
-/// Field 22 of /proc/PID/stat (proc_pid_stat(5)). The name before it may hold anything, blanks and brackets too.
+/// Field 22 of /proc/PID/stat (proc_pid_stat(5)). The process name before it may contain blanks and brackets.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// What tells this run of the machine from those before.
+/// The kernel's random id of the current boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     Ok(fs::read_to_string(PATH).map_err(Error::io(PATH))?.trim().to_owned())

@@ -1,4 +1,4 @@
-//! What is remembered of each VM for the keeper after this one.
+//! Persistent records of VMs, from which the next keeper takes them over.
 
 use std::{fs, io, io::Write, net::Ipv4Addr, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
@@ -7,32 +7,31 @@ use skep_api::VmId;
 
 use crate::{DataDir, Error, data_dir::remove_file, layer::FileId, process::ProcessId};
 
-/// Of the record's shape. A VM whose record has another is ended: what it needs is not known.
+/// Version of the record format. A VM with another version is ended, because its resources are unknown.
 const VERSION: u32 = 1;
 
-/// A VM's record. It is there before anything of the VM outlives us, and gone when nothing of it is left.
+/// A VM's record. It exists before any resource of the VM that outlives the keeper, and until the last one is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
-    /// The run of the machine that it lives in.
+    /// Boot id of the machine when the VM was launched.
     pub(crate) boot_id: String,
     pub(crate) vm: VmId,
     pub(crate) uid: u32,
-    /// The tap's name, for people.
+    /// The tap's name, for diagnosis only.
     pub(crate) tap: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) mac: [u8; 6],
     pub(crate) template: String,
-    /// Whether it is somebody's. Until then it ends with the server that launched it.
+    /// Whether the VM outlives the server that launched it.
     pub(crate) committed: bool,
-    /// Whether its guest reaches the API. Records of earlier versions do not have it.
+    /// Whether the guest may reach the API. Absent in records of earlier releases.
     #[serde(default)]
     pub(crate) reaches_api: bool,
-    /// `None` while it is half made.
+    /// `None` until the VMM runs.
     pub(crate) vmm: Option<VmmRecord>,
 }
 
-/// A VMM that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VmmRecord {
     pub(crate) process: ProcessId,
@@ -43,7 +42,7 @@ pub(crate) struct VmmRecord {
 }
 
 impl Record {
-    /// A VM that is about to be made at this port.
+    /// The record of a VM that is about to be launched on this port.
     pub(crate) fn half_made(
         boot_id: String,
         vm: VmId,
@@ -69,7 +68,7 @@ impl Record {
     }
 }
 
-/// The records of a data directory, a file each.
+/// The records of a data directory, one file each.
 #[derive(Debug)]
 pub(crate) struct Records(PathBuf);
 
@@ -78,7 +77,7 @@ impl Records {
         Self(data_dir.records())
     }
 
-    /// Whole or not at all. Not secured against a power cut, which ends the VM too.
+    /// Atomic. Not synced to disk: a power cut ends the VM as well.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let path = self.path(record.vm);
         let new = path.with_extension("new");
@@ -98,16 +97,16 @@ impl Records {
         })
     }
 
-    /// Removes one. One that does not exist is no error.
+    /// Removes a record, if it exists.
     pub(crate) fn remove(&self, vm: VmId) -> Result<(), Error> {
         remove_file(&self.path(vm))
     }
 
-    /// Those that can be understood.
+    /// All valid records.
     pub(crate) fn read(&self) -> Vec<Record> {
         let records = self.files().filter_map(|path| {
             let record: Record = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
-            // A copy under another's name would speak for that one.
+            // A record that was copied to another VM's file name would describe the wrong VM.
             (record.version == VERSION && self.path(record.vm) == path).then_some(record)
         });
         records.collect()
@@ -117,7 +116,7 @@ impl Records {
         self.files().next().is_none()
     }
 
-    /// Removes all but these, whatever they hold.
+    /// Removes all records but these, invalid ones included.
     pub(crate) fn remove_all_but(&self, kept: impl Fn(VmId) -> bool) -> Result<(), Error> {
         for path in self.files() {
             let vm = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse().ok());
@@ -132,7 +131,7 @@ impl Records {
         self.0.join(format!("{vm}.json"))
     }
 
-    /// No folder: no records.
+    /// Empty if the folder does not exist.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path())
     }

@@ -1,4 +1,4 @@
-//! The server: our child, without privileges.
+//! The server process: the keeper's unprivileged child.
 
 use std::{os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
@@ -8,23 +8,23 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{Error, KeeperOrder, User};
 
-/// A killed process is gone within milliseconds.
+/// A killed process usually exits within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The server's process.
 pub(crate) struct ServerProcess {
     jailed: Jailed,
     ended: AsyncFd<OwnedFd>,
 }
 
 impl ServerProcess {
-    /// Starts it with its end of the keeper's socket. It is killed when this thread ends, so this must be the main one.
-    /// Blocks for some milliseconds.
+    /// Starts the server with its end of the keeper's socket. The kernel kills it when the calling thread ends, so call
+    /// this on the main thread. Blocks for some milliseconds.
     pub(crate) fn start(order: &KeeperOrder, user: &User, socket: OwnedFd) -> Result<Self, Error> {
         let handles = Handles { inherited: vec![socket], ..Handles::default() };
         let jailed = skep_jail::spawn(&order.binary, &user_order(order, user), handles)?;
         let watched = jailed.pidfd.try_clone().and_then(|pidfd| {
-            // SAFETY: the `OwnedFd` moves in: it stays open, and the same, as long as the `AsyncFd` has it.
+            // SAFETY: the `OwnedFd` is moved in, so the descriptor stays open and unchanged as long as the `AsyncFd`
+            // exists.
             let registered = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
             registered.map_err(std::io::Error::from)
         });
@@ -39,12 +39,11 @@ impl ServerProcess {
         }
     }
 
-    /// Asks it to finish what is under way and to end.
+    /// Asks the server to finish its requests and exit.
     pub(crate) fn ask_to_end(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Ends it at once.
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
     }
@@ -55,20 +54,20 @@ impl ServerProcess {
         }
     }
 
-    /// Waits until it has ended. May be dropped and called again.
+    /// Waits until the server has ended. Cancel-safe.
     pub(crate) async fn ended(&self) {
-        // An error here means that nothing can be waited for: as good as ended, it is killed next.
+        // After an error the end cannot be awaited: treated as ended, because the caller kills the server next.
         let _ = self.ended.readable().await;
     }
 
-    /// Takes its exit status, once it has ended.
+    /// Reaps the server and returns its exit status. Call it after `ended`.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
         let _ = self.jailed.wait(PATIENCE);
         self.jailed.reap()
     }
 }
 
-/// Without further groups: a group such as `docker` is as good as root.
+/// Without supplementary groups: a group such as `docker` is equivalent to root.
 fn user_order(order: &KeeperOrder, user: &User) -> Order {
     Order {
         program: OWN_PROGRAM.into(),

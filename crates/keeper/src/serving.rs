@@ -1,4 +1,4 @@
-//! Answering one server.
+//! Serves the requests of one server.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
@@ -15,36 +15,34 @@ use crate::{
     vmms::Vmms,
 };
 
-/// Requests at the same time: one for each VM that a machine may hold, and some. A server that asks for more waits, for
-/// each of them takes our memory until it has read its answer.
+/// Concurrent requests per server: one for each VM that a machine may hold, and some more. Further requests wait,
+/// because each takes memory here until the server has read its answer.
 const UNDER_WAY: usize = 1024;
 
-/// What a server may ask for. Cheap to clone.
+/// What the requests of one server act on. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Desk {
-    /// Which server it is.
     pub(crate) server: ServerId,
-    /// What it was started with.
+    /// The settings that it was started with.
     pub(crate) configured: Configured,
-    /// Where what starts programs is started.
     pub(crate) helpers: Arc<Helpers>,
-    /// Who sees to the lives of servers.
+    /// To the supervisor of servers.
     pub(crate) calls: mpsc::Sender<Call>,
-    /// The VMs, where there are any.
+    /// `None` if this machine cannot run VMs.
     pub(crate) vmms: Option<Arc<Vmms>>,
 }
 
-/// What a server says about its own life.
+/// A request of a server that concerns its own lifecycle.
 pub(crate) enum Call {
-    /// Another shall take its place.
+    /// Replace this server by a new one.
     Restart(Answerer),
-    /// It is ready to take another's place, and waits for that one's end.
+    /// This server is ready and waits for its predecessor to end.
     Ready(Answerer),
-    /// It cannot take another's place, and why.
+    /// This server cannot replace its predecessor, with the reason.
     Unable(String),
 }
 
-/// Answers one server until its socket closes or `cut` is dropped, and finishes what it asked.
+/// Serves one server until its socket closes or `cut` is dropped, then completes the requests in progress.
 pub(crate) async fn serve(
     mut end: KeeperEnd,
     welcome: Welcome,
@@ -53,7 +51,7 @@ pub(crate) async fn serve(
     cut: oneshot::Receiver<()>,
 ) {
     if let Err(error) = end.welcome(&welcome, &listeners).await {
-        return tracing::error!(%error, "the server could not be welcomed");
+        return tracing::error!(%error, "the welcome message could not be sent to the server");
     }
     drop(listeners);
     let perform = |request, answerer| perform(desk.clone(), request, answerer);
@@ -67,7 +65,7 @@ async fn perform(desk: Desk, request: Request, answerer: Answerer) {
         Request::Unable { reason } => Call::Unable(reason),
         request => return perform_at_once(desk, request, answerer).await,
     };
-    // Nobody sees to a server that is being ended; it needs no answer.
+    // The receiver is gone when the server is being terminated; it needs no answer.
     let _ = desk.calls.send(call).await;
 }
 
@@ -79,13 +77,13 @@ async fn perform_at_once(desk: Desk, request: Request, answerer: Answerer) {
             helper(desk, kind).await.map(|stream| (Answer::Helper, vec![stream]))
         }
         (request, Desk { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
-        (_, Desk { vmms: None, .. }) => Err(Error::NoSwarm("this start has no VMs".to_owned())),
+        (_, Desk { vmms: None, .. }) => Err(Error::NoSwarm("this server has no VMs".to_owned())),
     };
     let (answer, descriptors) = answer.unwrap_or_else(|error| {
         tracing::warn!(%error, "a request of the server was refused: {error}");
         none(Answer::Refused(error.into()))
     });
-    // A server that went away needs no answer.
+    // Fails only if the server is gone.
     let _ = answerer.answer(answer, &descriptors).await;
 }
 
@@ -102,7 +100,7 @@ async fn helper(desk: Desk, kind: HelperKind) -> Result<OwnedFd, Error> {
     started.map_err(|error| Error::io("start of a helper")(std::io::Error::other(error)))?
 }
 
-/// The files may lie where reading takes its time.
+/// Reads the files in a blocking task: they may be on slow storage.
 async fn tls(files: Option<Arc<crate::PairFiles>>, seen: u64, serving: u64) -> Result<Answer, Error> {
     let files = files.ok_or(Error::NoCertificate)?;
     let pair = spawn_blocking(move || files.newer_than(seen, serving)).await;
@@ -125,7 +123,7 @@ async fn answer_all<F>(
                 Ok(Some((request, answerer))) => drop(under_way.spawn(perform(request, answerer))),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!(%error, "the server is not talked with further: {error}");
+                    tracing::error!(%error, "no further requests of the server are read: {error}");
                     break;
                 }
             },
@@ -172,7 +170,7 @@ mod tests {
             let server = server.clone();
             asked.spawn(async move { server.list().await });
         }
-        // More than enough turns for all of them to be read.
+        // More than enough scheduler turns to read all of them.
         for _ in 0..20 * UNDER_WAY {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The sockets of one VM. The VMM listens, the server is handed a stream that is connected already.
+//! The sockets of one VM. The VMM inherits the listeners; the server gets streams that are already connected.
 
 use std::{
     os::{
@@ -15,12 +15,10 @@ use crate::{
     data_dir::{make, remove},
 };
 
-/// Both ends of one socket.
+/// A listening socket and a stream that is connected to it.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// For the VMM.
     pub(crate) listener: OwnedFd,
-    /// For the server.
     pub(crate) stream: OwnedFd,
 }
 
@@ -28,7 +26,7 @@ impl Line {
     fn open(path: &Path) -> Result<Self, Error> {
         let open = || {
             let listener = UnixListener::bind(path)?;
-            // Waits in the listener's queue until the VMM runs.
+            // The connection waits in the listener's backlog until the VMM accepts it.
             let stream = UnixStream::connect(path)?;
             std::io::Result::Ok(Self { listener: listener.into(), stream: stream.into() })
         };
@@ -36,10 +34,8 @@ impl Line {
     }
 }
 
-/// The names of a VM's sockets.
 const NAMES: [&str; 3] = ["monitor", "agent", "console"];
 
-/// The lines of one VM.
 #[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) monitor: Line,
@@ -47,13 +43,13 @@ pub(crate) struct Lines {
     pub(crate) console: Line,
 }
 
-/// The folder of one VM's sockets, which only root reaches.
+/// The folder of one VM's sockets, accessible to root only.
 #[derive(Debug)]
 pub(crate) struct SocketDir(PathBuf);
 
 impl SocketDir {
     /// # Errors
-    /// It cannot be made; nothing is left then.
+    /// It cannot be created; nothing is left behind then.
     pub(crate) fn create(path: PathBuf) -> Result<(Self, Lines), Error> {
         make(&path, 0o700)?;
         let open = |name: &str| Line::open(&path.join(name));
@@ -70,20 +66,21 @@ impl SocketDir {
         }
     }
 
-    /// The folder of a VM that runs.
+    /// The folder of a running VM. `None` if a socket is missing.
     pub(crate) fn find(path: PathBuf) -> Option<Self> {
         NAMES.iter().all(|name| path.join(name).exists()).then_some(Self(path))
     }
 
-    /// New streams of monitor, agent and console. They wait in the listeners' queues until the VMM has no other.
+    /// New streams of monitor, agent and console. They wait in the backlog until the VMM's current connection is
+    /// closed.
     ///
     /// # Errors
-    /// The VMM is gone, or too many wait already.
+    /// The VMM is gone, or the backlog is full.
     pub(crate) fn connect(&self) -> Result<[OwnedFd; 3], Error> {
         let [monitor, agent, console] = NAMES.map(|name| {
             let path = self.0.join(name);
             let connected = || {
-                // A full queue is an error then, and nothing to wait for.
+                // Non-blocking, so that a full backlog is an error.
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
                 connect(&stream, &SocketAddrUnix::new(&path)?).map(|()| stream)
@@ -115,7 +112,7 @@ mod tests {
         let mut word = [0; 5];
         accepted.read_exact(&mut word).unwrap();
         assert_eq!(&word, b"early");
-        // Another server's turn comes after this one's.
+        // The VMM accepts another server's connection after this one.
         let [monitor, ..] = SocketDir::find(dir.path().join("vm")).unwrap().connect().unwrap();
         UnixStream::from(monitor).write_all(b"later").unwrap();
         listener.accept().unwrap().0.read_exact(&mut word).unwrap();

@@ -1,4 +1,4 @@
-//! The signals that end the keeper.
+//! The signals that stop the keeper.
 
 use std::fs;
 
@@ -6,12 +6,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::Error;
 
-/// What is to become of the VMs when the keeper ends.
+/// What happens to the VMs when the keeper stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wish {
-    /// They live on, and the next start takes them over: a service manager stops and starts us.
+    /// Committed VMs keep running and the next keeper takes them over. For SIGTERM, which a service manager sends.
     LetThemLive,
-    /// They end: whoever sits at the terminal is done.
+    /// All VMs end. For SIGINT and SIGHUP, which come from a terminal.
     EndThem,
 }
 
@@ -25,12 +25,12 @@ impl Stop {
     pub(crate) fn new() -> Result<Self, Error> {
         let on = |kind| signal(kind).map_err(Error::io("signals"));
         let status = fs::read_to_string("/proc/self/status").map_err(Error::io("/proc/self/status"))?;
-        // The terminal was closed. Under `nohup` that is to mean nothing, and waiting for it would undo that.
+        // Under `nohup` SIGHUP is ignored, and a handler would undo that.
         let hangup = if ignores_hangup(&status) { None } else { Some(on(SignalKind::hangup())?) };
         Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())?, hangup })
     }
 
-    /// Waits for the next of them. May be dropped and called again.
+    /// Waits for the next signal. Cancel-safe.
     pub(crate) async fn asked(&mut self) -> Wish {
         let hangup = async {
             match &mut self.hangup {
@@ -46,7 +46,7 @@ impl Stop {
     }
 }
 
-/// By the mask of ignored signals, whose lowest bit is SIGHUP (proc_pid_status(5)).
+/// Reads the mask of ignored signals, whose lowest bit is SIGHUP (proc_pid_status(5)).
 fn ignores_hangup(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)

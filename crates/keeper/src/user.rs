@@ -1,26 +1,24 @@
-//! Whom the server runs as.
+//! Selection of the user that the server runs as.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use crate::Error;
 
-/// The system user for servers without a better one; set-up makes it.
+/// The fallback, created by the installation.
 const SYSTEM_USER: &str = "skep";
 const PASSWD: &str = "/etc/passwd";
 
 /// A user of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The name; the number where it has none.
+    /// The name, or the user id as text if it has none.
     pub name: String,
-    /// The user id.
     pub uid: u32,
-    /// The group id.
     pub gid: u32,
 }
 
 impl User {
-    /// The user that is asked for, else the owner of the first root, else the system user.
+    /// The requested user, else the owner of the first root unless that is root, else the system user.
     ///
     /// # Errors
     /// There is no such user.
@@ -30,7 +28,7 @@ impl User {
         choose(&passwd, asked, owner)
     }
 
-    /// Whether it is root: then only Landlock and the lack of capabilities hold the server.
+    /// Whether the user is root. Then only Landlock and dropped capabilities confine the server.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }

@@ -1,4 +1,4 @@
-//! One VMM and all that belongs to it on this machine.
+//! One VMM and its resources on this machine: process, cgroup, sockets, disk layer, user id and network port.
 
 use std::{
     fs::File,
@@ -24,20 +24,19 @@ use crate::{
     sockets::{Lines, SocketDir},
 };
 
-/// Descriptors that a VMM may have open.
 const OPEN_FILES: u64 = 256;
-/// A killed process is gone within milliseconds; one in the middle of a long write may take longer.
+/// A killed process usually exits within milliseconds; one in the middle of a long write may take longer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How much of a VMM's last words is kept.
+/// How many bytes of a VMM's standard error are logged.
 const WORDS: u64 = 4096;
 
-/// What is on this machine because of one VM. Each is taken out of here when it is gone.
+/// The resources of one VM. Each is taken out when it has been removed.
 #[derive(Debug, Default)]
 pub(crate) struct Belongings {
     pub(crate) uid: Option<u32>,
     pub(crate) port: Option<Port>,
     pub(crate) record: Option<Record>,
-    /// Of its template. `None` for what an earlier keeper made.
+    /// Edition of its template. `None` if an earlier keeper launched the VM.
     edition: Option<u64>,
     jailed: Option<Jailed>,
     group: Option<Cgroup>,
@@ -47,7 +46,6 @@ pub(crate) struct Belongings {
     out_of_memory: bool,
 }
 
-/// Where VMMs are made.
 pub(crate) struct Site<'a> {
     pub(crate) data_dir: &'a DataDir,
     pub(crate) swarm: &'a SwarmOrder,
@@ -58,7 +56,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl Belongings {
-    /// What an earlier keeper made, and that was found again.
+    /// Resources that an earlier keeper created.
     pub(crate) fn adopted(
         record: Record,
         vmm: &VmmRecord,
@@ -76,14 +74,14 @@ impl Belongings {
             jailed: Some(jailed),
             group: Some(group),
             sockets: Some(sockets),
-            // The pipe went with the keeper that read it.
+            // The pipe closed with the keeper that read it.
             words: None,
             out_of_memory: false,
         }
     }
 
-    /// Starts the VMM: its pidfd, the streams of monitor, agent and console, and the state that it waits for. Blocks.
-    /// Whatever comes of it, what is there then stands in `self`.
+    /// Starts the VMM. Returns its pidfd, the streams of monitor, agent and console, and the state file to restore.
+    /// Blocks. After an error `self` holds the resources that exist.
     pub(crate) fn start(
         &mut self,
         site: &Site<'_>,
@@ -92,7 +90,8 @@ impl Belongings {
         tap: Tap,
         name: String,
     ) -> Result<[OwnedFd; 5], Error> {
-        // Before all that would outlive us. The tap goes with its descriptor, which so far is ours alone.
+        // The record comes before any resource that outlives this process. The tap does not: it vanishes with its
+        // descriptor, which only this process holds so far.
         let record = Record::half_made(site.boot_id.to_owned(), vm, uid, &tap.port, name.clone());
         site.records.write(self.record.insert(record))?;
         let template = site.swarm.templates.open(&name)?;
@@ -154,7 +153,7 @@ impl Belongings {
         Ok(([pidfd, monitor.stream, agent.stream, console.stream, state], layer_id))
     }
 
-    /// What is told of it. `None` until its VMM runs.
+    /// The description that the server gets. `None` until the VMM runs.
     pub(crate) fn told(&self) -> Option<HeldVm> {
         let (record, port) = (self.record.as_ref()?, self.port.as_ref()?);
         let vmm = record.vmm.as_ref()?;
@@ -172,22 +171,22 @@ impl Belongings {
         Some(HeldVm { launched, template: record.template.clone(), committed: record.committed })
     }
 
-    /// Whether it outlives its server.
+    /// Whether the VM outlives its server.
     pub(crate) fn committed(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.committed)
     }
 
-    /// The template that it was restored from, with its edition. `None` where nobody knows that any more.
+    /// The template that the VM was restored from, with its edition. `None` if an earlier keeper launched it.
     pub(crate) fn origin(&self) -> Option<(String, u64)> {
         Some((self.record.as_ref()?.template.clone(), self.edition?))
     }
 
-    /// Ends the VMM and clears nothing away.
+    /// Kills the VMM and removes nothing.
     pub(crate) fn kill(&self) -> Result<(), Error> {
         self.jailed.as_ref().map_or(Ok(()), |jailed| Ok(jailed.kill()?))
     }
 
-    /// Its pidfd, and new streams of monitor, agent and console. `None` where it has ended.
+    /// The pidfd, and new streams of monitor, agent and console. `None` if the VMM has ended.
     pub(crate) fn attach(&self) -> Result<Option<[OwnedFd; 4]>, Error> {
         let (Some(jailed), Some(sockets)) = (&self.jailed, &self.sockets) else { return Ok(None) };
         if jailed.wait(Duration::ZERO)? {
@@ -198,8 +197,8 @@ impl Belongings {
         Ok(Some([pidfd, monitor, agent, console]))
     }
 
-    /// Ends the VMM and clears away all that needs no other thread. Blocks for some tens of milliseconds. May be called
-    /// again after an error.
+    /// Kills the VMM and removes all its resources but the user id and the network port. Blocks for some tens of
+    /// milliseconds. May be called again after an error.
     pub(crate) fn clear(&mut self, vm: VmId, records: &Records) -> Result<(), Error> {
         if let Some(jailed) = &self.jailed {
             let ended_before = jailed.wait(Duration::ZERO)?;
@@ -215,14 +214,14 @@ impl Belongings {
             }
         }
         if let Some(group) = &self.group {
-            // Asked when its processes are gone, and before it is.
+            // Read after the processes exited and before the group is removed.
             self.out_of_memory |= group.oom_kills() > 0;
             group.remove()?;
         }
         if let Some(sockets) = &self.sockets {
             sockets.remove()?;
         }
-        // Last: whatever a crash leaves before this is found by it.
+        // Last: after a crash, the record is how the other resources are found.
         records.remove(vm)?;
         *self = Self {
             uid: self.uid,
@@ -233,19 +232,18 @@ impl Belongings {
         Ok(())
     }
 
-    /// Whether the kernel killed the VMM for memory. Known once it was cleared away.
+    /// Whether the kernel killed the VMM for memory. Known after `release`.
     pub(crate) fn out_of_memory(&self) -> bool {
         self.out_of_memory
     }
 
-    /// What it uses now.
     pub(crate) fn usage(&self) -> Usage {
         let blocks =
             self.layer.as_ref().and_then(|layer| layer.metadata().ok()).map_or(0, |found| found.blocks());
         Usage {
             memory_bytes: self.group.as_ref().map_or(0, Cgroup::memory_bytes),
             cpu_us: self.group.as_ref().map_or(0, Cgroup::cpu_us),
-            // The unit of stat(2), whatever the file system's is.
+            // st_blocks counts 512-byte units, independent of the file system's block size.
             disk_bytes: blocks * 512,
         }
     }

@@ -1,4 +1,4 @@
-//! The VMMs of a data directory, and what the server may ask about them.
+//! The VMMs of a data directory, and the server's requests that concern them.
 
 mod on_record;
 
@@ -28,17 +28,17 @@ use crate::{
     vmm::{Belongings, Site},
 };
 
-/// Launches at the same time. Each keeps a core busy for some milliseconds; more would only make all of them slow.
+/// Concurrent launches. Each keeps a core busy for some milliseconds; more would only slow all of them down.
 const LAUNCHES: usize = 4;
 
-/// The VMMs of a data directory, with the network and the control groups that they live in.
+/// The VMMs of a data directory, with their network and cgroups.
 pub(crate) struct Vmms {
     data_dir: DataDir,
     swarm: SwarmOrder,
     binary: PathBuf,
     tree: Tree,
     network: Network,
-    /// Of the API for VMs. `None` where another program listens there.
+    /// Listener of the API for VMs. `None` if another program uses the address.
     api: Option<TcpListener>,
     uids: Mutex<UidPool>,
     claim: Claim,
@@ -49,18 +49,18 @@ pub(crate) struct Vmms {
     boot_id: String,
 }
 
-/// A VM's place in the table.
+/// An entry of the VM table.
 enum Held {
-    /// Being launched, or ended.
+    /// A launch or an end is in progress.
     Busy,
     Running(Box<Belongings>),
 }
 
 impl Vmms {
-    /// Makes network and control groups, or takes over those of the survivors.
+    /// Creates the network and cgroups, or takes over those of surviving VMs.
     ///
     /// # Errors
-    /// This machine lacks something; nothing is left then.
+    /// This machine cannot run VMs; nothing is left behind then.
     pub(crate) async fn prepare(
         data_dir: DataDir,
         swarm: SwarmOrder,
@@ -104,17 +104,14 @@ impl Vmms {
         }
     }
 
-    /// What VMs may have together.
     pub(crate) fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// The listening socket of the API for VMs.
     pub(crate) fn api_listener(&self) -> Option<&TcpListener> {
         self.api.as_ref()
     }
 
-    /// How many VMs there are.
     pub(crate) fn count(&self) -> usize {
         self.held().len()
     }
@@ -123,7 +120,7 @@ impl Vmms {
         &self.swarm
     }
 
-    /// Does what is asked and answers.
+    /// Performs a request and sends the answer.
     pub(crate) async fn serve(self: Arc<Self>, request: Request, answerer: Answerer) {
         let (answer, descriptors) = match self.perform(request).await {
             Ok(done) => done,
@@ -133,7 +130,7 @@ impl Vmms {
             }
         };
         if let Err(error) = answerer.answer(answer, &descriptors).await {
-            // Then its VMs end that are nobody's yet, a new one with them.
+            // The uncommitted VMs of that server are ended later, a VM that was just launched included.
             tracing::debug!(%error, "the server went away before its answer");
         }
     }
@@ -157,7 +154,7 @@ impl Vmms {
                 self.admit_to_api(vm).await?;
                 Ok((Answer::Admitted, Vec::new()))
             }
-            // Answered before it comes here.
+            // `serving` answers these requests.
             Request::Tls { .. }
             | Request::Helper { .. }
             | Request::Restart
@@ -189,7 +186,7 @@ impl Vmms {
             }
         };
         self.held().insert(vm, Held::Running(Box::new(belongings)));
-        // Once more: who found damage meanwhile did not see this one among the others.
+        // Checked again: a check that found damage in the meantime did not see this VM in the table.
         if let Err(error) = self.check_origin(origin).await {
             self.end(vm).await?;
             return Err(error);
@@ -197,7 +194,7 @@ impl Vmms {
         Ok(launched)
     }
 
-    /// Whether the template that a VM was restored from is still what it was.
+    /// Checks that the template that a VM was restored from is undamaged.
     async fn check_origin(self: &Arc<Self>, origin: Option<(String, u64)>) -> Result<(), Error> {
         let Some((template, edition)) = origin.clone() else { return Ok(()) };
         let this = Arc::clone(self);
@@ -210,8 +207,8 @@ impl Vmms {
         })
     }
 
-    /// Where a template was found damaged, ends the VMMs of this edition, and of those before it, that are nobody's yet. They
-    /// stay in the table until the server, which sees their ends, has them cleared away. What is somebody's lives on.
+    /// If the error says that the template is damaged, kills the uncommitted VMMs of this and earlier editions. They
+    /// stay in the table until the server notices and requests their end. Committed VMs keep running.
     fn end_others_if_damaged(&self, origin: Option<&(String, u64)>, error: &Error) {
         let Some((template, damaged)) = origin.filter(|_| error.code() == ErrorCode::TemplateDamaged) else {
             return;
@@ -228,13 +225,13 @@ impl Vmms {
         }
     }
 
-    /// Takes a place in the table.
+    /// Adds a busy slot to the table.
     fn reserve(&self, vm: VmId) -> Result<(), Error> {
         let mut held = self.held();
         if held.contains_key(&vm) {
             return Err(Error::VmExists(vm));
         }
-        // The server counts too; one that lies must not fill this machine.
+        // The server counts too, but the keeper does not rely on it.
         if held.len() >= self.capacity.max_vms as usize {
             return Err(Error::Full(self.capacity.max_vms));
         }
@@ -248,7 +245,7 @@ impl Vmms {
         template: String,
         belongings: &mut Belongings,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
-        // Never closed, so this never fails.
+        // The semaphore is never closed, so this never fails.
         let _permit = self.launches.acquire().await;
         let uid = *belongings.uid.insert(self.uids().take()?);
         let tap = self.network.add_tap().await?;
@@ -303,7 +300,7 @@ impl Vmms {
         self.clear(vm, belongings).await
     }
 
-    /// Clears away, and forgets the VM when nothing of it is left; else it can be ended again.
+    /// Removes a VM's resources and its slot. After an error the slot stays, so that the end can be requested again.
     async fn clear(self: &Arc<Self>, vm: VmId, belongings: Belongings) -> Result<bool, Error> {
         let this = Arc::clone(self);
         let cleared = spawn_blocking(move || {
@@ -326,7 +323,7 @@ impl Vmms {
                 Ok(belongings.out_of_memory())
             }
             Err(error) => {
-                tracing::error!(%vm, %error, "VM {vm} could not be cleared away: {error}");
+                tracing::error!(%vm, %error, "VM {vm} could not be removed: {error}");
                 self.held().insert(vm, Held::Running(Box::new(belongings)));
                 Err(error)
             }
@@ -340,7 +337,7 @@ impl Vmms {
         }
     }
 
-    /// Ends those that are meant. Nothing may be under way any more.
+    /// Ends the matching VMs. No other request may be in progress.
     pub(crate) async fn end_those(self: &Arc<Self>, meant: impl Fn(&Belongings) -> bool) {
         let all: Vec<VmId> = {
             let held = self.held();
@@ -355,12 +352,12 @@ impl Vmms {
             })
             .collect();
         for end in ends {
-            // An error was logged. What is left goes with the tree, or by the next keeper.
+            // The error is already logged. The end of the cgroup tree or the next keeper removes what is left.
             let _ = end.await;
         }
     }
 
-    /// Takes network and control groups away, whoever still lives in them.
+    /// Removes network and cgroups, and kills the processes that are still in them.
     pub(crate) async fn close(self) -> Result<(), Error> {
         let Self { tree, network, claim, records, .. } = self;
         let network = network.close().await;
@@ -391,7 +388,7 @@ impl Vmms {
     }
 }
 
-/// Takes over what the survivors live in. Where that cannot be, they end with it, and all is made anew.
+/// Adopts the surviving VMs with their network and cgroups. If that fails, ends them and creates both anew.
 async fn ground(
     data_dir: &DataDir,
     swarm: &SwarmOrder,
@@ -403,7 +400,7 @@ async fn ground(
         match adopt::adopt(data_dir, swarm, uids, survivors).await {
             Ok(ground) => return Ok(ground),
             Err(error) => {
-                tracing::warn!(%error, "the VMs of an earlier start cannot be taken over and end: {error}");
+                tracing::warn!(%error, "the VMs of an earlier keeper cannot be taken over and end: {error}");
                 clean::leftovers(data_dir)?;
                 make(&data_dir.sockets(), 0o700)?;
                 *uids = fresh;
@@ -412,7 +409,7 @@ async fn ground(
     }
     let tree = Tree::create(&data_dir.name())?;
     if let Err(error) = clean::record_cgroups(data_dir, &tree) {
-        // What is not recorded is not found again.
+        // A later cleanup finds only recorded cgroups.
         tree.remove()?;
         return Err(error);
     }

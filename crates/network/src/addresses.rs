@@ -1,13 +1,13 @@
-//! Which addresses are in use.
+//! Assigns addresses to VMs.
 
 use std::collections::BTreeSet;
 
-/// The number of an address in its subnet.
+/// The index of a VM address in its subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot(pub(crate) u32);
 
-/// Gives each slot to one at a time, and again as late as possible: whoever still talks to a VM that ended must not
-/// reach the next one.
+/// The pool of slots. A released slot is reused as late as possible, so that connections to an ended VM do not reach
+/// another one.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     count: u32,
@@ -28,12 +28,12 @@ impl Addresses {
         })
     }
 
-    /// Takes a slot that is in use already. `false`: there is none such, or it was taken.
+    /// Takes the slot of an adopted VM. `false` if it is out of range or already taken.
     pub(crate) fn adopt(&mut self, slot: Slot) -> bool {
         if slot.0 >= self.count {
             return false;
         }
-        // Those before it may have been in use lately.
+        // Smaller slots may have been used recently.
         self.next = self.next.max((slot.0 + 1) % self.count);
         self.taken.insert(slot)
     }

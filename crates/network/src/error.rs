@@ -1,4 +1,4 @@
-//! What can go wrong with the network.
+//! The errors of the network.
 
 use std::{io, net::Ipv4Addr};
 
@@ -6,46 +6,29 @@ use skep_api::{ErrorCode, ErrorKind, Failure};
 
 use crate::Subnet;
 
-/// What can go wrong with the network.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The kernel refused a change of the links.
+    Io { what: String, source: io::Error },
+    /// A netlink request failed.
     #[error("{what}: {source}")]
-    Link {
-        /// What was tried.
-        what: String,
-        /// The cause.
-        source: Box<rtnetlink::Error>,
-    },
-    /// There is no link of that name.
+    Link { what: String, source: Box<rtnetlink::Error> },
     #[error("there is no link `{0}` in the namespace")]
     NoLink(String),
-    /// The packet filter was not loaded.
     #[error("the packet filter was not loaded: {0}; it needs `nft` (apt-get install nftables)")]
     Filter(String),
-    /// The namespace exists already.
-    #[error("the network namespace `{0}` exists; remove what a crash left: `skep doctor --clean`")]
+    #[error("the network namespace `{0}` exists; if a crash left it, remove it: `skep doctor --clean`")]
     Exists(String),
-    /// A text that is no subnet for VMs.
     #[error(
-        "`{0}` is no subnet for VMs; write the first address and a prefix length of 8 to 29: `10.77.0.0/16`"
+        "`{0}` is not a valid subnet for VMs; write the first address and a prefix length of 8 to 29: `10.77.0.0/16`"
     )]
     NotASubnet(String),
-    /// All addresses are in use.
     #[error("all addresses of {0} are in use; end a VM first")]
     NoAddress(Subnet),
-    /// The address is no VM's any more.
+    /// The address does not belong to a VM any more.
     #[error("the VM at {0} has ended")]
     Gone(Ipv4Addr),
-    /// The namespace's thread is gone.
+    /// The network thread has ended.
     #[error("the network has been closed")]
     ThreadGone,
 }
@@ -61,7 +44,6 @@ impl Error {
         move |source| Self::Link { what, source: Box::new(source) }
     }
 
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Io { .. } | Self::Link { .. } | Self::NoLink(_) | Self::ThreadGone => ErrorCode::Internal,
@@ -72,7 +54,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

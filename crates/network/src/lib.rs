@@ -1,8 +1,8 @@
-//! The network of the VMs: a namespace with a bridge, and a tap with an address of its own for each VM.
+//! The network of the VMs: a network namespace with a bridge, and a tap with its own address for each VM.
 //!
-//! From the namespace every VM is reached at its address. A VM reaches nothing by itself: neither the bridge's address,
-//! nor the machine, nor another VM; see [`ruleset`]. The one exception is the API at the bridge's address, for VMs that were
-//! [admitted](Network::admit).
+//! Processes in the namespace can connect to every VM. VMs cannot open connections: neither to the bridge's address,
+//! nor to the host, nor to other VMs; see [`ruleset`]. The only exception is the API at the bridge's address, for VMs
+//! that were [admitted](Network::admit).
 
 mod addresses;
 mod error;
@@ -29,15 +29,14 @@ use addresses::{Addresses, Slot};
 use links::Links;
 use namespace::Namespace;
 
-/// The bridge's name.
 pub const BRIDGE: &str = "skep0";
 /// The port of the API at the bridge's address.
 pub const API_PORT: u16 = 7700;
-/// Requests that wait for the namespace's thread; the keeper launches only a few VMs at once.
+/// Capacity of the request queue of the network thread. The keeper launches only a few VMs concurrently.
 const QUEUE: usize = 16;
 
-/// The network of one data directory. Its namespace goes with [`Network::destroy`], not with this value: VMs may outlive
-/// the process that made it.
+/// The network of one data directory. Dropping it does not remove the namespace, because VMs may outlive this process;
+/// see [`Network::destroy`].
 #[derive(Debug)]
 pub struct Network {
     name: String,
@@ -46,27 +45,22 @@ pub struct Network {
     thread: JoinHandle<()>,
 }
 
-/// A tap that no VM has opened yet.
 #[derive(Debug)]
 pub struct Tap {
-    /// The device, to be inherited by the VMM. The tap goes when its last descriptor closes.
+    /// To be inherited by the VMM. The kernel removes the tap when its last descriptor closes.
     pub fd: OwnedFd,
-    /// Who it is.
     pub port: Port,
 }
 
-/// A port of the bridge, and who may speak there.
+/// A port of the bridge, and the addresses that may send there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// The tap's name in the namespace.
+    /// The name of the tap device.
     pub name: String,
-    /// The guest's address.
     pub ip: Ipv4Addr,
-    /// Length of the network's prefix.
     pub prefix_len: u8,
-    /// The bridge's address.
     pub gateway: Ipv4Addr,
-    /// The guest's hardware address: locally administered, derived from the address.
+    /// The guest's MAC address: locally administered, derived from the IP address.
     pub mac: [u8; 6],
     slot: Slot,
 }
@@ -79,20 +73,21 @@ enum Request {
 }
 
 impl Network {
-    /// Makes the namespace `/run/netns/<name>` with its bridge and packet filter.
+    /// Creates the namespace `/run/netns/<name>` with bridge and packet filter.
     ///
     /// # Errors
-    /// A namespace of that name exists, a program or kernel part is missing, or the system refused. Nothing is left then.
+    /// A namespace of that name exists, a program or kernel feature is missing, or the system refused. Nothing is left
+    /// behind then.
     pub async fn create(name: &str, subnet: Subnet) -> Result<Self, Error> {
         Ok(Self::begin(name, subnet, Beginning::New).await?.0)
     }
 
-    /// Takes over the namespace that an earlier process made, with the ports of these addresses; every other port is
-    /// taken away. The packet filter is loaded again, with the addresses that were admitted. Answers the ports that are there:
-    /// an address without one is left out.
+    /// Takes over the namespace of an earlier process and the ports of these addresses. Removes all other ports, and
+    /// reloads the packet filter with the admitted addresses. Returns the existing ports; addresses without a port are
+    /// skipped.
     ///
     /// # Errors
-    /// There is no such namespace, it is not as it was made, or the system refused. What is there stays then.
+    /// There is no such namespace, it is incomplete, or the system refused. Nothing is removed then.
     pub async fn adopt(
         name: &str,
         subnet: Subnet,
@@ -113,17 +108,15 @@ impl Network {
         Ok((Self { name: name.to_owned(), subnet, requests, thread }, ports))
     }
 
-    /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The addresses in use.
     pub fn subnet(&self) -> Subnet {
         self.subnet
     }
 
-    /// Makes a tap with an address that no other has, and that was not in use lately.
+    /// Creates a tap with a free address that was not used recently.
     ///
     /// # Errors
     /// All addresses are in use, or the system refused.
@@ -133,18 +126,18 @@ impl Network {
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
-    /// Listens for the API at the bridge's address, port [`API_PORT`]. Where another process listens there still, such as the
-    /// server of a keeper that was killed, it is waited for.
+    /// Opens the listener of the API at the bridge's address, port [`API_PORT`]. Waits while another process still uses
+    /// the address, such as the server of a killed keeper.
     ///
     /// # Errors
-    /// It listens for too long, or the system refused.
+    /// The address stays in use for too long, or the system refused.
     pub async fn listen(&self) -> Result<TcpListener, Error> {
         let (answer, outcome) = oneshot::channel();
         self.requests.send(Request::Listen(answer)).await.map_err(|_| Error::ThreadGone)?;
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
-    /// Lets the VM at this port reach the API, until the port is removed.
+    /// Allows the VM at this port to reach the API, until the port is removed.
     ///
     /// # Errors
     /// The port was removed, or the system refused.
@@ -154,7 +147,7 @@ impl Network {
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
-    /// Gives a port's address back. Its tap is gone then, even where a descriptor of it is still open somewhere.
+    /// Removes a port with its tap, even if a descriptor of it is still open, and releases its address.
     ///
     /// # Errors
     /// The system refused; the address stays taken.
@@ -164,7 +157,7 @@ impl Network {
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
-    /// Takes the namespace away, with all that is in it.
+    /// Removes the namespace with everything in it.
     ///
     /// # Errors
     /// The system refused.
@@ -172,14 +165,14 @@ impl Network {
         let Self { name, requests, thread, .. } = self;
         drop(requests);
         let removal = tokio::task::spawn_blocking(move || {
-            // A thread that panicked has ended as well.
+            // An error means that the thread panicked, so it has ended as well.
             let _ = thread.join();
             Self::destroy(&name)
         });
         removal.await.map_err(|_| Error::ThreadGone)?
     }
 
-    /// Takes a namespace away by its name, such as one that a crash left. One that does not exist is no error. Blocks.
+    /// Removes a namespace by its name, if it exists, for example after a crash. Blocks.
     ///
     /// # Errors
     /// The system refused.
@@ -188,22 +181,20 @@ impl Network {
     }
 }
 
-/// An address that an earlier process gave to a VM.
+/// The address of a VM that an earlier process created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
-    /// The address.
     pub ip: Ipv4Addr,
     /// Whether the VM was admitted to the API.
     pub admitted: bool,
 }
 
-/// How a network begins.
 enum Beginning {
     New,
     Adopt(Vec<Known>),
 }
 
-/// All that is done inside the namespace happens on this thread: a namespace is a thread's.
+/// Body of the network thread. All work in the namespace is done there, because a network namespace is per thread.
 fn serve(
     name: &str,
     subnet: Subnet,
@@ -223,7 +214,7 @@ fn serve(
         };
         match begun {
             Ok((inside, ports)) => {
-                // Nobody waits any more: the queue is closed then too.
+                // If the receiver is gone, the queue is closed as well.
                 let _ = ready.send(Ok(ports));
                 inside.answer(queue).await;
             }
@@ -232,19 +223,18 @@ fn serve(
     });
 }
 
-/// What the thread knows.
 struct Inside {
     links: Links,
     bridge: u32,
     subnet: Subnet,
     addresses: Addresses,
-    /// Those that reach the API.
+    /// VMs that may reach the API.
     admitted: BTreeSet<Slot>,
 }
 
 impl Inside {
     async fn make(name: &str, subnet: Subnet) -> Result<Self, Error> {
-        // Goes again with an error.
+        // Removed by its drop after an error.
         let namespace = Namespace::create(name)?;
         let inside = Self::build(subnet).await?;
         namespace.keep();
@@ -280,7 +270,7 @@ impl Inside {
 
     async fn build(subnet: Subnet) -> Result<Self, Error> {
         namespace::forbid_forwarding()?;
-        // First the filter: no frame passes before it.
+        // The filter first, so that no frame passes without it.
         ruleset::load(subnet, &[])?;
         let links = Links::connect()?;
         links.up("lo").await?;
@@ -300,7 +290,7 @@ impl Inside {
                 Request::Add(answer) => {
                     let outcome = self.add().await;
                     if let Err(Ok(tap)) = answer.send(outcome) {
-                        // Whoever asked has gone; its address must not be lost.
+                        // The caller is gone, so the address is released.
                         let Tap { fd, port } = tap;
                         drop(fd);
                         let _ = self.remove(&port).await;
@@ -351,7 +341,7 @@ impl Inside {
 
     /// Blocks for some milliseconds.
     fn admit(&mut self, port: &Port) -> Result<(), Error> {
-        // One that ended meanwhile: its address may be another VM's next.
+        // If the VM ended meanwhile, the address may belong to another VM next.
         if !self.addresses.is_taken(port.slot) {
             return Err(Error::Gone(port.ip));
         }
@@ -362,7 +352,7 @@ impl Inside {
 
     async fn remove(&mut self, port: &Port) -> Result<(), Error> {
         self.links.delete(&port.name).await?;
-        // Before the address can be another VM's.
+        // Before the address can be assigned to another VM.
         if self.admitted.contains(&port.slot) {
             ruleset::dismiss(port.ip)?;
             self.admitted.remove(&port.slot);

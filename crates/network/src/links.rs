@@ -1,4 +1,4 @@
-//! Changes of links, over rtnetlink.
+//! Configures network links over rtnetlink.
 
 use std::net::Ipv4Addr;
 
@@ -7,14 +7,14 @@ use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, packet_route::li
 
 use crate::Error;
 
-/// The links of the namespace that the thread is in.
+/// The links in the namespace of this thread.
 #[derive(Debug)]
 pub(crate) struct Links {
     handle: Handle,
 }
 
 impl Links {
-    /// Needs a runtime; the connection runs on it.
+    /// Spawns the netlink connection, so it must run in a Tokio runtime.
     pub(crate) fn connect() -> Result<Self, Error> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::io("netlink socket"))?;
         tokio::spawn(connection);
@@ -26,7 +26,7 @@ impl Links {
         self.handle.link().set(change).execute().await.map_err(Error::link(format!("start of link {name}")))
     }
 
-    /// With a hardware address of its own: else it takes one of its ports', and changes with them.
+    /// Adds a bridge with a fixed MAC address. Without one, it would use that of a port and change with the ports.
     pub(crate) async fn add_bridge(&self, name: &str, mac: [u8; 6]) -> Result<u32, Error> {
         let bridge = LinkBridge::new(name).address(mac.to_vec()).build();
         self.handle.link().add(bridge).execute().await.map_err(Error::link(format!("bridge {name}")))?;
@@ -43,12 +43,11 @@ impl Links {
         request.execute().await.map_err(Error::link(format!("address {address}/{prefix_len}")))
     }
 
-    /// The index of a link that has to be there.
+    /// The index of a link. Fails if it does not exist.
     pub(crate) async fn find(&self, name: &str) -> Result<u32, Error> {
         self.index(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
     }
 
-    /// The names of all links.
     pub(crate) async fn names(&self) -> Result<Vec<String>, Error> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await;
         let links = links.map_err(Error::link("list of links"))?.into_iter();
@@ -62,24 +61,24 @@ impl Links {
             .collect())
     }
 
-    /// Makes a link an isolated port of the bridge: it talks to the bridge itself, never to another such port.
+    /// Makes a link an isolated port of the bridge, which cannot exchange frames with other isolated ports.
     pub(crate) async fn add_port(&self, name: &str, bridge: u32) -> Result<(), Error> {
         let index = self.find(name).await?;
         let change = LinkUnspec::new_with_index(index).controller(bridge).build();
         let failed = || Error::link(format!("port {name}"));
         self.handle.link().set(change).execute().await.map_err(failed())?;
-        // Isolated before it is up, so no frame slips through.
+        // Isolated before it is up, so that no frame passes.
         let port = LinkBridgePort::new(index).isolated(true).build();
         self.handle.link().set_port(port).execute().await.map_err(failed())?;
         let change = LinkUnspec::new_with_index(index).up().build();
         self.handle.link().set(change).execute().await.map_err(failed())
     }
 
-    /// Deletes a link. One that is gone is no error.
+    /// Deletes a link, if it exists.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Error> {
         let Some(index) = self.index(name).await? else { return Ok(()) };
         match self.handle.link().del(index).execute().await {
-            // It went with its last descriptor meanwhile.
+            // The kernel removed it with its last descriptor meanwhile.
             Err(error) if is_missing(&error) => Ok(()),
             other => other.map_err(Error::link(format!("removal of link {name}"))),
         }

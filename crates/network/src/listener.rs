@@ -11,14 +11,14 @@ use tokio::time::sleep;
 
 use crate::Error;
 
-/// How long another process may listen at the address still.
+/// How long to wait while another process uses the address.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts.
+/// Between two attempts to bind.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Connections that wait to be accepted. The standard library's 128 could be filled by few VMs.
+/// A few VMs could fill the standard library's backlog of 128.
 const BACKLOG: i32 = 1024;
 
-/// Binds and listens in the namespace of this thread, to which the socket belongs wherever it is handed on.
+/// Binds and listens in the namespace of this thread. The socket stays in it when it is passed to another process.
 pub(crate) async fn at(ip: Ipv4Addr, port: u16) -> Result<TcpListener, Error> {
     let what = format!("listening at {ip}:{port} in the namespace of the VMs");
     let begun = Instant::now();

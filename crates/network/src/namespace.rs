@@ -1,4 +1,4 @@
-//! The network namespace, and its name below /run/netns, where `ip netns` finds it.
+//! The network namespace, with a name below /run/netns for `ip netns`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -17,7 +17,7 @@ use crate::Error;
 
 const FOLDER: &str = "/run/netns";
 
-/// A namespace that goes with this value, until it is kept.
+/// A new namespace, which is removed on drop unless `persist` was called.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,
@@ -25,7 +25,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Moves this thread into a new namespace and gives it a name.
+    /// Moves this thread into a new, named namespace.
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
         fs::create_dir_all(FOLDER).map_err(Error::io(FOLDER))?;
         share_folder().map_err(Error::io(format!("shared mount of {FOLDER}")))?;
@@ -36,16 +36,16 @@ impl Namespace {
             }
             other => other.map_err(Error::io(path.display().to_string()))?,
         };
-        // From here on its drop clears the name away.
+        // From here on its drop removes the name.
         let namespace = Self { name: name.to_owned(), kept: false };
-        // SAFETY: no CLONE_FILES among the flags: the descriptor table stays the one that `OwnedFd` knows.
+        // SAFETY: the flags do not contain CLONE_FILES, so the descriptor table is unchanged and `OwnedFd`s stay valid.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Error::io("new network namespace"))?;
         mount_bind("/proc/thread-self/ns/net", &path)
             .map_err(Error::io(format!("bind to {}", path.display())))?;
         Ok(namespace)
     }
 
-    /// Moves this thread into a namespace that has the name already.
+    /// Moves this thread into an existing namespace.
     pub(crate) fn enter(name: &str) -> Result<(), Error> {
         let path = path(name);
         let namespace = fs::File::open(&path).map_err(Error::io(path.display().to_string()))?;
@@ -61,21 +61,22 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         if !self.kept {
-            // Half made, and whoever wanted it is told another error.
+            // The creation failed; its error is reported instead of this one.
             let _ = unbind(&self.name);
         }
     }
 }
 
-/// Makes the folder a shared mount, as `ip netns add` does. Otherwise that one would bind the folder onto itself later,
-/// and our name below it could not be removed any more. It stays: it is the machine's, not ours.
+/// Makes the folder a shared mount, as `ip netns add` does. Otherwise a later `ip netns add` would bind the folder onto
+/// itself, and our name below it could not be removed any more. The mount is not removed, because other programs use
+/// it.
 fn share_folder() -> io::Result<()> {
-    // The lock that `ip netns add` takes too, until the descriptor closes.
+    // `ip netns add` takes the same lock. Released when the descriptor closes.
     let folder = fs::File::open(FOLDER)?;
     flock(&folder, FlockOperation::LockExclusive)?;
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     match mount_change(FOLDER, shared) {
-        // No mount point yet.
+        // Not a mount point yet.
         Err(rustix::io::Errno::INVAL) => {
             mount_bind_recursive(FOLDER, FOLDER)?;
             Ok(mount_change(FOLDER, shared)?)
@@ -88,11 +89,11 @@ fn path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-/// Takes the name away; the namespace goes with its last process.
+/// Removes the name. The kernel removes the namespace with its last process.
 pub(crate) fn unbind(name: &str) -> Result<(), Error> {
     let path = path(name);
     match unmount(&path, UnmountFlags::DETACH) {
-        // No such file, or a file that nothing is bound to.
+        // No such file, or nothing is bound to it.
         Ok(()) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::INVAL) => {}
         Err(error) => return Err(Error::io(format!("unmount {}", path.display()))(error)),
     }
@@ -104,8 +105,8 @@ pub(crate) fn unbind(name: &str) -> Result<(), Error> {
     }
 }
 
-/// The settings of a new namespace are copied from the machine's, where another program may have switched forwarding on.
-/// /proc/sys/net shows the settings of whoever opens it: this thread.
+/// Disables forwarding: a new namespace copies the host's settings, where it may be enabled. /proc/sys/net is that of
+/// the thread's namespace.
 pub(crate) fn forbid_forwarding() -> Result<(), Error> {
     for (setting, value) in [
         ("ipv4/ip_forward", "0"),

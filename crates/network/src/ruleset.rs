@@ -1,12 +1,12 @@
-//! The packet filter of the namespace, by `nft`.
+//! The packet filter of the namespace, loaded with `nft`.
 //!
-//! Each tap's name, hardware address and address belong together from the start, so a tap has its filter before it
-//! exists, and launching a VM changes nothing here. Three guards: isolated ports (see `links`) between VMs, the bridge
-//! table against false senders, the inet table between VMs and this machine.
+//! The name, MAC address and IP address of each tap are fixed in advance, so the filter of a tap exists before the tap,
+//! and a launch does not change the ruleset. Isolated ports (see `links`) separate VMs from each other, the bridge
+//! table drops spoofed senders, and the inet table separates VMs from the host.
 //!
-//! The inet table has one exception: the VMs in the set `api_callers` reach the API at the bridge's address. Their packets are
-//! accepted without connection tracking. So a VM that leaves the set is cut off at once, and a VM that opens connections
-//! without end does not fill the table of tracked connections.
+//! The inet table has one exception: VMs in the set `api_callers` reach the API at the bridge's address. Their packets
+//! are accepted without connection tracking, so a VM that is removed from the set is cut off at once, and a VM that
+//! opens many connections cannot fill the table of tracked connections.
 
 use std::{
     fmt::Write as _,
@@ -17,13 +17,12 @@ use std::{
 
 use crate::{API_PORT, BRIDGE, Error, Subnet, addresses::Slot};
 
-/// The name of a slot's tap.
 pub(crate) fn tap_name(slot: Slot) -> String {
     format!("vm{}", slot.0)
 }
 
-/// The whole ruleset for a subnet, as `nft -f` reads it: in one transaction, and in the place of an earlier one. `callers` are
-/// the VMs that reach the API.
+/// The ruleset of a subnet in the format of `nft -f`. It replaces an earlier one in a single transaction. `callers` are
+/// the VMs that may reach the API.
 pub fn text(subnet: Subnet, callers: &[Ipv4Addr]) -> String {
     let mut senders = String::new();
     for slot in (0..subnet.slots()).map(Slot) {
@@ -36,7 +35,7 @@ pub fn text(subnet: Subnet, callers: &[Ipv4Addr]) -> String {
         callers.iter().map(|ip| format!("add element inet skep api_callers {{ {ip} }}\n")).collect();
     let gateway = subnet.gateway();
     format!(
-        // One that is added is there to be deleted, whether it was there before or not.
+        // `delete` fails for a missing table, so the table is added first.
         r#"add table bridge skep
 delete table bridge skep
 add table inet skep
@@ -79,23 +78,23 @@ table inet skep {{
     )
 }
 
-/// Loads the whole ruleset into the namespace of this thread.
+/// Loads the ruleset into the namespace of this thread.
 pub(crate) fn load(subnet: Subnet, callers: &[Ipv4Addr]) -> Result<(), Error> {
     run(&text(subnet, callers))
 }
 
-/// Lets a VM reach the API. It may reach it already.
+/// Allows a VM to reach the API. Idempotent.
 pub(crate) fn admit(ip: Ipv4Addr) -> Result<(), Error> {
     run(&format!("{SET}add element inet skep api_callers {{ {ip} }}\n"))
 }
 
-/// Takes this permission away. The VM need not have it: what is added first is there to be deleted.
+/// Revokes the permission of [`admit`]. Idempotent, because the element is added before it is deleted.
 pub(crate) fn dismiss(ip: Ipv4Addr) -> Result<(), Error> {
     let element = format!("element inet skep api_callers {{ {ip} }}\n");
     run(&format!("{SET}add {element}delete {element}"))
 }
 
-/// Makes the set where somebody removed the table: the end of a VM must not fail because of that.
+/// Creates the set if it is missing: the end of a VM must not fail because another program removed the table.
 const SET: &str = "add table inet skep\nadd set inet skep api_callers { type ipv4_addr; }\n";
 
 /// Runs `nft` in the namespace of this thread, which the program inherits.

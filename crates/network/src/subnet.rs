@@ -1,15 +1,15 @@
-//! The addresses of the VMs' network.
+//! The subnet of the VMs.
 
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
 use crate::{Error, addresses::Slot};
 
-/// The most VMs that have an address: many more than a machine holds, so that none comes again soon.
+/// Limit of VM addresses: many more than a machine has VMs, so that an address is not reused soon.
 const MAX_SLOTS: u32 = 4096;
-/// Locally administered, and no group's.
+/// A locally administered unicast address.
 const MAC_PREFIX: [u8; 2] = [0x02, 0x53];
 
-/// A private IPv4 network, such as `10.77.0.0/16`. Its first address is the bridge's, the others are VMs'.
+/// A private IPv4 network, such as `10.77.0.0/16`. The bridge has its first address, VMs have the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subnet {
     network: u32,
@@ -17,34 +17,31 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// Length of the prefix.
     pub fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// The bridge's address.
     pub fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.network + 1)
     }
 
-    /// How many VMs can have an address at the same time.
+    /// Number of VM addresses.
     pub(crate) fn slots(&self) -> u32 {
-        // Not for VMs: the network's own address, the bridge's and the one for all.
+        // Without the addresses of the network, the bridge and the broadcast.
         ((1_u32 << (32 - self.prefix_len)) - 3).min(MAX_SLOTS)
     }
 
-    /// The address of a slot.
     pub(crate) fn address(&self, slot: Slot) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.network + 2 + slot.0)
     }
 
-    /// The slot of an address. `None`: it is no VM's here.
+    /// The slot of an address. `None` if it is not a VM address of this subnet.
     pub(crate) fn slot(&self, address: Ipv4Addr) -> Option<Slot> {
         let number = address.to_bits().checked_sub(self.network + 2)?;
         (number < self.slots()).then_some(Slot(number))
     }
 
-    /// The hardware address that belongs to an address.
+    /// The MAC address of an IP address.
     pub fn mac(&self, address: Ipv4Addr) -> [u8; 6] {
         let [first, second] = MAC_PREFIX;
         let [a, b, c, d] = address.octets();

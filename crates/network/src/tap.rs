@@ -1,4 +1,4 @@
-//! A tap device.
+//! Creates tap devices.
 
 use std::{
     fs::OpenOptions,
@@ -10,10 +10,10 @@ use crate::Error;
 
 const DEVICE: &str = "/dev/net/tun";
 
-/// Makes a tap in the namespace of this thread. It goes when the last copy of the descriptor closes.
+/// Creates a tap in the namespace of this thread. The kernel removes it when the last copy of the descriptor closes.
 ///
-/// With a header of the kind that virtio has in front of each frame, so that checksums need not be computed twice; the
-/// VMM sets its length.
+/// With `IFF_VNET_HDR` each frame has a virtio header, so that checksums need not be computed twice. The VMM sets the
+/// length of the header.
 pub(crate) fn open(name: &str) -> Result<OwnedFd, Error> {
     let failed = || Error::io(format!("tap {name} by {DEVICE}"));
     let device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed())?;
@@ -23,11 +23,11 @@ pub(crate) fn open(name: &str) -> Result<OwnedFd, Error> {
             ifru_flags: (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short,
         },
     };
-    // The last byte stays zero, the text's end.
+    // The last byte stays zero, as the terminator.
     for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
-    // SAFETY: this request reads and writes one `ifreq`, which lives until it returns.
+    // SAFETY: this request reads and writes one `ifreq`, which outlives the call.
     match unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } {
         -1 => Err(failed()(io::Error::last_os_error())),
         _ => Ok(device.into()),

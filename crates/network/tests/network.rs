@@ -1,4 +1,4 @@
-//! Real namespaces, with veth pairs and processes in the place of VMs. Needs root.
+//! Tests with real namespaces, in which veth pairs and processes replace VMs. Needs root.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use std::{
 
 use skep_network::{API_PORT, Error, Known, Network, Tap};
 
-/// A network that is gone when the test is over, and may not leave anything.
+/// A network that is removed after the test, with a check for leftovers.
 struct Fixture {
     name: String,
 }
@@ -104,7 +104,7 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
         network.add_tap().await.unwrap(),
     ];
     let subnet = network.subnet();
-    // As a process does that ends: the namespace stays.
+    // As when the process ends: the namespace stays.
     drop(network);
     let gone_ip = gone.port.ip;
     close(gone.fd);
@@ -131,7 +131,7 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
     assert!(missing.is_err(), "a namespace that is gone was taken over");
 }
 
-/// A VM played by a namespace: its tap's place is taken by one end of a veth pair of the same name.
+/// A namespace that replaces a VM. One end of a veth pair gets the name of the VM's tap.
 fn guest(fixture: &Fixture, tap: Tap, isolated: &str) -> String {
     let Tap { fd, port } = tap;
     close(fd);
@@ -151,7 +151,7 @@ fn guest(fixture: &Fixture, tap: Tap, isolated: &str) -> String {
     guest
 }
 
-/// The tap is gone when this returns: its name is free.
+/// Closes a tap and waits until its name is free.
 fn close(fd: OwnedFd) {
     drop(fd);
 }
@@ -160,12 +160,12 @@ fn callers(fixture: &Fixture) -> String {
     fixture.text("nft list set inet skep api_callers")
 }
 
-/// Whether a ping from there arrives.
+/// Whether a ping from this namespace is answered.
 fn reaches(from: &str, to: &str) -> bool {
     reaches_port(from, to, 9)
 }
 
-/// Whether a packet to a port arrives: a connection is made or refused.
+/// Whether a packet to a port arrives, so that a connection is accepted or refused.
 fn reaches_port(from: &str, to: &str, port: u16) -> bool {
     let script = format!(
         "import socket,sys\n\
@@ -179,7 +179,7 @@ fn reaches_port(from: &str, to: &str, port: u16) -> bool {
     status.success()
 }
 
-/// A whole exchange: what comes back passes too.
+/// Checks that data passes in both directions.
 fn assert_exchange(listener: &TcpListener, guest: &str, ip: Ipv4Addr) {
     let script = "exec 3<>/dev/tcp/10.99.0.1/7700; echo hello >&3; cat <&3";
     let mut caller = Command::new("ip");
@@ -187,7 +187,7 @@ fn assert_exchange(listener: &TcpListener, guest: &str, ip: Ipv4Addr) {
     let said = std::thread::spawn(move || caller.output().unwrap());
     let mut word = String::new();
     while word.is_empty() {
-        // Connections that only looked whether it is reached come first.
+        // Connections of earlier `reaches_port` checks come first.
         let (stream, peer) = listener.accept().unwrap();
         assert_eq!(peer.ip(), ip);
         BufReader::new(&stream).read_line(&mut word).unwrap();
@@ -213,11 +213,11 @@ async fn only_admitted_guests_reach_the_api_and_nothing_else() {
     assert!(reaches_port(a, gateway, API_PORT));
     assert_exchange(&listener, a, caller.ip);
 
-    // Nobody else, and nothing else.
+    // No other VM, and no other port.
     assert!(!reaches_port(b, gateway, API_PORT), "a guest that was not admitted");
     assert!(!reaches(a, gateway) && !reaches_port(a, gateway, API_PORT + 1), "another port");
     assert!(!reaches_port(a, &other.ip.to_string(), API_PORT), "another guest");
-    // Nor by the address of one that was: its frames come from another port of the bridge.
+    // Nor with the address of an admitted VM, because the frames come from another port of the bridge.
     let inside = |command: &str| {
         let status = Command::new("sh").args(["-c", &format!("ip -n {b} {command}")]).status().unwrap();
         assert!(status.success(), "{command}");
@@ -225,7 +225,7 @@ async fn only_admitted_guests_reach_the_api_and_nothing_else() {
     inside("addr flush dev eth0");
     inside(&format!("addr add {}/24 dev eth0", caller.ip));
     assert!(!reaches_port(b, gateway, API_PORT), "by the address of another guest");
-    // The control: nothing but the filter was in the way.
+    // Control: without the filter it is reachable.
     fixture.text("nft delete table bridge skep; nft add element inet skep api_callers { 10.99.0.3 }");
     inside("addr flush dev eth0");
     inside(&format!("addr add {}/24 dev eth0", other.ip));
@@ -249,12 +249,12 @@ async fn guests_are_reached_and_reach_nobody() {
     let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
     let [a, b] = &guests;
 
-    // A refused connection is an answer: it was reached.
+    // A refused connection is an answer as well.
     assert!(reaches(&fixture.name, &one) && reaches(&fixture.name, &two));
     assert!(!reaches(a, "10.99.0.1"), "a guest reaches the bridge's address");
     assert!(!reaches(a, &two) && !reaches(b, &one), "guests reach each other");
 
-    // Controls: without each guard the same check sees what is then reached.
+    // Controls: without each of the protections, the same check succeeds.
     fixture.text("nft delete table inet skep");
     assert!(reaches(a, "10.99.0.1"));
     assert!(!reaches(a, &two), "isolation of the ports alone does not hold");
@@ -263,7 +263,7 @@ async fn guests_are_reached_and_reach_nobody() {
     }
     assert!(reaches(a, &two));
 
-    // A false sender: the right hardware address with a sibling's address, then the other way round.
+    // Spoofed senders: the own MAC address with another VM's IP address, then the reverse.
     let inside = |guest: &str, command: &str| {
         let status = Command::new("sh").args(["-c", &format!("ip -n {guest} {command}")]).status().unwrap();
         assert!(status.success(), "{command}");

@@ -1,7 +1,7 @@
-//! One packet of a socket pair: bytes, and the descriptors that travel with them.
+//! Packets of bytes and file descriptors over a socket pair.
 //!
-//! `SOCK_SEQPACKET` keeps the borders of packets, so a reader that fails never stands in the middle of one. Every
-//! descriptor that is made or received here is closed at `execve`.
+//! `SOCK_SEQPACKET` preserves packet boundaries, so a reader never gets a partial packet. All descriptors that are
+//! created or received here have `CLOEXEC` set.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -14,34 +14,33 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// The largest packet, in bytes.
+/// Maximum size of a packet.
 pub const MAX_BYTES: usize = 64 << 10;
-/// The most descriptors of one packet.
+/// Maximum number of descriptors of a packet.
 pub const MAX_DESCRIPTORS: usize = 64;
 
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
-/// What was received.
 #[derive(Debug, Default)]
 pub struct Packet {
-    /// Its bytes, never empty.
+    /// Never empty.
     pub bytes: Vec<u8>,
-    /// The descriptors that came with it, in the order of sending.
+    /// In the order of sending.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Two connected ends.
+/// Creates a connected socket pair.
 ///
 /// # Errors
-/// No descriptor is left.
+/// The limit of open descriptors is reached.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends one packet, whole. On a non-blocking socket `WouldBlock` means that nothing was sent.
+/// Sends one packet. On a non-blocking socket `WouldBlock` means that nothing was sent.
 ///
 /// # Errors
-/// The packet is empty or too large, the other end is closed (`BrokenPipe`), or the system refused.
+/// The packet is empty or too large, the other end is closed (`BrokenPipe`), or the system call failed.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.is_empty() || bytes.len() > MAX_BYTES || descriptors.len() > MAX_DESCRIPTORS {
         let what = format!("a packet of {} bytes and {} descriptors", bytes.len(), descriptors.len());
@@ -58,11 +57,11 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(())
 }
 
-/// Receives one packet. `None`: the other end is closed, and nothing is left to read.
+/// Receives one packet. `None` if the other end is closed and all packets are read.
 ///
 /// # Errors
-/// The packet is larger than the limits, or the system refused. On a non-blocking socket `WouldBlock` means that none
-/// is there yet.
+/// The packet exceeds the limits, or the system call failed. On a non-blocking socket `WouldBlock` means that there is
+/// no packet yet.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Packet>> {
     let mut bytes = vec![0; MAX_BYTES];
     let mut space = [MaybeUninit::uninit(); SPACE];

@@ -1,9 +1,8 @@
-//! Which of two forms of an answer a caller wants.
+//! Content negotiation: chooses the media type of an answer from the `Accept` header.
 
 use http::{HeaderMap, header::ACCEPT};
 use skep_api::{ErrorCode, Failure};
 
-/// A form that an answer can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `application/json`.
@@ -14,7 +13,7 @@ pub(crate) enum Form {
     Raw,
 }
 
-/// The form of a list that the `Accept` header likes best. JSON where it says nothing, or both are as welcome.
+/// Chooses between JSON and CSV for a list. JSON wins where there is no `Accept` header or both have the same weight.
 ///
 /// # Errors
 /// `not_acceptable` where it takes neither.
@@ -22,7 +21,7 @@ pub(crate) fn form(headers: &HeaderMap) -> Result<Form, Failure> {
     json_or(Form::Csv, headers)
 }
 
-/// The form of a file's content that the `Accept` header likes best, as [`form`] has it.
+/// Chooses between JSON and raw bytes for the content of a file, by the rules of [`form`].
 ///
 /// # Errors
 /// `not_acceptable` where it takes neither.
@@ -30,13 +29,13 @@ pub(crate) fn content_form(headers: &HeaderMap) -> Result<Form, Failure> {
     json_or(Form::Raw, headers)
 }
 
-/// Whether the `Accept` header prefers a web page to JSON, as that of a browser does.
+/// Whether the `Accept` header prefers HTML to JSON, as that of a browser does.
 pub(crate) fn prefers_html(headers: &HeaderMap) -> bool {
     let ranges = ranges(headers);
     weight(&ranges, "text", "html") > weight(&ranges, "application", "json")
 }
 
-/// Whether the `Accept` header takes one of these media types. It takes all where it is empty or missing.
+/// Whether the `Accept` header accepts one of these media types. A missing or empty header accepts all.
 pub(crate) fn accepts_one_of(headers: &HeaderMap, forms: &[String]) -> bool {
     let ranges = ranges(headers);
     let named = forms.iter().map(|form| form.split(';').next().unwrap_or_default().trim());
@@ -96,12 +95,12 @@ impl Range {
         let name = parts.next().unwrap_or_default().to_ascii_lowercase();
         let (kind, subkind) = name.split_once('/').unwrap_or((&name, ""));
         let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-        // A weight that is none counts as none given.
+        // An invalid weight is ignored.
         let weight = weight.and_then(|text| text.parse().ok()).filter(|q| (0.0..=1.0).contains(q));
         Self { kind: kind.to_owned(), subkind: subkind.to_owned(), weight: weight.unwrap_or(1.0) }
     }
 
-    /// How exactly it names a type; `None` where it does not.
+    /// The specificity with which this range matches a media type: 0 for `*/*`, 2 for an exact match.
     fn names(&self, kind: &str, subkind: &str) -> Option<u8> {
         match (self.kind.as_str(), self.subkind.as_str()) {
             ("*", "*") => Some(0),
@@ -112,7 +111,7 @@ impl Range {
     }
 }
 
-/// The weight of the most exact range that names a type; 0 where none does.
+/// The weight of the most specific range that matches a media type; 0 where none does.
 fn weight(ranges: &[Range], kind: &str, subkind: &str) -> f32 {
     let named = ranges.iter().filter_map(|range| Some((range.names(kind, subkind)?, range.weight)));
     named.max_by_key(|(exactness, _)| *exactness).map_or(0.0, |(_, weight)| weight)

@@ -1,4 +1,4 @@
-//! Which folders may be roots of an account.
+//! Decides which folders may be roots of an account.
 
 use std::{
     fs, io,
@@ -9,10 +9,10 @@ use skep_api::{ErrorCode, Failure};
 use skep_store::AccountRoot;
 use skep_workspace::Location;
 
-/// Folders of the system. Their files act on the kernel, or are processes' own.
+/// Kernel file systems: their files control the kernel or belong to processes.
 const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// What roots of accounts are checked against. It does not change while a server runs.
+/// The rules for account roots. They do not change while a server runs.
 #[derive(Debug, Clone)]
 pub struct RootRules {
     data_dir: PathBuf,
@@ -22,49 +22,34 @@ pub struct RootRules {
 /// Why a folder cannot be a root.
 #[derive(Debug, thiserror::Error)]
 pub enum RootRefused {
-    /// Nobody knows where it lies.
-    #[error("the root {} cannot be looked at: {source}; name another folder", path.display())]
+    /// Its path cannot be resolved.
+    #[error("the root {} cannot be resolved: {source}; name another folder", path.display())]
     Unknown {
-        /// As it was named.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// Through it files would reach the store and its keys.
+    /// File operations below it would reach the store and its keys.
     #[error(
         "the root {} reaches the server's own data in {}; name a folder outside of it, or one in its `workspaces/`",
         path.display(), data_dir.display()
     )]
-    ServerData {
-        /// As it was named.
-        path: PathBuf,
-        /// The data directory.
-        data_dir: PathBuf,
-    },
-    /// Its files are the kernel's.
+    ServerData { path: PathBuf, data_dir: PathBuf },
+    /// It overlaps a kernel file system.
     #[error("the root {} lies in /proc, /sys or /dev, or on such a file system; name another folder", path.display())]
-    System {
-        /// As it was named.
-        path: PathBuf,
-    },
-    /// Each account could reach the other one's files.
+    System { path: PathBuf },
+    /// It overlaps a root of another account.
     #[error(
         "the root {} is {}, lies in it, or holds it, which is a root of the account `{}`; name another folder",
         path.display(), other.path.display(), other.account
     )]
-    OfAnother {
-        /// As it was named.
-        path: PathBuf,
-        /// The other account's.
-        other: AccountRoot,
-    },
-    /// It was replaced by a link, or stored by a version of skep that did not resolve it.
+    OfAnother { path: PathBuf, other: AccountRoot },
+    /// A stored root was replaced by a symbolic link, or stored by a version of skep that did not resolve links.
     #[error("the root {} leads through a link to {}; name that folder itself", path.display(), real.display())]
     Linked {
-        /// As it stands in the store.
+        /// The path in the store.
         path: PathBuf,
-        /// Where it leads.
+        /// The path that the link resolves to.
         real: PathBuf,
     },
 }
@@ -73,19 +58,19 @@ impl RootRules {
     /// The rules of the server with this data directory.
     ///
     /// # Errors
-    /// The data directory cannot be looked at.
+    /// The data directory cannot be read.
     pub fn of(data_dir: &Path) -> io::Result<Self> {
         let data_dir = Location::of(data_dir)?.path().to_owned();
         let workspaces = Location::of(&data_dir.join("workspaces"))?.path().to_owned();
         Ok(Self { data_dir, workspaces })
     }
 
-    /// Where the accounts get folders of their own, without links.
+    /// The folder in which default account roots are created, with links resolved.
     pub fn workspaces(&self) -> &Path {
         &self.workspaces
     }
 
-    /// The resolved path of a folder that may be a root, beside the roots of other accounts. Blocks.
+    /// Resolves a folder and checks that it may be a root beside the roots of other accounts. Blocks.
     ///
     /// # Errors
     /// [`RootRefused`].
@@ -107,8 +92,8 @@ impl RootRules {
         }
     }
 
-    /// Checks a root that stands in the store, where paths are resolved: what it led to when it was stored is not
-    /// what a link leads to now. Blocks.
+    /// Checks a root from the store, where paths are stored resolved: a folder on the path may since have become a
+    /// symbolic link. Blocks.
     ///
     /// # Errors
     /// [`RootRefused`].
@@ -117,7 +102,7 @@ impl RootRules {
         if real == path { Ok(()) } else { Err(RootRefused::Linked { path: path.to_owned(), real }) }
     }
 
-    /// Whether it is a folder in `workspaces/`, which is in the data directory and free for accounts.
+    /// Whether it is a folder in `workspaces/`, the only part of the data directory that accounts may use.
     fn is_in_workspaces(&self, root: &Location) -> io::Result<bool> {
         let workspaces = Location::of(&self.workspaces)?;
         Ok(workspaces.holds(root) && !root.holds(&workspaces))
@@ -127,7 +112,7 @@ impl RootRules {
         if root.overlaps(&Location::of(&self.data_dir)?) {
             return Ok(true);
         }
-        // A bind mount of a folder in the data directory has other parents than that folder.
+        // The parents of a bind mount differ from those of the mounted folder, so each folder is compared.
         for folder in self.folders_of_server_data()? {
             match Location::of(&folder) {
                 Ok(folder) if root.overlaps(&folder) => return Ok(true),
@@ -159,7 +144,7 @@ impl RootRules {
         Ok(folders)
     }
 
-    /// Whether a stored path reaches the server's data by its name alone. For roots that earlier versions stored.
+    /// Whether a stored path overlaps the server's data by its text alone. For roots that earlier versions stored.
     pub(crate) fn reaches_data(&self, path: &Path) -> bool {
         let own_folder = path.starts_with(&self.workspaces) && path != self.workspaces;
         !own_folder && (path.starts_with(&self.data_dir) || self.data_dir.starts_with(path))
@@ -171,7 +156,7 @@ fn is_of_the_system(root: &Location) -> io::Result<bool> {
     Ok(system.into_iter().any(|system| root.overlaps(&system)) || root.is_the_kernels_own()?)
 }
 
-/// A root whose folder cannot be looked at any more is compared by its path.
+/// A root whose folder cannot be read any more is compared by its path only.
 fn overlap(root: &Location, other: &Path) -> bool {
     let by_name = root.path().starts_with(other) || other.starts_with(root.path());
     by_name || Location::of(other).is_ok_and(|other| root.overlaps(&other))

@@ -1,4 +1,4 @@
-//! Where a caller is, and where callers of an account may come from.
+//! The IP address of a caller, and its check against the account's allowlist.
 
 use std::{convert::Infallible, net::IpAddr};
 
@@ -21,10 +21,10 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
     }
 }
 
-/// Checks a caller's address against an account's list. An empty list is everywhere.
+/// Checks a caller's address against an account's allowlist. An empty list allows every address.
 ///
 /// # Errors
-/// `address_not_allowed`; also where the address is not known, or a line of the list cannot be read and no other allows.
+/// `address_not_allowed`, also where the address is unknown. An entry that is no address or network matches nothing.
 pub(crate) fn check(allowed: &[String], peer: Option<IpAddr>) -> Result<(), Failure> {
     if allowed.is_empty() {
         return Ok(());
@@ -40,7 +40,7 @@ pub(crate) fn check(allowed: &[String], peer: Option<IpAddr>) -> Result<(), Fail
         return Ok(());
     }
     let from = peer.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string());
-    let message = format!("this account takes no calls from {from}; call from an address that it allows");
+    let message = format!("this account does not allow calls from {from}; call from an allowed address");
     Err(Failure::new(ErrorCode::AddressNotAllowed, message))
 }
 

@@ -1,4 +1,4 @@
-//! The router, put together from its routes and the layers around them.
+//! Builds the router from its routes and the layers around them.
 
 use std::{
     any::Any,
@@ -71,53 +71,50 @@ use crate::{
     workspaces::Workspaces,
 };
 
-/// What the routes stand on.
+/// The dependencies of the routes.
 #[derive(Clone)]
 pub struct Parts {
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
     /// The swarm, or why there is none.
     pub swarm: SwarmToCome,
-    /// Starts what starts programs on this machine.
+    /// Starts the helper processes that run programs on this machine.
     pub helper: StartHelper,
-    /// Has another server take the place of this one.
+    /// Starts a successor of this server.
     pub restart: Restart,
-    /// Where the server writes; health looks at its disk.
+    /// The data directory; the health route reports the free space of its disk.
     pub data_dir: PathBuf,
-    /// Which folders accounts may have, and where they get their own.
+    /// Which folders may be account roots, and where default roots are created.
     pub roots: RootRules,
-    /// What a boot gets that names nothing else.
+    /// Values for what a boot request leaves out.
     pub boot: BootDefaults,
-    /// Uses of keys, to be written together.
+    /// Last uses of keys, written in batches.
     pub uses: KeyUses,
-    /// What is counted.
     pub metrics: Metrics,
-    /// Entries of the audit, to be written together.
+    /// Audit entries, written in batches.
     pub audit: AuditQueue,
-    /// What callers may take.
     pub limits: Limits,
     /// Private networks and hosts that git may reach.
     pub git_allow: Vec<String>,
-    /// The proxies whose word counts.
+    /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
-    /// Those who wait for work.
+    /// Requests that wait for a claimable ticket.
     pub(crate) waiters: Waiters,
-    /// The newest events.
     pub(crate) tail: Tail,
-    /// Of webhooks: how their secrets are sealed, and what they may reach.
+    /// How webhook secrets are encrypted, and which addresses webhooks may reach.
     pub(crate) outgoing: Outgoing,
-    /// True when the server shall end: nobody waits for work any more.
+    /// True once the server is to stop: requests that wait for a ticket return.
     pub stopping: watch::Receiver<bool>,
-    /// True when those who are still there are about to be cut off.
+    /// True once the remaining connections are about to be closed.
     pub closing: watch::Receiver<bool>,
-    /// The WebSockets, which are no connections of the HTTP library any more.
+    /// WebSocket sessions, which the HTTP library no longer tracks as connections.
     pub sessions: TaskTracker,
 }
 
 /// The whole service as one router, which needs the caller's address as `ConnectInfo<SocketAddr>`.
 ///
 /// # Errors
-/// A fault of ours where the OpenAPI document cannot be written.
+/// `internal` where the OpenAPI document cannot be serialized.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let limiter = Arc::new(Limiter::new(&parts.limits));
     let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
@@ -136,7 +133,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let (router, mut description) = whole.split_for_parts();
     openapi::complete(&mut description);
     let desk = AuditDesk { actions: Arc::new(Actions::of(&description)), queue };
-    // The first and only filling.
+    // Each cell is set here only, so `set` cannot fail.
     let _ = text.set(openapi::text(&description)?.into());
     let _ = actions.set(Arc::clone(&desk.actions));
     let _ = forms.set(Described::of(&description));
@@ -150,7 +147,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         .layer(from_fn_with_state(entrance, locate)))
 }
 
-/// What needs no key: first what VMs may ask for as well.
+/// Routes that need no key. The first of them is served to VMs too.
 fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [Routes; 4] {
     let vitals = Vitals {
         store: Arc::clone(&parts.store),
@@ -167,7 +164,6 @@ fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [
     ]
 }
 
-/// What needs a key.
 fn guarded(
     parts: &Parts,
     limiter: &Arc<Limiter>,
@@ -213,7 +209,6 @@ fn guarded(
     ])
 }
 
-/// Tickets, and what happens.
 fn work(parts: &Parts) -> Routes {
     let (store, stopping) = (&parts.store, &parts.stopping);
     let events = EventDesk { store: Arc::clone(store), tail: parts.tail.clone(), stopping: stopping.clone() };
@@ -229,12 +224,11 @@ fn work(parts: &Parts) -> Routes {
 }
 
 impl Parts {
-    /// What the routes of webhooks use.
     fn webhook_desk(&self) -> WebhookDesk {
         WebhookDesk { store: Arc::clone(&self.store), outgoing: self.outgoing.clone() }
     }
 
-    /// Locks on files, in a file that both servers of a restart open.
+    /// The locks on workspace entries, kept in a file so that both servers of a restart share them.
     fn entry_locks(&self) -> Result<EntryLocks, Failure> {
         let path = self.data_dir.join("entry.locks");
         EntryLocks::in_file(&path).map_err(|error| {
@@ -243,7 +237,7 @@ impl Parts {
         })
     }
 
-    /// What metrics are read from.
+    /// What the metrics route reads its gauges from.
     pub(crate) fn readings(&self) -> Readings {
         Readings {
             metrics: self.metrics.clone(),
@@ -254,12 +248,13 @@ impl Parts {
     }
 }
 
-/// Routes have no other way in than with their descriptions.
+/// Adds every route together with its OpenAPI description.
 fn described(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
     subjects.into_iter().flatten().fold(OpenApiRouter::default(), OpenApiRouter::routes)
 }
 
-/// Whatever no route matches. Below /api the key comes first: strangers learn nothing, not even what is not there.
+/// Answers requests that no route matches. Below /api the key is checked first, so that a caller without one cannot
+/// find out which paths exist.
 async fn unknown(State(gate): State<Arc<Gate>>, request: Request) -> Refusal {
     let path = request.uri().path();
     if (path == "/api" || path.starts_with("/api/"))
@@ -273,7 +268,7 @@ async fn unknown(State(gate): State<Arc<Gate>>, request: Request) -> Refusal {
     Refusal::new(ErrorCode::UnknownRoute, UNKNOWN_ROUTE)
 }
 
-/// Text out of what is written with `%xx`.
+/// Decodes `%xx`. An incomplete or invalid escape stays as it is.
 pub(crate) fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf8Error> {
     let digit = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
     let bytes = path.as_bytes();
@@ -297,7 +292,7 @@ pub(crate) fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf
 
 fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
     Refusal::internal(format!("panic: {text}")).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! Who calls: the Bearer key of a request, checked before anything else below /api.
+//! Authentication: checks the bearer key or the session of a request before anything else below /api.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -28,22 +28,20 @@ use crate::{
     trail::Trail,
 };
 
-/// The key that a request came with, and whose it is.
+/// An authenticated caller: its key and its account.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    /// The key's record.
     pub key: Key,
-    /// Its account.
     pub account: Account,
-    /// Where the request came from, where that is known.
+    /// The caller's address, where it is known.
     pub peer: Option<IpAddr>,
-    /// The session that it came by, where it was one.
+    /// The session, where the request was authenticated by a session cookie.
     pub session: Option<Current>,
-    /// What this request reserves of the memory for large bodies and answers.
+    /// The memory that this request reserves for large bodies and answers.
     pub memory: RequestMemory,
 }
 
-/// What it takes to know a caller.
+/// Authenticates requests.
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
     uses: KeyUses,
@@ -52,16 +50,16 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// A gate that looks keys up in a store, notes their uses, and counts them.
     pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
         Self { store, uses, limiter, memory: SharedMemory::default() }
     }
 
-    /// Who sends these headers from that address, by its key or by its session.
+    /// Identifies the caller by the key or the session of the request.
     ///
     /// # Errors
-    /// `missing_token`, `invalid_token`, `token_expired` with the texts of the spec; `malformed_request` for two
-    /// `Authorization` headers; `address_not_allowed`; `vm_key_required`; `rate_limited`, for the key and for an address that tries many.
+    /// `missing_token`, `invalid_token`, `token_expired`, with the texts of the specification; `malformed_request` for
+    /// two `Authorization` headers; `address_not_allowed`; `vm_key_required`; `rate_limited`, for the key and for an
+    /// address that sent many wrong keys.
     pub(crate) async fn admit(
         &self,
         uri: &Uri,
@@ -97,7 +95,7 @@ impl Gate {
         let origin = Origin::of(extensions);
         let peer = origin.address();
         if origin.is_from_vm() {
-            // The networks that the account calls from are others.
+            // The account's allowlist does not hold the addresses of VMs.
             from_vm::check(found.vm_ip, peer)?;
         } else {
             address::check(&found.account.allowed_ips, peer)?;
@@ -119,7 +117,7 @@ impl Gate {
     }
 }
 
-/// The layer around all routes that are not public.
+/// The layer around all routes that need a key.
 pub(crate) async fn guard(
     State(gate): State<Arc<Gate>>,
     mut request: Request,
@@ -131,12 +129,12 @@ pub(crate) async fn guard(
     Ok(next.run(request).await.map(|body| memory.kept_by(body)))
 }
 
-/// Whether a request brings a key, rather than a session.
+/// Whether a request carries a key rather than a session.
 pub(crate) fn brings_key(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || protocol_tokens(headers).next().is_some()
 }
 
-/// The tokens among the subprotocols of a request for a WebSocket: a browser can set no `Authorization` there.
+/// The tokens among the subprotocols of a WebSocket request, where a browser cannot set `Authorization`.
 fn protocol_tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let is_upgrade =
         headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
@@ -145,7 +143,7 @@ fn protocol_tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     offered.filter_map(|protocol| protocol.trim_matches([' ', '\t']).strip_prefix(BEARER_PROTOCOL))
 }
 
-/// The one token of the request, not yet looked at.
+/// The single token of the request, not yet checked.
 fn presented(headers: &HeaderMap) -> Result<&str, Failure> {
     let mut tokens = protocol_tokens(headers);
     match (tokens.next(), tokens.next(), headers.contains_key(AUTHORIZATION)) {
@@ -159,7 +157,7 @@ fn presented(headers: &HeaderMap) -> Result<&str, Failure> {
     }
 }
 
-/// The token of the one `Authorization` header, not yet looked at.
+/// The token of the `Authorization` header, not yet checked.
 fn in_header(headers: &HeaderMap) -> Result<&str, Failure> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Err(missing()) };

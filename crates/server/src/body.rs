@@ -1,4 +1,4 @@
-//! JSON bodies: read with a counted limit, and refused by name of the field that is wrong.
+//! JSON bodies: read within a size limit, and refused with the name of the wrong field.
 
 mod collect;
 mod limits;
@@ -26,10 +26,10 @@ use self::{
 };
 use crate::{auth::Identity, error::Refusal};
 
-/// Bytes from which on a body is parsed off the threads that serve connections.
+/// Bodies larger than this, in bytes, are parsed on a blocking thread.
 const LARGE: usize = 64 << 10;
 
-/// A body read into a request. An absent or empty body counts as `{}`.
+/// A JSON body deserialized into a request. An absent or empty body counts as `{}`.
 #[derive(Debug)]
 pub(crate) struct Body<T>(pub T);
 
@@ -42,7 +42,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Bo
     }
 }
 
-/// The body of a request that takes none: absent, empty or `{}`.
+/// Extracts nothing from a request that takes no body: the body must be absent, empty or `{}`.
 #[derive(Debug)]
 pub(crate) struct NoBody;
 
@@ -58,7 +58,7 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
     }
 }
 
-/// A JSON object whose fields are yet to be checked. No field stands twice.
+/// A JSON object whose fields are not yet checked. No field occurs twice.
 #[derive(Debug, Default)]
 pub(crate) struct Object(Map<String, Value>);
 
@@ -93,7 +93,7 @@ fn limit_of(parts: &Parts) -> BodyLimit {
     BodyLimit::of(&parts.method, route, parts.extensions.get::<Arc<Identity>>().is_none())
 }
 
-/// Parses a body, a large one where it holds up no connection.
+/// Parses a body; a large one on a blocking thread.
 async fn parse_off_thread<T: Send + 'static>(
     bytes: Bytes,
     parse: fn(&[u8]) -> Result<T, Failure>,
@@ -113,12 +113,12 @@ async fn parse_off_thread<T: Send + 'static>(
     Ok(parsed.map_err(|error| Refusal::internal(format!("a body was not parsed: {error}")))??)
 }
 
-/// Reads a text of JSON straight into a request.
+/// Deserializes a request from JSON.
 ///
 /// # Errors
-/// `malformed_body` where it is no JSON object, or has a field twice; else as [`Object::read`].
+/// `malformed_body` where the text is no JSON object or has a field twice; else as [`Object::read`].
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    // A struct may be written as a list of its fields too.
+    // serde would also accept an array of the fields for a struct.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Object::parse(bytes).and_then(Object::read);
     }
@@ -131,7 +131,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     Ok(request)
 }
 
-/// The refusal of a text that is no JSON, or no such request.
+/// The refusal for an error of serde.
 fn refusal(path: &str, error: &serde_json::Error) -> Failure {
     if !error.is_data() {
         return malformed(error);
@@ -142,7 +142,7 @@ fn refusal(path: &str, error: &serde_json::Error) -> Failure {
     match words.strip_prefix("duplicate field ") {
         Some(field) => Failure::new(
             ErrorCode::MalformedBody,
-            format!("the body is not a JSON object: the field {field} stands twice"),
+            format!("the body is not a JSON object: the field {field} occurs twice"),
         ),
         None => wrong_field(path, words),
     }
@@ -153,33 +153,33 @@ fn malformed(error: &serde_json::Error) -> Failure {
 }
 
 impl Object {
-    /// Reads a text of JSON.
+    /// Parses JSON text.
     ///
     /// # Errors
-    /// `malformed_body` where it is no JSON object.
+    /// `malformed_body` where the text is no JSON object.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Failure> {
         serde_json::from_slice(bytes).map_err(|error| malformed(&error))
     }
 
-    /// An object of one field.
+    /// An object with a single field.
     pub(crate) fn single(field: &str, value: Value) -> Self {
         Self(Map::from_iter([(field.to_owned(), value)]))
     }
 
-    /// The SHA-256 of what it says, however it was spelled.
+    /// The SHA-256 of the value. It does not depend on white space, the order of fields or escapes in the text.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         Sha256::digest(Value::Object(self.0.clone()).to_string().as_bytes()).into()
     }
 
-    /// Takes out a field, whatever it holds.
+    /// Removes a field and returns its value.
     pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
         self.0.remove(field)
     }
 
-    /// Takes out a field that holds a whole number, in any spelling that JSON has for it.
+    /// Removes a field and returns its whole number, which may be written as `1`, `1.0` or `1e0`.
     ///
     /// # Errors
-    /// `invalid_value`, naming the field, what it holds, and the range with what `limit` says of its end.
+    /// `invalid_value`, naming the field, its value and the range. `limit` is appended to the message.
     pub(crate) fn take_whole(
         &mut self,
         field: &str,
@@ -201,7 +201,7 @@ impl Object {
         }
     }
 
-    /// The rest, as a request.
+    /// Deserializes the remaining fields.
     ///
     /// # Errors
     /// `unknown_field`, `missing_parameter` or `invalid_value`, each naming the field.
@@ -213,7 +213,7 @@ impl Object {
     }
 }
 
-/// The refusal for what serde says of a field. `path` is `.` where it says it of the whole.
+/// The refusal for an error of serde about a field. `path` is `.` where the error is about the whole value.
 pub(crate) fn wrong_field(path: &str, words: &str) -> Failure {
     let code = if words.starts_with("unknown field") {
         ErrorCode::UnknownField
@@ -228,14 +228,14 @@ pub(crate) fn wrong_field(path: &str, words: &str) -> Failure {
 }
 
 fn whole(value: &Value) -> Option<u64> {
-    /// Above it, a float no longer tells whole numbers apart.
+    /// 2^53: above it, an `f64` cannot represent every whole number.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let float = |number: f64| (number.fract() == 0.0 && (0.0..EXACT).contains(&number)).then_some(number);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
     value.as_u64().or_else(|| value.as_f64().and_then(float).map(|number| number as u64))
 }
 
-/// A value as it may stand in a message: cut short, so that nobody gets a book back.
+/// A value for a message, cut to 64 characters.
 fn shown(value: &Value) -> String {
     const LONGEST: usize = 64;
     let text = value.to_string();
@@ -272,7 +272,7 @@ impl<'de> Deserialize<'de> for Object {
                 let mut fields = Map::new();
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
                     if fields.contains_key(&name) {
-                        return Err(A::Error::custom(format!("the field `{name}` stands twice")));
+                        return Err(A::Error::custom(format!("the field `{name}` occurs twice")));
                     }
                     fields.insert(name, value);
                 }
@@ -292,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// The refusal of a text, which is the same whether it is parsed at once or field by field.
+    /// The refusal of a text, which must not depend on whether it is parsed at once or field by field.
     fn refused<T: DeserializeOwned + fmt::Debug>(text: &str) -> (ErrorCode, String) {
         let failure = parse::<T>(text.as_bytes()).unwrap_err();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The body of a request as a stream, however long it is.
+//! The body of a request as a stream of any length.
 
 use axum::body::Body as HttpBody;
 use bytes::Bytes;
@@ -10,17 +10,17 @@ use tokio::sync::mpsc;
 
 use crate::body::BodyTimes;
 
-/// Pieces that wait to be taken.
+/// Pieces that are read ahead of the consumer.
 const AHEAD: usize = 2;
 
-/// One piece of a body, or its end. A stream that ends without one was not whole.
+/// One piece of a body, or its end. A stream that stops without `End` is incomplete.
 enum Piece {
     Bytes(io::Result<Bytes>),
     End,
 }
 
-/// Does something with a body. Only while this is awaited the body is read: dropped, as where its caller goes away, it
-/// breaks the content off, so that nobody takes a part of it for the whole.
+/// Runs `work` on the content of a body. The body is read only while this future is polled. When it is dropped, as on a
+/// disconnect, the content ends with an error, so that an incomplete body is not taken for a complete one.
 pub(crate) async fn with_content<F: Future>(
     body: HttpBody,
     times: BodyTimes,
@@ -33,7 +33,7 @@ pub(crate) async fn with_content<F: Future>(
             Some(Piece::Bytes(Ok(bytes))) => Some((Ok(bytes), Some(receiver))),
             Some(Piece::Bytes(Err(error))) => Some((Err(error), None)),
             Some(Piece::End) => None,
-            None => Some((Err(io::Error::new(io::ErrorKind::BrokenPipe, "its caller went away")), None)),
+            None => Some((Err(io::Error::new(io::ErrorKind::BrokenPipe, "the client disconnected")), None)),
         }
     });
     let reading = async {
@@ -41,7 +41,7 @@ pub(crate) async fn with_content<F: Future>(
         std::future::pending::<F::Output>().await
     };
     tokio::select! {
-        // Whoever reads it to its end may ask once more.
+        // The consumer may poll the content again after its end.
         done = work(Box::pin(content.fuse())) => done,
         never = reading => never,
     }
@@ -63,7 +63,7 @@ async fn read(mut body: HttpBody, times: BodyTimes, sender: &mpsc::Sender<Piece>
             },
         };
         let last = !matches!(piece, Piece::Bytes(Ok(_)));
-        // Whoever takes it may have enough: it refuses, and says so itself.
+        // The consumer may stop early with a refusal of its own.
         if sender.send(piece).await.is_err() || last {
             return;
         }

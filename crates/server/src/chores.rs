@@ -1,4 +1,4 @@
-//! What the server does beside answering, as long as it runs and once more at its end.
+//! Background tasks of the server, and the final writes at its shutdown.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -14,26 +14,21 @@ use crate::{
     webhooks::Dispatcher,
 };
 
-/// Work that no request waits for.
+/// The state of the background tasks.
 pub(crate) struct Chores {
-    /// Where it is written.
     pub store: Arc<dyn Store>,
-    /// Uses of keys.
     pub uses: KeyUses,
-    /// Entries of the audit.
     pub audit: AuditQueue,
-    /// Those who wait for work.
+    /// Requests that wait for a claimable ticket.
     pub waiters: Waiters,
-    /// The newest events.
     pub tail: Tail,
-    /// Events on their way to endpoints.
+    /// Sends events to webhook endpoints.
     pub webhooks: Dispatcher,
-    /// The VMs, of which those end whose attempt at a ticket has ended.
+    /// Used to end VMs whose attempt at a ticket has ended.
     pub vms: Vms,
 }
 
 impl Chores {
-    /// On this store, with nothing to do yet but what it holds.
     pub(crate) fn new(store: Arc<dyn Store>, webhooks: Dispatcher, vms: Vms) -> Self {
         Self {
             store,
@@ -46,7 +41,6 @@ impl Chores {
         }
     }
 
-    /// Does it, for ever.
     pub(crate) async fn regularly(&self) -> Infallible {
         let store = &*self.store;
         tokio::select! {
@@ -61,7 +55,6 @@ impl Chores {
         }
     }
 
-    /// Writes what is left.
     pub(crate) async fn finish(&self) {
         self.audit.write_all(&*self.store).await;
         self.uses.write(&*self.store).await;

@@ -1,8 +1,7 @@
-//! What the server process may touch: its own data, the roots, and what programs need to run. Nothing else, whatever a
-//! caller makes it do.
+//! Confines the server process by Landlock to its own data, the roots, and the files that programs need to run.
 //!
-//! Older kernels know fewer rules. Up to ABI 2 a file outside may be truncated by its path, and device ioctls, signals and
-//! connections to sockets are not governed by any of the rules: there only the uid guards.
+//! Older kernels support fewer rules. Up to ABI 2, Landlock does not restrict truncation by path, device ioctls,
+//! signals and connections to sockets; there only the permissions of the uid apply.
 
 use std::{
     io,
@@ -18,75 +17,71 @@ use landlock::{
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use skep_workspace::open_root;
 
-/// The newest rules that we know. A kernel that knows fewer applies those.
+/// The newest ABI that this program uses. An older kernel applies the rules that it supports.
 const NEWEST: ABI = ABI::V6;
 
-/// Devices that programs take for granted.
+/// Devices that most programs need.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
-/// What the process may reach beside `/usr`, `/etc`, `/proc` and three devices.
+/// The paths that the process may access besides `/usr`, `/etc`, `/proc` and three devices.
 #[derive(Debug, Clone, Default)]
 pub struct Reach {
-    /// Read and written: the server's part of the data directory, and the roots. Resolved paths: no link is followed.
+    /// Read and written: the server's part of the data directory, and the roots. Paths must be resolved; links are not
+    /// followed.
     pub write: Vec<PathBuf>,
-    /// Only read, folders and single files: templates, certificates.
+    /// Read only, folders and single files: templates, certificates.
     pub read: Vec<PathBuf>,
 }
 
-/// Which rules are asked for.
+/// Which Landlock ABI is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rules {
-    /// All that this kernel and this program know.
+    /// The newest that this kernel and this program support.
     #[default]
     Newest,
-    /// Those of ABI 2, which Debian 12's kernel has. For tests.
+    /// ABI 2, that of Debian 12's kernel. For tests.
     Abi2,
 }
 
-/// How far the confinement goes on this kernel.
+/// How much of the confinement this kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confinement {
-    /// All rules hold.
     Full,
-    /// The kernel lacks some of them.
+    /// The kernel does not support some of the rules.
     Partial,
-    /// The kernel has no Landlock, or it is switched off.
+    /// The kernel has no Landlock, or it is disabled.
     None,
 }
 
 /// Why the process could not be confined.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Landlock refused a rule.
     #[error("Landlock refused its rules")]
     Landlock(#[from] RulesetError),
-    /// A folder that must be reachable is not.
+    /// A required folder cannot be opened.
     #[error("{} cannot be opened for its Landlock rule; check that it exists and who owns it", path.display())]
     Path {
-        /// Which one.
         path: PathBuf,
-        /// Why.
         #[source]
         source: PathFdError,
     },
-    /// A root, or the server's own folder, cannot be opened.
+    /// A root or the server's data folder cannot be opened.
     #[error("{} cannot be opened for its Landlock rule: {source}; check that it exists and who owns it", path.display())]
     Folder {
-        /// Which one.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// The process could still be dumped.
+    /// `PR_SET_DUMPABLE` failed.
     #[error("the process cannot be made undumpable")]
     Dumpable(#[source] io::Error),
 }
 
-/// Confines this thread and all that it starts from now on. To be called before any other thread exists.
+/// Confines this thread and the threads and processes that it starts from now on. Must be called before any other
+/// thread exists.
 ///
 /// # Errors
-/// See [`Error`]. A kernel without Landlock is no error: the answer says so.
+/// See [`Error`]. A kernel without Landlock is no error but [`Confinement::None`].
 pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| Error::Dumpable(error.into()))?;
     let abi = match rules {
@@ -97,7 +92,7 @@ pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?;
     if rules == Rules::Newest {
-        // Signals only: the service manager's socket may be an abstract one.
+        // Signals only: the socket of the service manager may be an abstract one, which must stay reachable.
         ruleset = ruleset.scope(Scope::Signal)?;
     }
     let mut ruleset = ruleset.create()?;
@@ -108,7 +103,7 @@ pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
         ruleset = ruleset.add_rule(PathBeneath::new(folder, access))?;
     }
     for path in &reach.read {
-        // A file is not listed: the kernel would not take the rule.
+        // The kernel refuses a rule with rights for directories on a file.
         let access = if path.is_file() { AccessFs::ReadFile.into() } else { read };
         ruleset = allow(ruleset, path, access, Missing::Passes)?;
     }
@@ -128,10 +123,10 @@ pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
     })
 }
 
-/// Limits this thread, and all that it starts from now on, to reading below these folders. It never gets more again.
+/// Limits this thread, and what it starts from now on, to reading below these folders. This cannot be undone.
 ///
 /// # Errors
-/// Landlock refused. A kernel without Landlock is no error.
+/// Landlock refused the rules. A kernel without Landlock is no error.
 pub fn fence(folders: &[BorrowedFd<'_>]) -> io::Result<()> {
     let rules = || {
         let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
@@ -145,9 +140,9 @@ pub fn fence(folders: &[BorrowedFd<'_>]) -> io::Result<()> {
     rules().map(drop).map_err(|error: RulesetError| io::Error::other(error))
 }
 
-/// The version of Landlock that kernel and program both know; 0 where there is none.
+/// The newest Landlock ABI that kernel and program both support; 0 where there is none.
 pub fn landlock_abi() -> i32 {
-    // The library tells it to who is confined. A thread of its own, which ends with the asking, is.
+    // The library reports the ABI only when a thread is confined, so a short-lived thread confines itself.
     let ask = || {
         let ruleset = Ruleset::default().handle_access(AccessFs::Execute)?.create()?;
         Ok::<_, RulesetError>(ruleset.restrict_self()?.landlock)

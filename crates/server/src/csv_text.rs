@@ -1,11 +1,11 @@
-//! Tables as CSV, safe to open in a spreadsheet.
+//! Writes tables as CSV that is safe to open in a spreadsheet.
 
 use bytes::Bytes;
 
-/// Rows as CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe.
+/// Encodes rows as CSV. An apostrophe is put before a cell that a spreadsheet would evaluate as a formula.
 ///
 /// # Errors
-/// What the writer says, in words; it writes to memory, so nothing is expected.
+/// The message of the CSV writer. It writes to memory, so none is expected.
 pub(crate) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> Result<Bytes, String> {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
     for row in rows {
@@ -14,7 +14,7 @@ pub(crate) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) 
     writer.into_inner().map(Bytes::from).map_err(|error| error.to_string())
 }
 
-/// A cell that no spreadsheet runs. Some skip blanks and control characters before they look for a formula.
+/// A cell that no spreadsheet evaluates. Some skip white space and control characters before they look for a formula.
 fn defused(cell: String) -> String {
     let begins = |c: char| matches!(c, '=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠' | '|' | '%');
     let first = cell.chars().find(|c| !c.is_whitespace() && !c.is_control() && *c != '\u{feff}');

@@ -1,5 +1,4 @@
-//! The methods of each route and the forms of its answers, as the OpenAPI document has them. What asks for another method or
-//! form is refused before a handler runs.
+//! Checks the method and the `Accept` header of a request against the OpenAPI document before a handler runs.
 
 use std::{
     collections::HashMap,
@@ -20,19 +19,18 @@ use utoipa::openapi::{
 
 use crate::{accept::accepts_one_of, error::Refusal};
 
-/// Each route's methods, and the media types that each answers with.
+/// The methods of each route, and the media types of their answers.
 #[derive(Debug, Default)]
 pub(crate) struct Described(HashMap<String, Vec<(Method, Vec<String>)>>);
 
 impl Described {
-    /// Those of a document.
     pub(crate) fn of(document: &OpenApi) -> Self {
         Self(document.paths.paths.iter().map(|(path, item)| (path.clone(), methods(item))).collect())
     }
 
     /// # Errors
-    /// `method_not_allowed` for a method that the route does not have, `not_acceptable` where `Accept` takes no form of the
-    /// answer.
+    /// `method_not_allowed` for a method that the route does not have, `not_acceptable` where `Accept` matches no media
+    /// type of the answer.
     fn check(&self, route: &str, method: &Method, headers: &HeaderMap) -> Result<(), Failure> {
         let Some(methods) = self.0.get(route) else { return Ok(()) };
         // GET's handler answers HEAD too.
@@ -51,7 +49,7 @@ impl Described {
     }
 }
 
-/// The layer around routes. Their `Allow` header is the router's.
+/// The layer around all routes. The `Allow` header is added by the router.
 pub(crate) async fn check(
     State(described): State<Arc<OnceLock<Described>>>,
     request: Request,
@@ -75,7 +73,7 @@ fn methods(item: &PathItem) -> Vec<(Method, Vec<String>)> {
     with_forms.collect()
 }
 
-/// The media types of what an operation answers where it refuses nothing.
+/// The media types of the successful answers of an operation.
 fn forms(operation: &Operation) -> Vec<String> {
     let answers = operation.responses.responses.iter().filter(|(status, _)| status.starts_with(['2', '3']));
     let mut forms: Vec<String> = answers

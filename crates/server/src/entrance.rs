@@ -1,4 +1,5 @@
-//! What stands before every route, public or not: where a request comes from, https, and the limit of its address.
+//! The layers before every route, public or not: they find the origin of a request, require https and limit the rate of
+//! each address.
 
 use std::sync::Arc;
 
@@ -16,7 +17,6 @@ use crate::{
     origin::{Origin, TrustedProxies},
 };
 
-/// What both layers know.
 pub(crate) struct Entrance {
     proxies: TrustedProxies,
     limiter: Arc<Limiter>,
@@ -30,7 +30,7 @@ impl Entrance {
     }
 }
 
-/// The outermost layer: finds out where a request comes from, for all those inside and for the log.
+/// The outermost layer: stores the [`Origin`] of the request for the inner layers and the log.
 pub(crate) async fn locate(
     State(entrance): State<Arc<Entrance>>,
     mut request: Request,
@@ -43,7 +43,7 @@ pub(crate) async fn locate(
     next.run(request).await
 }
 
-/// Refuses what was no request, what did not come by https, and who comes too often.
+/// Refuses malformed requests, requests without https, and addresses over their rate limit.
 pub(crate) async fn enter(
     State(entrance): State<Arc<Entrance>>,
     request: Request,

@@ -1,4 +1,4 @@
-//! Refusals as HTTP. The only place that knows which status a kind of refusal has.
+//! Refusals as HTTP responses. Only this module maps kinds of refusals to status codes.
 
 use std::error::Error as StdError;
 
@@ -18,13 +18,13 @@ use crate::limits::Exceeded;
 /// The header that carries the stable code of a refusal.
 pub const SKEP_ERROR: HeaderName = HeaderName::from_static("skep-error");
 
-/// Seconds after which a refusal for lack of capacity or by a rate limit is worth another try.
+/// Seconds after which a caller should retry a refusal for lack of capacity or by a rate limit.
 const RETRY_AFTER_SECONDS: &str = "5";
 
-/// What the caller reads where the fault is ours.
+/// The message of every internal error: its cause is only logged.
 const INTERNAL: &str = "internal error";
 
-/// A refusal on its way to the caller: what it reads, and what only the log reads.
+/// A refusal: the message for the caller, and the cause for the log.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     failure: Failure,
@@ -33,27 +33,26 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with its message.
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Failure::new(code, message).into()
     }
 
-    /// A fault of ours. The cause goes to the log, never to the caller.
+    /// An internal error. The cause goes to the log, never to the caller.
     pub(crate) fn internal(cause: impl Into<String>) -> Self {
         Self { failure: Failure::new(ErrorCode::Internal, INTERNAL), cause: Some(cause.into()), limit: None }
     }
 
-    /// The same for a limit that was reached: the answer says when to come again.
+    /// Adds the limit that was exceeded, whose headers tell the caller when to retry.
     pub(crate) fn limited_by(mut self, limit: Exceeded) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The refusal of an inner layer's error: what it tells callers, and what it tells the log.
+    /// Combines the failure and the cause of an inner layer's error.
     fn of(failure: Failure, cause: String) -> Self {
         match failure.kind() {
             ErrorKind::Internal => Self::internal(cause),
-            // What says no more than the caller reads is no news for the log.
+            // A cause that equals the caller's message adds nothing to the log.
             ErrorKind::Unavailable if cause != failure.message => {
                 Self { failure, cause: Some(cause), limit: None }
             }
@@ -61,12 +60,11 @@ impl Refusal {
         }
     }
 
-    /// What only the log reads.
+    /// The cause, for the log only.
     pub(crate) fn cause(&self) -> Option<&str> {
         self.cause.as_deref()
     }
 
-    /// What the caller reads.
     pub(crate) fn failure(&self) -> &Failure {
         &self.failure
     }
@@ -107,13 +105,13 @@ impl From<skep_swarm::Error> for Refusal {
     }
 }
 
-/// An error and all its sources, in one line.
+/// An error and all its sources on one line.
 fn chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
         let words = inner.to_string();
-        // A transparent variant repeats its source's words.
+        // A transparent variant repeats the text of its source.
         if !text.ends_with(&words) {
             text = format!("{text}: {words}");
         }
@@ -122,7 +120,7 @@ fn chain(error: &dyn StdError) -> String {
     text
 }
 
-/// Why a request failed, for the log. Travels beside the response, not in it.
+/// Why a request failed, for the log. It is an extension of the response and not sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Cause(pub(crate) String);
 
@@ -139,7 +137,6 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The answer that a refusal has, whatever its status.
 fn answer_of(status: StatusCode, failure: &Failure) -> Response {
     let mut response = Response::new(Body::from(body_of(status, &failure.message)));
     *response.status_mut() = status;
@@ -162,14 +159,14 @@ fn add_standard_headers(headers: &mut HeaderMap, status: StatusCode) {
     }
 }
 
-/// The words for a status in `error`.
+/// The reason phrase in the field `error` of the body.
 pub(crate) fn reason_of(kind: ErrorKind) -> &'static str {
     status_of(kind).canonical_reason().unwrap_or("Error")
 }
 
 fn body_of(status: StatusCode, message: &str) -> String {
     let error = status.canonical_reason().unwrap_or("Error");
-    // A caller may have written a key where a name was wanted: what it wrote is repeated, a key never.
+    // A message may repeat input of the caller, which may be a key in the wrong field: keys are redacted.
     let body = ErrorBody { error: error.to_owned(), message: redacted(message).into_owned() };
     // Two strings always serialize.
     serde_json::to_string(&body).unwrap_or_default()
@@ -201,7 +198,7 @@ pub(crate) fn status_number(kind: ErrorKind) -> u16 {
     status_of(kind).as_u16()
 }
 
-/// Gives a refusal that the framework made the shape of ours; everything else passes unchanged.
+/// Replaces the body of an error response of the framework by one in the API's format; other responses pass unchanged.
 pub(crate) fn in_our_shape(response: Response) -> Response {
     let status = response.status();
     let refused = status.is_client_error() || status.is_server_error();
@@ -233,21 +230,21 @@ fn framework_refusal(status: StatusCode, headers: &HeaderMap) -> (ErrorCode, Str
     }
 }
 
-/// What a caller of an unknown path reads.
-pub(crate) const UNKNOWN_ROUTE: &str = "no such path; GET /api/openapi.json lists all that there are";
+/// The message for an unknown path.
+pub(crate) const UNKNOWN_ROUTE: &str = "no such path; GET /api/openapi.json lists all paths";
 
-/// What a caller reads who did not come by https.
+/// The message for a request without https.
 pub(crate) const HTTPS_REQUIRED: &str = "HTTPS required";
 
-/// Code and body of the answer to plain HTTP where TLS is expected.
+/// The code and the body of the answer to plain HTTP where TLS is expected.
 pub(crate) fn https_required() -> (ErrorCode, String) {
     (ErrorCode::HttpsRequired, body_of(StatusCode::FORBIDDEN, HTTPS_REQUIRED))
 }
 
-/// Why the head of an HTTP/1.1 request was refused before it became a request.
+/// Why the head of an HTTP/1.1 request was refused before the HTTP library parsed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeadRefusal {
-    /// It is no HTTP, or two readers may understand it in two ways.
+    /// It is not HTTP, or it is ambiguous.
     Malformed,
     /// Its path and query are too long.
     TargetTooLong,

@@ -1,4 +1,4 @@
-//! What a handler asks of a request before it runs. The order of its arguments is the order of the checks.
+//! Extractors of handlers. The order of a handler's arguments is the order of the checks.
 
 use std::{collections::BTreeMap, marker::PhantomData, ops::Deref, sync::Arc};
 
@@ -16,15 +16,15 @@ use crate::{
     trail::Trail,
 };
 
-/// What an operation demands of a key.
+/// What an operation requires of a key.
 pub(crate) trait Demand: Send + Sync + 'static {
-    /// All of them.
+    /// The required scopes.
     const SCOPES: &'static [Scope];
-    /// Whether a key that is bound to a VM may do it. Such a key reaches its VM and that VM's ticket alone: what it may
-    /// do opts in, and limits it further where it looks at the resource.
+    /// Whether a key that is bound to a VM is allowed. Such a key may reach only its VM and that VM's ticket, so an
+    /// operation that allows it must check the resource as well.
     const VM_KEYS: bool = false;
 
-    /// Refuses a key that lacks any of them.
+    /// Refuses a key that lacks a required scope.
     ///
     /// # Errors
     /// `scope_missing`.
@@ -47,7 +47,7 @@ macro_rules! demands {
 demands! {
     /// Any key that is bound to no VM.
     AnyKey = [],
-    /// Any key.
+    /// Any key, also one that is bound to a VM.
     AnyKeyAtAll = [] vm_keys,
     /// `admin`.
     Admin = [Admin],
@@ -61,7 +61,7 @@ demands! {
     GitRead = [GitRead] vm_keys,
     /// `git:write`.
     GitWrite = [GitWrite] vm_keys,
-    /// `git:write`, for what is the whole account's.
+    /// `git:write`, for resources of the whole account.
     GitCredentials = [GitWrite],
     /// `metrics:read`.
     MetricsRead = [MetricsRead],
@@ -79,11 +79,12 @@ demands! {
     TicketsWrite = [TicketsWrite],
     /// `tickets:read`, for one ticket.
     TicketRead = [TicketsRead] vm_keys,
-    /// `tickets:write`, for a beat or an end of one ticket.
+    /// `tickets:write`, for a heartbeat or the end of one ticket.
     TicketWrite = [TicketsWrite] vm_keys,
 }
 
-/// `server:admin` for the server, or `swarm:exec` for a VM: what it is for stands in the body, which is looked at later.
+/// `server:admin` for the server, or `swarm:exec` for a VM. The handler checks the exact scope once it has read from
+/// the body which of the two the command is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExecAnywhere;
 
@@ -96,7 +97,8 @@ impl Demand for ExecAnywhere {
     }
 }
 
-/// Any scope that lets a key read events; which it needs for what it follows stands in the query, which is looked at later.
+/// Any scope for reading events. The handler checks the exact scopes once it has read the requested kinds from the
+/// query.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventsAny;
 
@@ -112,7 +114,7 @@ impl Demand for EventsAny {
     }
 }
 
-/// Whoever calls, with the proof that its key has the scopes.
+/// The caller, whose key is proven to meet the requirement.
 #[derive(Debug)]
 pub(crate) struct Caller<D> {
     identity: Arc<Identity>,
@@ -133,7 +135,7 @@ impl<D> Caller<D> {
         Arc::clone(&self.identity)
     }
 
-    /// Demands one more scope, where what a request asks for needs it.
+    /// Requires one more scope.
     ///
     /// # Errors
     /// `scope_missing`.
@@ -147,7 +149,7 @@ pub(crate) fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refus
         return Ok(());
     }
     if let Some(vm) = identity.key.vm {
-        // No key of a VM has it: what it lacks is not a scope.
+        // A key of a VM can never have this scope, so `scope_missing` would mislead.
         return Err(vm_key_limited(vm).into());
     }
     let message = format!("this key lacks the scope `{scope}`; use a key that has it");
@@ -159,7 +161,7 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
         let Some(identity) = parts.extensions.get::<Arc<Identity>>() else {
-            return Err(Refusal::internal("a route that demands scopes stands outside the guarded routes"));
+            return Err(Refusal::internal("a route that requires scopes is not among the guarded routes"));
         };
         if let (Some(vm), false) = (identity.key.vm, D::VM_KEYS) {
             return Err(vm_key_limited(vm).into());
@@ -169,7 +171,7 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
     }
 }
 
-/// What a key that is bound to a VM is answered where it asks for something else than that VM.
+/// The refusal for a key that is bound to a VM and used for anything else than that VM.
 pub(crate) fn vm_key_limited(vm: VmId) -> Failure {
     let message = format!(
         "this key is bound to {vm}: it reaches files, git and commands of that VM, named by `vm`, and that VM's ticket; \
@@ -178,7 +180,7 @@ pub(crate) fn vm_key_limited(vm: VmId) -> Failure {
     Failure::new(ErrorCode::VmKeyLimited, message)
 }
 
-/// Query parameters. One that the operation does not have is refused by name.
+/// Query parameters. An unknown parameter is refused by name.
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub T);
 
@@ -195,13 +197,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// Parameters that carry a key in their name, before which stands a prefix.
+/// Query parameters with a key in their name, after a prefix.
 pub(crate) trait Keyed {
-    /// It, such as `metadata.`.
+    /// The prefix, such as `metadata.`.
     const PREFIX: &'static str;
 }
 
-/// Query parameters, and by their keys those that carry one.
+/// Query parameters, and a map of those whose name is a prefix and a key.
 #[derive(Debug)]
 pub(crate) struct KeyedQuery<T>(pub T, pub BTreeMap<String, String>);
 
@@ -214,7 +216,7 @@ impl<T: DeserializeOwned + Keyed, S: Send + Sync> FromRequestParts<S> for KeyedQ
     }
 }
 
-/// The query without the parameters that begin so, and those by what follows in their names.
+/// Splits a query into the parameters without the prefix and a map of those with it.
 fn split_keyed(query: &str, prefix: &str) -> Result<(String, BTreeMap<String, String>), Failure> {
     let mut keyed = BTreeMap::new();
     let mut rest = Vec::new();
@@ -243,7 +245,7 @@ fn query_not_utf8() -> Failure {
 }
 
 fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
-    // What is no text would be replaced by question marks, and name another file.
+    // The parser would replace invalid UTF-8 by U+FFFD, and the path would name another file.
     if percent_decoded(query).is_err() {
         return Err(query_not_utf8());
     }
@@ -257,11 +259,11 @@ fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
     })
 }
 
-/// What stands for a VM in a path or a query, for the OpenAPI document.
+/// The OpenAPI description of a VM reference in a path or a query.
 pub(crate) const VM_REFERENCE: &str =
     "The VM: its process id, id, unique beginning of the id (`vm_01jv`), name, host name or address";
 
-/// The VM that a path names. Whether it exists is asked last, after everything else was checked.
+/// The VM reference in a path. Its existence is checked last.
 #[derive(Debug)]
 pub(crate) struct VmPath(Segment);
 
@@ -275,7 +277,7 @@ impl VmPath {
     }
 }
 
-/// The VM that a text may name.
+/// Parses a VM reference.
 ///
 /// # Errors
 /// `unknown_vm` where no VM can have such a name.
@@ -291,7 +293,7 @@ impl<S: Send + Sync> FromRequestParts<S> for VmPath {
     }
 }
 
-/// The command in a VM that a path names.
+/// The VM and the command in a path.
 #[derive(Debug)]
 pub(crate) struct ExecPath {
     vm: String,
@@ -307,7 +309,7 @@ impl ExecPath {
         vm_of(&self.vm)
     }
 
-    /// The command's id. It becomes part of a request to the guest, so nothing else may stand in it.
+    /// The command's id. Its characters are checked, because it becomes part of a request to the guest.
     ///
     /// # Errors
     /// `unknown_exec` where no command can have such an id.
@@ -333,10 +335,10 @@ impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
     }
 }
 
-/// The delivery that a path names, and its webhook.
+/// The webhook and the delivery in a path.
 #[derive(Debug)]
 pub(crate) struct DeliveryPath {
-    /// The webhook's id, or what stands in its place.
+    /// The webhook's id, not yet parsed.
     pub(crate) webhook: String,
     /// The delivery's.
     pub(crate) delivery: String,
@@ -351,7 +353,7 @@ impl<S: Send + Sync> FromRequestParts<S> for DeliveryPath {
     }
 }
 
-/// The one variable segment of a path.
+/// The only variable segment of a path.
 #[derive(Debug)]
 pub(crate) struct Segment(pub String);
 
@@ -363,7 +365,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
     }
 }
 
-/// The variable segments of a path, as many as the type has.
+/// The variable segments of a path; `T` determines their number.
 async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Refusal> {
     match Path::<T>::from_request_parts(parts, &()).await {
         Ok(Path(segments)) => Ok(segments),
@@ -372,7 +374,7 @@ async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Re
     }
 }
 
-/// The refusal of a path whose decoded bytes are no text.
+/// The refusal of a path whose decoded bytes are not UTF-8.
 pub(crate) fn not_utf8() -> Failure {
     Failure::new(
         ErrorCode::MalformedRequest,
@@ -380,14 +382,11 @@ pub(crate) fn not_utf8() -> Failure {
     )
 }
 
-/// When and under which id a request arrived, and what is noted of it.
+/// The arrival, the id and the audit context of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// When.
     pub arrival: Arrival,
-    /// Under which id.
     pub id: RequestId,
-    /// What the audit shall know of it.
     pub trail: Trail,
 }
 
@@ -399,7 +398,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
         let trail = Trail::of(&parts.extensions).cloned().unwrap_or_default();
         match (arrival, parts.extensions.get::<RequestId>()) {
             (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), trail }),
-            _ => Err(Refusal::internal("a request came past the layer that observes it")),
+            _ => Err(Refusal::internal("a request bypassed the layer that observes it")),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Requests that come to the listener of the API for VMs: what is served there, and to whom.
+//! The rules for requests to the listener of the API for VMs.
 //!
-//! The packet filter lets only packets through that have the address of the VM that sent them. So the address of a connection
-//! tells which VM it comes from, and a key counts only if it is that VM's.
+//! The packet filter drops packets with another source address than that of the VM that sent them. So the peer address
+//! of a connection identifies the VM, and only that VM's key is accepted.
 
 use std::net::IpAddr;
 
@@ -10,12 +10,12 @@ use skep_api::{ErrorCode, Failure};
 
 use crate::{error::Refusal, origin::Origin};
 
-/// Connections of all VMs together at the same time. They are counted apart from those of other callers.
+/// Maximum number of open connections of all VMs. They are counted apart from those of other callers.
 pub(crate) const MOST_CONNECTIONS: usize = 4_096;
-/// Connections of one VM at the same time.
+/// Maximum number of open connections of one VM.
 pub(crate) const MOST_CONNECTIONS_OF_VM: usize = 32;
 
-/// Checks that a key is that of the VM that calls. `vm_ip` is the address of the VM that the key is bound to.
+/// Checks that the key belongs to the calling VM. `vm_ip` is the address of the VM that the key is bound to.
 ///
 /// # Errors
 /// `vm_key_required`.
@@ -29,7 +29,7 @@ pub(crate) fn check(vm_ip: Option<IpAddr>, peer: Option<IpAddr>) -> Result<(), F
     }
 }
 
-/// The layer around public routes that are not for VMs.
+/// The layer around public routes that are not served to VMs.
 pub(crate) async fn keep_out(request: Request, next: Next) -> Result<Response, Refusal> {
     if Origin::of(request.extensions()).is_from_vm() {
         let message = "this operation is not served to VMs; use another address of the server";

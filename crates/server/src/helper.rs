@@ -1,4 +1,4 @@
-//! The helper: the process on this machine in which whatever starts programs is done, as the agent does it in a VM.
+//! Calls the helper: the process that runs operations with programs on this machine, as the guest agent does in a VM.
 
 use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
@@ -6,20 +6,20 @@ use skep_api::{ErrorCode, Failure, HelperKind, Operation, exec::RunCommand};
 use skep_channel::{Content, Error, ExecStream, Ground, Guest};
 use tokio::{net::UnixStream, sync::Mutex};
 
-/// How long a helper that was started may take to answer.
+/// How long a started helper may take until it answers.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Starts a helper of a kind, and gives our end of the stream to it.
+/// Starts a helper of a kind and returns the server's end of the stream to it.
 pub type StartHelper = Arc<
     dyn Fn(HelperKind) -> Pin<Box<dyn Future<Output = Result<UnixStream, Failure>> + Send>> + Send + Sync,
 >;
 
-/// The helper of one kind of this server, started when it is first needed, and again where it died. Cheap to clone.
+/// The helper of one kind, started at its first use, and restarted at the next use after it died. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Helper {
     kind: HelperKind,
     start: StartHelper,
-    /// Whoever comes while one is started waits for that one.
+    /// Locked while a helper starts, so that concurrent calls share it.
     current: Arc<Mutex<Option<Guest>>>,
 }
 
@@ -28,10 +28,10 @@ impl Helper {
         Self { kind, start, current: Arc::default() }
     }
 
-    /// Does an operation on the ground of an account. Dropped before the answer, it ends what it started.
+    /// Runs an operation below the roots of an account. Dropping the future before the answer ends the programs.
     ///
     /// # Errors
-    /// What the operation refuses; `exec_unavailable` where no helper can be had.
+    /// What the operation refuses; `exec_unavailable` where no helper can be started.
     pub(crate) async fn run<O: Operation>(
         &self,
         roots: Vec<PathBuf>,
@@ -40,7 +40,7 @@ impl Helper {
         self.on(roots).await?.call(operation).await.map_err(told)
     }
 
-    /// Does an operation with bytes behind its request, where there are any, or behind its answer.
+    /// Runs an operation whose request or answer is followed by a byte stream.
     ///
     /// # Errors
     /// Those of [`Self::run`].
@@ -53,7 +53,7 @@ impl Helper {
         self.on(roots).await?.call_streamed(operation, content).await.map_err(told)
     }
 
-    /// Starts a command, whose events come as they happen.
+    /// Starts a command and streams its events.
     ///
     /// # Errors
     /// Those of [`Self::run`].
@@ -86,13 +86,13 @@ impl Helper {
     }
 }
 
-/// What a helper did not do, in words for the caller: it is no VM.
+/// The failure for an error of a helper. Its messages speak of the server rather than of a VM.
 pub(crate) fn told(error: Error) -> Failure {
     let unavailable = |message: &str| Failure::new(ErrorCode::ExecUnavailable, message);
     match error {
         Error::Refused(failure) => failure,
         Error::Ended => {
-            unavailable("what starts programs on this server ended, and what it ran with it; try again")
+            unavailable("the helper that runs programs on this server ended, and its programs; try again")
         }
         Error::Silent(limit) => Failure::new(
             ErrorCode::GuestTimeout,

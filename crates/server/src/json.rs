@@ -1,4 +1,4 @@
-//! Answers as JSON. A long one is written on a thread that serves no connection, and sent in pieces.
+//! JSON answers. A long answer is serialized on a blocking thread and sent in pieces.
 
 use std::io;
 
@@ -14,10 +14,10 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::error::Refusal;
 
-/// A longer answer, in bytes, is written elsewhere; and what is sent at once of that.
+/// Answers longer than this, in bytes, are serialized on a blocking thread and sent in pieces of this size.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A value as the body of an answer.
+/// An answer whose body is a value as JSON.
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
@@ -29,7 +29,9 @@ impl<T: Serialize + Send + 'static> IntoResponse for Json<T> {
             Err(error) if error.is_io() => {
                 long(spawn_blocking(move || serde_json::to_vec(&self.0).map_err(io::Error::from)))
             }
-            Err(error) => return Refusal::internal(format!("an answer is no JSON: {error}")).into_response(),
+            Err(error) => {
+                return Refusal::internal(format!("an answer is not JSON: {error}")).into_response();
+            }
         };
         let mut response = Response::new(body);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -37,7 +39,7 @@ impl<T: Serialize + Send + 'static> IntoResponse for Json<T> {
     }
 }
 
-/// The beginning of a text, which takes no more than a piece.
+/// A buffer that fails a write beyond the size of one piece.
 struct Short(Vec<u8>);
 
 impl io::Write for Short {
@@ -54,9 +56,9 @@ impl io::Write for Short {
     }
 }
 
-/// A long answer on its way.
+/// The state of a long answer.
 enum Long {
-    /// A task of its own writes it.
+    /// A blocking task serializes it.
     Written(JoinHandle<io::Result<Vec<u8>>>),
     Sent {
         json: Vec<u8>,
@@ -64,7 +66,7 @@ enum Long {
     },
 }
 
-/// Each piece is a copy, so that none keeps all of it in memory once the body is dropped.
+/// Each piece is a copy, so that a queued piece does not keep the whole answer in memory after the body is dropped.
 fn long(written: JoinHandle<io::Result<Vec<u8>>>) -> Body {
     let pieces = stream::try_unfold(Long::Written(written), |long| async {
         let (json, at) = match long {
@@ -101,7 +103,7 @@ mod tests {
         }
     }
 
-    /// Sends the thread on which its last byte is written.
+    /// Sends the id of the thread that serializes it.
     struct WrittenOn(usize, std::sync::mpsc::Sender<ThreadId>);
 
     impl Serialize for WrittenOn {

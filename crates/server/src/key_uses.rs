@@ -1,4 +1,4 @@
-//! When keys were last used: collected here and written together, so that no request costs a write.
+//! Collects when keys were last used and writes it in batches, so that requests do not write to the store.
 
 use std::{
     collections::HashMap,
@@ -15,19 +15,18 @@ use skep_store::{KeyUse, Store};
 /// How often uses are written.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Uses that are not yet written. Cheap to clone.
+/// Last uses that are not yet written. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct KeyUses(Arc<Mutex<HashMap<KeyId, Timestamp>>>);
 
 impl KeyUses {
-    /// Notes a use.
     pub fn note(&self, id: KeyId, at: Timestamp) {
         let mut uses = self.lock();
         let last = uses.entry(id).or_insert(at);
         *last = at.max(*last);
     }
 
-    /// Writes what was collected. What could not be written is kept for the next time.
+    /// Writes the collected uses. Where the store fails, they are kept for the next write.
     pub async fn write(&self, store: &dyn Store) {
         let collected = mem::take(&mut *self.lock());
         if collected.is_empty() {
@@ -40,7 +39,7 @@ impl KeyUses {
         }
     }
 
-    /// Writes from time to time, for ever.
+    /// Writes at intervals. Never returns.
     pub async fn write_regularly(&self, store: &dyn Store) -> Infallible {
         loop {
             tokio::time::sleep(INTERVAL).await;
@@ -49,7 +48,7 @@ impl KeyUses {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, Timestamp>> {
-        // A map of times is whole after any panic.
+        // Every update is one insertion, so the map is valid after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! How long a stream may go on: while its key holds, and the server serves.
+//! Ends a stream when its key becomes invalid or the server stops.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,28 +15,28 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often a key is looked up that nobody told us of: another process may have revoked it.
+/// How often a key is looked up in the store, because another process may have revoked it.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Answers once the key was revoked or expired, or its account was deleted. A store that is away for a while ends nothing.
+/// Completes once the key is revoked or expired, or its account deleted. A failing store does not end the stream.
 ///
-/// A task of its own does the look-ups: the body of an answer is polled only while its caller reads, so what is awaited in it
-/// must hold nothing that others wait for. The task ends when this is dropped.
+/// A separate task does the look-ups: the body of an answer is polled only while its caller reads, so a look-up in it
+/// could hold a lock or a connection of the store for any time. Dropping the future aborts the task.
 pub(crate) fn key_lost(store: Arc<dyn Store>, key: Key) -> impl Future<Output = Failure> + Send + 'static {
     let watch = AbortOnDropHandle::new(tokio::spawn(lost(store, key, LOOK)));
     async move { watch.await.unwrap_or_else(|error| Failure::new(ErrorCode::Internal, error.to_string())) }
 }
 
-/// Waits until the server is about to cut off those who are still there.
+/// Waits until the server is about to close the remaining streams.
 pub(crate) async fn closed(mut closing: watch::Receiver<bool>) {
     if closing.wait_for(|closing| *closing).await.is_err() {
-        // Whoever would have told is gone.
+        // The sender is gone, so the signal can never come.
         std::future::pending().await
     }
 }
 
 async fn lost(store: Arc<dyn Store>, key: Key, look: Duration) -> Failure {
-    // Listening begins before the first look: what is revoked between the two is told.
+    // Subscribed before the first look-up, so that no revocation between the two is missed.
     let mut revocations = store.revocations();
     loop {
         match store.key(key.account, key.id).await {
@@ -57,7 +57,7 @@ async fn lost(store: Arc<dyn Store>, key: Key, look: Duration) -> Failure {
     }
 }
 
-/// Answers when this key was revoked, or may have been.
+/// Completes when this key was or may have been revoked.
 async fn told(revocations: &mut Receiver<KeyId>, id: KeyId) {
     loop {
         match revocations.recv().await {
@@ -69,7 +69,7 @@ async fn told(revocations: &mut Receiver<KeyId>, id: KeyId) {
     }
 }
 
-/// How long until the key expires; a little more, so that it has when it is looked at.
+/// Time until the key expires, plus a millisecond, so that the following look-up finds it expired.
 fn left(key: &Key) -> Option<Duration> {
     let left = key.expires_at?.duration_since(Timestamp::now());
     Some(Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1))
@@ -88,9 +88,9 @@ mod tests {
 
     use super::*;
 
-    /// No look by itself comes in time: only being told ends a watch.
+    /// A look-up interval longer than the test, so that only a revocation event can end a watch.
     const NEVER: Duration = Duration::from_secs(3_600);
-    /// A watch that was not ended by then fails the test.
+    /// A watch that has not ended by then fails the test.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     struct Place {
@@ -132,10 +132,10 @@ mod tests {
             made.await.unwrap().key
         }
 
-        /// A watch that has begun to wait.
+        /// Starts a watch and waits for its first look-up.
         async fn watch(&self, key: &Key) -> JoinHandle<Failure> {
             let watch = tokio::spawn(lost(Arc::clone(&self.store), key.clone(), NEVER));
-            // Whatever is revoked from now on was not looked at: the store answers in the order of asking.
+            // The store answers in order, so the watch's first look-up is done by then.
             for _ in 0..100 {
                 self.store.key(key.account, key.id).await.unwrap();
             }

@@ -1,4 +1,4 @@
-//! The HTTP service: who calls, what it may, and what the answer looks like. What happens is decided further in.
+//! The HTTP service: authentication, authorization, routing and the shape of answers. Rules live in the inner crates.
 
 mod accept;
 mod account_roots;

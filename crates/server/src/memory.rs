@@ -1,7 +1,7 @@
-//! Memory for large bodies and answers, which all requests share.
+//! A budget of memory for large bodies and answers, shared by all requests.
 //!
-//! A request reserves what it may need before it takes it, so those that wait hold nothing. It gives the memory back once its answer
-//! is sent, or cut off. An account gets less than all of it, so that others are answered meanwhile.
+//! A request reserves memory before it allocates it, so waiting requests hold nothing. The memory is released once the
+//! answer is sent or aborted. One account cannot reserve the whole budget, so that other accounts are still served.
 
 use std::{
     collections::HashMap,
@@ -20,22 +20,22 @@ use tokio::{
     time::timeout,
 };
 
-/// Bodies and answers up to this size reserve nothing, in bytes: there are as many at once as there are requests.
+/// Bodies and answers up to this size reserve nothing, in bytes. The limit on requests bounds their sum.
 pub(crate) const SMALL_BYTES: u64 = 1 << 20;
-/// What all may reserve together, in bytes.
+/// What all requests may reserve together, in bytes.
 const WHOLE_BYTES: u64 = 224 << 20;
 /// What the requests of one account may reserve together, in bytes.
 const ACCOUNT_BYTES: u64 = 128 << 20;
-/// What the largest request reserves, a body of 48 MiB, in bytes.
+/// The most that one request reserves, in bytes: enough for a body of 48 MiB.
 const LARGEST_BYTES: u64 = 96 << 20;
-/// What a permit stands for, in bytes.
+/// Bytes per permit of the semaphores.
 const PERMIT_BYTES: u64 = 64 << 10;
-/// How long a request waits for others.
+/// How long a request waits for memory.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 const _: () = assert!(ACCOUNT_BYTES >= LARGEST_BYTES && WHOLE_BYTES - ACCOUNT_BYTES >= LARGEST_BYTES);
 
-/// The memory. Cheap to clone; clones are one.
+/// The shared budget. Cheap to clone; clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedMemory {
     whole: Arc<Semaphore>,
@@ -43,7 +43,7 @@ pub(crate) struct SharedMemory {
     wait_limit: Duration,
 }
 
-/// What a request reserved of it. Cheap to clone; the last clone gives it back.
+/// The reservation of one request. Cheap to clone; dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMemory {
     shared: SharedMemory,
@@ -65,7 +65,7 @@ impl Default for SharedMemory {
 }
 
 impl SharedMemory {
-    /// For a request of an account.
+    /// An empty reservation for a request of an account.
     pub(crate) fn for_request(&self, account: AccountId) -> RequestMemory {
         RequestMemory { shared: self.clone(), account, reserved: Arc::default() }
     }
@@ -83,15 +83,15 @@ impl SharedMemory {
 }
 
 impl RequestMemory {
-    /// Reserves so many bytes, with what was reserved before counted in. Waits for other requests where they hold too much.
+    /// Raises the reservation to this many bytes, and waits while other requests hold too much.
     ///
     /// # Errors
-    /// `overloaded` where that takes too long.
+    /// `overloaded` after [`WAIT_LIMIT`].
     pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Failure> {
         if bytes <= SMALL_BYTES {
             return Ok(());
         }
-        // Two requests that hold a part each and wait for more would wait for each other.
+        // The old reservation is released first: two requests that each held a part and waited for more would deadlock.
         let before = lock(&self.reserved).take().map_or(0, |reserved| reserved.of_whole.num_permits());
         let permits = permits(bytes.min(LARGEST_BYTES)).max(u32::try_from(before).unwrap_or(u32::MAX));
         let waiting = async {
@@ -107,7 +107,7 @@ impl RequestMemory {
         Ok(())
     }
 
-    /// A body of an answer that keeps what is reserved until its end.
+    /// Attaches the reservation to the body of an answer, so that it lasts until the body's end.
     pub(crate) fn kept_by(self, body: Body) -> Body {
         let is_reserved = lock(&self.reserved).is_some();
         if is_reserved { Body::new(Keeping { body, _memory: self }) } else { body }
@@ -118,12 +118,12 @@ fn permits(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// A lock that is held for single assignments and look-ups, each whole after any panic.
+/// Locks a mutex, also a poisoned one: it guards single assignments, so the value is valid after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A body that keeps memory reserved.
+/// A body that holds a reservation.
 struct Keeping {
     body: Body,
     _memory: RequestMemory,

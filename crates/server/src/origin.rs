@@ -1,6 +1,7 @@
-//! Where a request comes from, and whether it came by https.
+//! The origin of a request: the caller's address, and whether it came by https.
 //!
-//! Everything that asks for the caller's address asks [`Origin::of`]: the allowlist, the log, the audit, sessions, the limits.
+//! [`Origin::of`] is the only source of the caller's address: for the allowlist, the log, the audit, sessions and
+//! limits.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,14 +12,14 @@ use ipnet::IpNet;
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
-/// Put beside each request of a connection: how it came.
+/// An extension of each request of a connection: the listener and the transport that it came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// To the service's own listener, in plain text.
+    /// The main listener, in plain text.
     PlainText,
-    /// To the service's own listener, under TLS.
+    /// The main listener, under TLS.
     Tls,
-    /// To the listener of the API for VMs.
+    /// The listener of the API for VMs.
     Vms,
 }
 
@@ -32,64 +33,60 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Of a request that has passed [`crate::entrance::locate`]; unknown and by plain HTTP for any other.
+    /// The origin that [`crate::entrance::locate`] stored; without one, an unknown address and plain HTTP.
     pub(crate) fn of(extensions: &Extensions) -> Self {
         extensions.get::<Self>().copied().unwrap_or_default()
     }
 
-    /// One that came by https.
     #[cfg(test)]
     pub(crate) fn by_https() -> Self {
         Self { https: true, ..Self::default() }
     }
 
-    /// The caller's address, IPv4 where it is one. `None` where a trusted proxy does not tell it.
+    /// The caller's address, with IPv4-mapped addresses as IPv4. `None` where a trusted proxy does not send it.
     pub(crate) fn address(self) -> Option<IpAddr> {
         self.address
     }
 
-    /// Whether the rules of this server let the request in: not past the proxies, and not in plain text from elsewhere.
+    /// Whether the request may be served: it did not bypass the proxies, and its proxy received it by https.
     pub(crate) fn trusted(self) -> bool {
         self.trusted
     }
 
-    /// Whether it came to the listener for VMs: the address is that of a VM then, as the packet filter of the bridge has seen.
+    /// Whether it came to the listener for VMs. Its address is then that of a VM, as checked by the packet filter.
     pub(crate) fn is_from_vm(self) -> bool {
         self.from_vm
     }
 
-    /// Whether the request came by https, to us or to a trusted proxy.
+    /// Whether the request came by https, to this server or to a trusted proxy.
     pub(crate) fn https(self) -> bool {
         self.https
     }
 }
 
-/// The networks of the proxies whose word counts. None: callers come directly.
+/// The networks of the proxies whose `X-Forwarded-*` headers are used. Empty: callers connect directly.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// These networks.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an address is one of them.
+    /// Whether an address is one of a trusted proxy.
     pub(crate) fn hold(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Where a request comes from.
     pub(crate) fn origin_of(&self, headers: &HeaderMap, extensions: &Extensions) -> Origin {
         let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
         match extensions.get::<Carrier>() {
-            // Connections from VMs pass no proxy, so forwarding headers count for nothing.
+            // Connections from VMs pass no proxy, so forwarding headers are ignored.
             Some(Carrier::Vms) => Origin { address: peer, https: false, trusted: true, from_vm: true },
             carrier => self.origin(peer, carrier == Some(&Carrier::Tls), headers),
         }
@@ -98,7 +95,7 @@ impl TrustedProxies {
     fn origin(&self, peer: Option<IpAddr>, encrypted: bool, headers: &HeaderMap) -> Origin {
         let peer = peer.map(|peer| peer.to_canonical());
         if self.is_empty() {
-            // What is served in plain text is served on loopback addresses alone.
+            // Plain text without a proxy is served on loopback addresses only.
             return Origin { address: peer, https: encrypted, trusted: true, from_vm: false };
         }
         match peer.filter(|peer| self.hold(*peer)) {
@@ -112,7 +109,7 @@ impl TrustedProxies {
         }
     }
 
-    /// The rightmost address that is not a proxy's own: what stands left of it, anybody may have written.
+    /// The rightmost address that is not a proxy's. The client may have forged everything left of it.
     fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         let mut nearest = proxy;
         for text in listed(headers, FORWARDED_FOR).into_iter().rev() {
@@ -126,13 +123,13 @@ impl TrustedProxies {
     }
 }
 
-/// The words of a header that is a list, over all its lines. One that is no text counts as a word that says nothing.
+/// The elements of a list header, over all its lines. A line that is not visible ASCII counts as the element `?`.
 fn listed<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
     let lines = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("?"));
     lines.flat_map(|line| line.split(',')).map(str::trim).collect()
 }
 
-/// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
+/// Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
 fn address(text: &str) -> Option<IpAddr> {
     let bare = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let parsed = text.parse().ok().or_else(bare);
@@ -178,7 +175,7 @@ mod tests {
             (&["::ffff:192.0.2.1"], Some("192.0.2.1")),
             (&["10.0.0.8, 10.0.0.9"], Some("10.0.0.8")),
             (&[], Some("10.0.0.1")),
-            // What the nearest proxy could not name is not to be guessed from what a caller wrote.
+            // An address that the nearest proxy did not know must not be taken from the client's part of the header.
             (&["192.0.2.1, unknown"], None),
             (&["192.0.2.1,"], None),
             (&[""], None),

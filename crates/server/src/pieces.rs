@@ -1,16 +1,16 @@
-//! Bytes that arrive in pieces, as text: no piece of the text cuts a character.
+//! Decodes UTF-8 that arrives in pieces, without splitting characters.
 
 use std::str;
 
-/// What is left of a piece until the rest of its last character arrives.
+/// Keeps the incomplete last character of a piece until its rest arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
-    /// At most 3 bytes: the beginning of one character.
+    /// The beginning of one character, at most 3 bytes.
     rest: Vec<u8>,
 }
 
 impl Pieces {
-    /// The text of what is complete. What is no UTF-8 becomes U+FFFD.
+    /// Returns the complete characters so far. Invalid UTF-8 becomes U+FFFD.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.rest);
         all.extend_from_slice(bytes);
@@ -36,12 +36,12 @@ impl Pieces {
         }
     }
 
-    /// How many bytes wait for the rest of their character.
+    /// Number of bytes of the incomplete character.
     pub(crate) fn pending(&self) -> usize {
         self.rest.len()
     }
 
-    /// The text of a character whose rest never arrived.
+    /// The replacement for an incomplete character at the end of the input.
     pub(crate) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
     }

@@ -1,4 +1,4 @@
-//! Where an operation is done: in the workspace of the caller's account, or in one of its VMs. The routes do not care.
+//! Runs operations where the caller wants them: in the workspace of its account, or in one of its VMs.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -21,28 +21,26 @@ use crate::{
     workspaces::Workspaces,
 };
 
-/// The places that callers have.
+/// Runs operations in workspaces and VMs. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Places {
     vms: Vms,
     commands: Helper,
     git: Helper,
     workspaces: Workspaces,
-    /// Without roots: each call has those of its account.
+    /// A place without roots. Each call adds the roots of its account.
     bare: Place,
 }
 
-/// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Chosen {
     /// The workspace of the account.
     Workspace,
-    /// A VM.
     Vm(VmRef),
 }
 
 impl Chosen {
-    /// Out of a query.
+    /// The target in a query parameter.
     ///
     /// # Errors
     /// `unknown_vm` where no VM can have such a name.
@@ -50,7 +48,7 @@ impl Chosen {
         Ok(vm.map(vm_of).transpose()?.map_or(Self::Workspace, Self::Vm))
     }
 
-    /// Out of a body.
+    /// The target in a field of a body.
     ///
     /// # Errors
     /// Those of [`Self::by_query`].
@@ -60,9 +58,9 @@ impl Chosen {
 }
 
 impl Places {
-    /// `locks` are shared with the server that this one takes the place of.
+    /// `locks` are shared with the predecessor of this server during a restart.
     pub(crate) fn new(vms: Vms, start: &StartHelper, workspaces: &Workspaces, locks: EntryLocks) -> Self {
-        // No command is started there, so none needs a directory.
+        // No command is started in this place, so it needs no directory for commands.
         let bare = Place::new("/", "/", BTreeMap::new(), PathBuf::new()).without_groups();
         let bare = bare.making_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
         let helper = |kind| Helper::new(kind, Arc::clone(start));
@@ -77,10 +75,10 @@ impl Places {
         }
     }
 
-    /// Does an operation where the caller wants it done.
+    /// Runs an operation in a target.
     ///
     /// # Errors
-    /// What the operation refuses; `scope_missing` for a VM without `swarm:exec`; `unknown_vm`; `vm_key_limited` for
+    /// The refusals of the operation; `scope_missing` for a VM without `swarm:exec`; `unknown_vm`; `vm_key_limited` for
     /// the workspace and a key that is bound to a VM.
     pub(crate) async fn run<O: Operation + Run>(
         &self,
@@ -96,7 +94,7 @@ impl Places {
             Chosen::Workspace => {
                 let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
-                // A command may run for an hour, and prints little as a rule.
+                // Commands reserve no memory: they may run for an hour, and most print little.
                 if O::HELPER != Some(HelperKind::Commands) {
                     caller.memory.reserve(operation.memory_bytes(&place).await).await?;
                 }
@@ -111,7 +109,7 @@ impl Places {
         }
     }
 
-    /// Does an operation with bytes behind its request, where there are any, or behind its answer.
+    /// Runs an operation whose request or answer is followed by a byte stream.
     ///
     /// # Errors
     /// Those of [`Self::run`].
@@ -135,7 +133,7 @@ impl Places {
         }
     }
 
-    /// Does for a VM of the caller what is done on the server by git, with the roots of the account.
+    /// Runs a git operation on the server, with the roots of the account, on behalf of a VM of the caller.
     ///
     /// # Errors
     /// Those of the operation; `path_outside_roots` for an account without roots.
@@ -149,7 +147,7 @@ impl Places {
         Ok(self.git.run_streamed(roots, operation, content).await?)
     }
 
-    /// Does by git what has bytes behind its request, or behind its answer, where the caller wants it done.
+    /// Runs a git operation whose request or answer is followed by a byte stream.
     ///
     /// # Errors
     /// Those of [`Self::run`].
@@ -172,7 +170,7 @@ impl Places {
         }
     }
 
-    /// The same place, a VM by its id: several operations are done there, and another VM may have its name meanwhile.
+    /// Resolves a VM to its id, for a series of operations: another VM may get the same name in between.
     ///
     /// # Errors
     /// Those of [`Vms::entered_by`]; `vm_key_limited`.
@@ -186,7 +184,7 @@ impl Places {
         }
     }
 
-    /// Starts a command where the caller wants it started. In a VM the ending has the reason where the events break off.
+    /// Starts a command in a target. For a VM, [`Ending`] has the reason where the events end early.
     ///
     /// # Errors
     /// Those of [`Self::run`].
@@ -209,7 +207,7 @@ impl Places {
         }
     }
 
-    /// The id of a VM in which several operations are done: another VM may have its name or its process id meanwhile.
+    /// The id of a VM, for a series of operations: another VM may get the same name or process id in between.
     ///
     /// # Errors
     /// Those of [`Vms::entered_by`].
@@ -217,14 +215,15 @@ impl Places {
         Ok(self.vms.entered_by(caller, vm).await?.1)
     }
 
-    /// Notes what a write acts on: the VM, where it is one.
+    /// Records the VM that a write acts on in the audit context.
     pub(crate) fn note(chosen: &Chosen, trail: &Trail) {
         if let Chosen::Vm(vm) = chosen {
             trail.acts_on(vm);
         }
     }
 
-    /// These roots, made where they are missing and are ours to make: a fence stands around what is there.
+    /// Creates missing roots below `workspaces/`, because the fence of a helper needs existing folders. Returns the
+    /// roots.
     async fn ready(&self, roots: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
         let place = self.workspace(roots.clone());
         let made = tokio::task::spawn_blocking(move || place.make_roots()).await;
@@ -232,12 +231,12 @@ impl Places {
         Ok(roots)
     }
 
-    /// The workspace as this very process works on it, which starts no program there.
+    /// The workspace for operations in this process, which start no programs.
     fn workspace(&self, roots: Vec<PathBuf>) -> Place {
         self.bare.clone().with_roots(roots)
     }
 
-    /// The roots of an account, of which there is at least one.
+    /// The roots that the caller's key may reach, at least one.
     fn roots(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         if let Some(vm) = caller.key.vm {
             return Err(vm_key_limited(vm));
@@ -245,10 +244,10 @@ impl Places {
         self.of_account(caller)
     }
 
-    /// The same, whatever the key may reach of them.
+    /// The roots of the caller's account, whatever its key may reach.
     fn of_account(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         if caller.account.roots.is_empty() {
-            let message = "this account has no roots; whoever has `server:admin` gives it some";
+            let message = "this account has no roots; a key with `server:admin` can set them";
             return Err(Failure::new(ErrorCode::PathOutsideRoots, message));
         }
         let roots: Vec<PathBuf> = caller.account.roots.iter().map(PathBuf::from).collect();

@@ -1,13 +1,13 @@
-//! Bytes that nobody can foresee.
+//! Random bytes for secrets.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::Refusal;
 
-/// 32 bytes of the kernel's.
+/// 32 random bytes of the kernel.
 ///
 /// # Errors
-/// A fault of ours where the kernel gives none.
+/// `internal` where the kernel returns fewer.
 pub(crate) fn bytes() -> Result<[u8; 32], Refusal> {
     let mut bytes = [0; 32];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {

@@ -1,4 +1,4 @@
-//! What every request gets: an id, one line in the log, and the headers that stand on every answer.
+//! The layer that gives every request an id, a log line, and the headers that every answer has.
 
 use std::{
     net::IpAddr,
@@ -31,7 +31,7 @@ pub const API_VERSION: &str = "1";
 
 const LONGEST_ID: usize = 128;
 
-/// The id of one request: the caller's where that may be printed, else a new one.
+/// The id of a request: the caller's where that is printable, else a new one.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId(Arc<str>);
 
@@ -44,29 +44,26 @@ impl RequestId {
         }
     }
 
-    /// The id as text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 fn is_printable(text: &str) -> bool {
-    // An id is logged and kept with events, which a key never may be.
+    // An id is logged and stored with events, which must never hold a key.
     redacted(text) == text
         && (1..=LONGEST_ID).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
-/// When a request arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     /// Monotonic, for durations.
     pub at: Instant,
-    /// The same by the wall clock.
     pub wall: Timestamp,
 }
 
-/// The outermost layer: id and arrival for those inside, headers and the log's line on the way out.
+/// The layer that adds the id and the arrival to a request, adds the headers to its answer, and logs it.
 pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request, next: Next) -> Response {
     let route = route_of(request.extensions());
     let mut under_way = metrics.begin(request.method(), Arc::clone(&route));
@@ -87,12 +84,12 @@ pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request
     response
 }
 
-/// The route and not the path: what callers wrote has no place in log and metrics.
+/// The route rather than the path, so that input of callers does not get into the log and the metrics.
 fn route_of(extensions: &Extensions) -> Arc<str> {
     extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).into()
 }
 
-/// The log's line of one request. Written when dropped, so that a caller who went away leaves one too.
+/// The log line of one request. Written on drop, so that a request whose caller disconnected is logged too.
 struct Line {
     id: RequestId,
     method: Method,

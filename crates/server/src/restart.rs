@@ -1,4 +1,4 @@
-//! One server in the place of another.
+//! Handing over to a successor: a restarted server takes the sockets of the old one while that one still serves.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -14,23 +14,24 @@ use http::{
 use skep_api::Failure;
 use tokio::sync::watch;
 
-/// Has another server take the place of this one: ready once that one serves. This one is told to end soon after.
+/// Starts a successor of this server. Completes once the successor serves; this server is asked to shut down soon
+/// after.
 pub type Restart = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> + Send + Sync>;
 
-/// What follows the end of a server.
+/// How a server shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Farewell {
-    /// Nobody, as far as this server knows.
+    /// No successor is known.
     Nobody,
-    /// Another serves already, at the same sockets.
+    /// A successor already serves at the same sockets.
     Successor,
 }
 
-/// How long callers that hold a connection open are told on it to take another one, before idle ones are closed. Who asks
-/// again and again notices; a request that meets the closing of its connection is lost.
+/// How long answers carry `Connection: close` before idle connections are closed. Callers that send requests in this
+/// time reconnect by themselves; a request that is sent while its connection is being closed is lost.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Tells whoever asks on a connection of HTTP/1 that it is the last answer there, once this server is about to end.
+/// The layer that adds `Connection: close` to HTTP/1 answers once this server is about to stop.
 pub(crate) async fn say_farewell(
     State(leaving): State<watch::Receiver<bool>>,
     request: Request,

@@ -1,23 +1,21 @@
-//! How long events and the audit are kept: 30 days or 10 GiB, whichever is less.
+//! Deletes old events and audit entries: they are kept for 30 days or 10 GiB, whichever is less.
 
 use std::{convert::Infallible, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use skep_store::{Store, TrimHistory};
 
-/// How often what is too old or too much is looked for. In between, a flood writes some tens of MiB.
+/// How often rows are deleted. Under the highest load, some tens of MiB are written in between.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Between two batches, so that others have their turn at the store.
+/// Pause between two batches, so that other writes get their turn at the store.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retention {
-    /// For how long.
     pub age: SignedDuration,
-    /// How much, in bytes on the disk.
+    /// Maximum size, in bytes on the disk.
     pub bytes: u64,
-    /// Rows that go at once.
+    /// Rows deleted in one transaction.
     pub batch: u32,
 }
 
@@ -28,7 +26,7 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Deletes what is too old or too much, in small batches, for ever.
+    /// Deletes rows over the limits at intervals. Never returns.
     pub(crate) async fn keep(self, store: &dyn Store) -> Infallible {
         loop {
             self.trim(store).await;
@@ -36,9 +34,9 @@ impl Retention {
         }
     }
 
-    /// Deletes until nothing is too old or too much.
+    /// Deletes rows until both limits are met.
     async fn trim(self, store: &dyn Store) {
-        // A clock that stands before all time has nothing that is too old.
+        // Below the earliest timestamp, nothing is too old.
         let before = Timestamp::now().checked_sub(self.age).unwrap_or(Timestamp::MIN);
         let command = TrimHistory { before, bytes: self.bytes, batch: self.batch };
         loop {
@@ -84,7 +82,7 @@ mod tests {
         let old = now - SignedDuration::from_hours(31 * 24);
         let young = now - SignedDuration::from_hours(29 * 24);
         store.record_audit((0..25).map(|_| entry(old)).collect()).await.unwrap();
-        // The order is that of the ids, which have milliseconds.
+        // Entries are ordered by id, which has a resolution of milliseconds.
         tokio::time::sleep(Duration::from_millis(2)).await;
         store.record_audit((0..7).map(|_| entry(young)).collect()).await.unwrap();
         Retention { batch: 4, ..Retention::default() }.trim(&store).await;

@@ -1,4 +1,4 @@
-//! From a listening socket to the last answer.
+//! Runs the server: binds the router to its listeners, serves, and shuts down gracefully.
 
 use std::{
     future::Future,
@@ -42,92 +42,78 @@ use crate::{
     webhooks::{Dispatcher, Outgoing},
 };
 
-/// How long requests under way may take once the server shall end.
+/// How long running requests may take after the start of the shutdown.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long streams may take then. What they stream runs on, and they say how to come back to it.
+/// How long streams may take after the start of the shutdown. Their last message says how to resume, because their
+/// source keeps running.
 const STREAM_GRACE: Duration = Duration::from_secs(25);
-/// How often it is looked whether all connections have ended: nobody tells.
+/// How often the number of open connections is polled; axum-server has no notification for it.
 const GLANCE: Duration = Duration::from_millis(20);
-/// What an HTTP/1.1 connection reads ahead at the least: the HTTP library wants so much.
+/// The smallest read buffer of an HTTP/1.1 connection that hyper accepts, in bytes.
 const LEAST_READ_AHEAD: usize = 8 << 10;
-/// What an HTTP/2 stream keeps for a caller that does not read.
+/// The send buffer of an HTTP/2 stream, in bytes.
 const STREAM_BUFFER: usize = 64 << 10;
-/// Streams that an HTTP/2 peer may take back before they were looked at, and those that it makes us take back. One more,
-/// and the connection ends.
+/// Streams that an HTTP/2 peer may reset before they were accepted, and streams that this server may reset because of
+/// errors of the peer. One more closes the connection.
 const TAKEN_BACK: usize = 20;
 const MADE_WRONG: usize = 128;
 
-/// What a server is made of.
+/// The dependencies and options of a server.
 pub struct ServerOrder {
-    /// Bound and listening.
     pub listener: TcpListener,
-    /// The same for the API for VMs, which the packet filter lets only some of them reach. Each takes requests with its own key.
+    /// The listener of the API for VMs, which the packet filter opens to some VMs. A VM must use its own key there.
     pub vm_listener: Option<TcpListener>,
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
-    /// The swarm, or why there is none.
+    /// The swarm, or the reason why there is none.
     pub swarm: SwarmToCome,
-    /// Starts what starts programs on this machine.
+    /// Starts the helper processes that run programs on this machine.
     pub helper: StartHelper,
-    /// Has another server take the place of this one.
+    /// Starts a successor of this server.
     pub restart: Restart,
-    /// Where the server writes.
     pub data_dir: PathBuf,
-    /// Which folders accounts may have, and where they get their own.
+    /// Which folders may be account roots, and where default roots are created.
     pub roots: RootRules,
-    /// What a boot gets that names nothing else.
+    /// Values for what a boot request leaves out.
     pub boot: BootDefaults,
-    /// What is counted.
     pub metrics: Metrics,
-    /// Where metrics are served without a key: bound to a loopback address, and listening.
+    /// The listener that serves metrics without a key, on a loopback address.
     pub metrics_listener: Option<TcpListener>,
-    /// The certificate. `None`: plain text.
+    /// The TLS certificate. `None`: plain text.
     pub tls: Option<Certificates>,
     /// Private networks and hosts that git may reach: CIDRs, addresses, names.
     pub git_allow: Vec<String>,
-    /// The proxies whose word counts.
+    /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
-    /// What callers may take.
     pub limits: Limits,
-    /// How webhooks are sent.
     pub webhooks: WebhookOrder,
 }
 
-/// Why a server could not run, or stopped.
+/// Why a server could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address would be reached from other machines, in plain text.
+    /// The address is not a loopback one, and would be served in plain text.
     #[error(
         "{address} is reached from other machines and would be served in plain text; give --tls-cert and --tls-key, or \
          --tls self-signed, or name the proxy in front of it by --trusted-proxy, or listen on a loopback address such \
          as 127.0.0.1:7700"
     )]
-    PlainText {
-        /// What was asked for.
-        address: SocketAddr,
-    },
-    /// Metrics would be reached from other machines, without a key.
+    PlainText { address: SocketAddr },
+    /// The address for metrics, which need no key, is not a loopback one.
     #[error(
         "{address} is reached from other machines, and metrics are served there without a key; name a loopback address \
          such as 127.0.0.1:7701"
     )]
-    MetricsAddress {
-        /// What was asked for.
-        address: SocketAddr,
-    },
-    /// The listening socket failed.
+    MetricsAddress { address: SocketAddr },
     #[error("the listening socket failed")]
     Listener(#[source] io::Error),
-    /// TLS cannot be spoken.
     #[error(transparent)]
     Tls(#[from] tls::Error),
-    /// A fault of ours.
     #[error(transparent)]
     Internal(Failure),
 }
 
 impl Error {
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::PlainText { .. } | Self::MetricsAddress { .. } => ErrorCode::InvalidValue,
@@ -135,7 +121,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }
@@ -147,10 +132,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// Refuses an address on which keys would travel in plain text. `guarded`: by TLS, or by a proxy that is named.
+/// Refuses an address on which keys would be sent in plain text. `guarded`: TLS or a trusted proxy is configured.
 ///
 /// # Errors
-/// [`Error::PlainText`] for every address that is neither guarded nor a loopback one.
+/// [`Error::PlainText`] for an address that is neither guarded nor a loopback one.
 pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
     if guarded || address.ip().to_canonical().is_loopback() {
         Ok(())
@@ -159,8 +144,8 @@ pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
     }
 }
 
-/// Serves until `shutdown` is ready; then no connection is taken any more, and requests under way have 30 seconds. Where
-/// another server serves by then, whoever asks on a connection in the next second is told to take another one.
+/// Serves until `shutdown` completes. Then no connection is accepted any more, and running requests have 30 seconds.
+/// Where a successor serves by then, answers of the next second also carry `Connection: close`.
 ///
 /// # Errors
 /// See [`Error`].
@@ -215,19 +200,19 @@ pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + 
     ended.map_err(Error::Listener)
 }
 
-/// How far the end is. Each becomes true once.
+/// The stages of a shutdown. Each signal becomes true once.
 struct Stages {
-    /// Callers are told to take another connection.
+    /// Answers carry `Connection: close`.
     leaving: watch::Sender<bool>,
-    /// Connections that wait for a request are closed.
+    /// Idle connections are closed.
     stopping: watch::Sender<bool>,
-    /// Streams are cut off.
+    /// Streams are about to be cut off.
     closing: watch::Sender<bool>,
-    /// The WebSockets that are open.
+    /// The open WebSocket sessions.
     sessions: TaskTracker,
 }
 
-/// A server for each listener, with what lets its connections in.
+/// Creates a server for each listener, with its acceptor.
 fn servers_of(
     listeners: impl Iterator<Item = (TcpListener, Door)>,
     limits: &Limits,
@@ -248,7 +233,7 @@ async fn serve(
     stages: Stages,
 ) -> io::Result<()> {
     let handle = Handle::new();
-    // The handle counts the connections of all of them.
+    // All servers share the handle, so it counts the connections of all of them.
     let serving = servers.into_iter().map(|server| {
         server
             .handle(handle.clone())
@@ -261,7 +246,7 @@ async fn serve(
     };
     stages.leaving.send_replace(true);
     if farewell == Farewell::Successor {
-        // Takes connections, and nothing else: those that are there are served on. The next one is the other server's.
+        // Dropping the future stops accepting; open connections are still served. The successor accepts the next ones.
         drop(serving);
         leave(&handle, stages).await;
         return Ok(());
@@ -282,7 +267,7 @@ async fn serve(
     serving.await
 }
 
-/// Ends the connections that are left once another server takes the new ones.
+/// Ends the remaining connections once a successor accepts new ones.
 async fn leave(handle: &Handle<SocketAddr>, stages: Stages) {
     sleep(FAREWELL).await;
     tracing::info!("another server serves: requests under way have {} s", GRACE.as_secs());
@@ -302,27 +287,27 @@ async fn leave(handle: &Handle<SocketAddr>, stages: Stages) {
     }
 }
 
-/// Serves metrics beside the API, where somebody asked for it, until what is answered is dropped.
+/// Serves metrics on their own listener, where there is one, until the returned set is dropped.
 fn serve_metrics(listener: Option<TcpListener>, parts: &Parts) -> JoinSet<()> {
     let mut aside = JoinSet::new();
     if let Some(listener) = listener {
         let readings = parts.readings();
         aside.spawn(async move {
             if let Err(error) = metrics::serve(listener, readings).await {
-                tracing::error!(%error, "metrics are served no longer: {error}");
+                tracing::error!(%error, "metrics are no longer served: {error}");
             }
         });
     }
     aside
 }
 
-/// What the HTTP library itself limits. The times of a connection are kept where it is read and written.
+/// Sets the limits of hyper. The timeouts of a connection are enforced by the connection's stream instead.
 fn configure(builder: &mut Builder<TokioExecutor>, limits: &Limits) {
     builder
         .http1()
         .header_read_timeout(None)
         .max_headers(limits.max_headers)
-        // A head that does not fit into what is read ahead is refused as too large.
+        // A head that does not fit into the read buffer is refused as too large.
         .max_buf_size(limits.max_header_bytes.max(LEAST_READ_AHEAD));
     builder
         .http2()

@@ -1,4 +1,4 @@
-//! Secrets that must be known again, encrypted at rest: the store has what is sealed, and the key lies in a file beside it.
+//! Encrypts secrets at rest. The store holds the ciphertext; the encryption key is a file beside the store.
 
 use std::{
     fs::{self, OpenOptions},
@@ -14,7 +14,7 @@ use crate::{error::Refusal, random};
 
 const KEY_LENGTH: usize = 32;
 
-/// Seals and opens with the key in one file, which is made at its first use. Cheap to clone.
+/// Seals and opens secrets with the key in one file, which is created at its first use. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Seal {
     file: Arc<Path>,
@@ -22,12 +22,11 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// The key in this file.
     pub(crate) fn of(file: &Path) -> Self {
         Self { file: file.into(), key: Arc::default() }
     }
 
-    /// Seals a secret, which opens for this owner alone.
+    /// Encrypts a secret. It can be decrypted only for the same owner.
     ///
     /// # Errors
     /// A fault of ours where the key cannot be read.
@@ -37,7 +36,7 @@ impl Seal {
             .ok_or_else(|| Refusal::internal("a secret cannot be sealed"))
     }
 
-    /// A secret again; `None` where it was sealed with another key, or for another owner.
+    /// Decrypts a secret; `None` where it was encrypted with another key or for another owner.
     ///
     /// # Errors
     /// A fault of ours where the key cannot be read.
@@ -51,9 +50,9 @@ impl Seal {
         }
         let (file, fresh) = (Arc::clone(&self.file), random::bytes()?);
         let read = tokio::task::spawn_blocking(move || key_of(&file, fresh)).await;
-        let bytes = read.map_err(broken)?.map_err(|error| broken(format!("the key of secrets: {error}")))?;
+        let bytes = read.map_err(broken)?.map_err(|error| broken(format!("the encryption key: {error}")))?;
         let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes)
-            .map_err(|_| Refusal::internal("the key of secrets has a wrong length"))?;
+            .map_err(|_| Refusal::internal("the encryption key has a wrong length"))?;
         Ok(self.key.get_or_init(|| LessSafeKey::new(key)))
     }
 }
@@ -76,7 +75,7 @@ fn unsealed(key: &LessSafeKey, owner: &str, sealed: &[u8]) -> Option<Vec<u8>> {
     Some(key.open_in_place(nonce, Aad::from(owner.as_bytes()), &mut text).ok()?.to_vec())
 }
 
-/// The key in this file, which gets a fresh one where there is none.
+/// Reads the key file, or creates it with `fresh` where there is none.
 fn key_of(file: &Path, fresh: [u8; KEY_LENGTH]) -> io::Result<[u8; KEY_LENGTH]> {
     match fs::read(file) {
         Ok(bytes) => {
@@ -86,7 +85,7 @@ fn key_of(file: &Path, fresh: [u8; KEY_LENGTH]) -> io::Result<[u8; KEY_LENGTH]> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // Whole or not there: a key that is cut short would be no key for ever.
+    // The file is created atomically: a truncated key file would stay unusable.
     let draft = file.with_extension("new");
     let mut written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     written.write_all(&fresh)?;

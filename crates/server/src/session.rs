@@ -1,7 +1,7 @@
-//! Sessions of browsers: the cookie, and from where it counts.
+//! Browser sessions: the session cookie, and the check that the request comes from the dashboard's own origin.
 //!
-//! A browser sends its cookies along with requests that another site makes it send. So a cookie counts only where the
-//! browser says that our own page sent the request; else it is as if it were not there.
+//! A browser also sends its cookies with requests that other sites cause (CSRF). So a cookie is used only where the
+//! browser reports that the request is same-origin; otherwise it is ignored.
 
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Uri,
@@ -13,27 +13,27 @@ use skep_accounts::{Refusal, SessionHash, SessionToken};
 use crate::{auth::brings_key, origin::Origin};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// The cookie's name on a connection in plain text.
+/// The name of the cookie on a plain-text connection.
 pub(crate) const PLAIN_COOKIE: &str = "skep_session";
-/// The same under TLS: browsers take the prefix only from this very host, so that no neighbour can plant one.
+/// The name of the cookie under TLS. Browsers accept the prefix `__Host-` only from this exact host, so that a sibling
+/// domain cannot set the cookie.
 const SECURE_COOKIE: &str = "__Host-skep_session";
 
-/// The session that a request counts by.
+/// The session of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Current {
-    /// Of its token.
     pub hash: SessionHash,
-    /// When it ends by itself.
+    /// When the session expires.
     pub expires_at: Timestamp,
 }
 
-/// The token of a request that may count by its cookie; `None` where it may not, or has none.
+/// The session token of a request; `None` where it has none, or its cookie must be ignored.
 pub(crate) fn presented(
     uri: &Uri,
     headers: &HeaderMap,
     extensions: &Extensions,
 ) -> Option<Result<SessionToken, Refusal>> {
-    // Whoever sends a key means the key, also one that is refused. In a VM no browser has a session.
+    // A key takes precedence, even where it is refused. VMs have no browser sessions.
     if brings_key(headers) || Origin::of(extensions).is_from_vm() {
         return None;
     }
@@ -43,7 +43,7 @@ pub(crate) fn presented(
     if !is_same_origin(uri, headers, encrypted) {
         return None;
     }
-    // Of two of the name, one was planted; nobody can tell which.
+    // Of two cookies of this name, one was set by an attacker, and it is unknown which.
     if tokens.next().is_some() {
         return Some(Err(Refusal::InvalidToken));
     }
@@ -69,8 +69,8 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'
     })
 }
 
-/// Whether the browser says that our own page sent the request. Each of the two headers that it may say it by must agree
-/// where it stands, and at least one must stand.
+/// Whether the request is same-origin by `Origin` and `Sec-Fetch-Site`. At least one of the headers must be present,
+/// and each that is present must agree.
 fn is_same_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> bool {
     let (Ok(origin), Ok(site)) = (single(headers, &ORIGIN), single(headers, &SEC_FETCH_SITE)) else {
         return false;
@@ -81,7 +81,7 @@ fn is_same_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> bool {
     (origin.is_some() || site.is_some()) && origin_agrees && site_agrees
 }
 
-/// The origin that the request was sent to, as a browser writes it; `None` where the request contradicts itself.
+/// The origin that the request was sent to, as a browser writes it; `None` where `Host` and the authority contradict.
 fn own_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> Option<String> {
     let host = single(headers, &HOST)
         .ok()?
@@ -97,19 +97,19 @@ fn own_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> Option<String>
     Some(format!("{scheme}://{}", host.to_ascii_lowercase()))
 }
 
-/// The one value of a header.
+/// The value of a header that may occur once; an error where it occurs more often.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, ()> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() { Err(()) } else { Ok(first) }
 }
 
-/// The `Set-Cookie` that gives a browser its token until its end.
+/// The `Set-Cookie` value that stores a token for its lifetime.
 pub(crate) fn cookie(token: &SessionToken, life: std::time::Duration, encrypted: bool) -> String {
     set_cookie(token.expose(), life.as_secs(), encrypted)
 }
 
-/// The `Set-Cookie` that takes it away.
+/// The `Set-Cookie` value that deletes the cookie.
 pub(crate) fn no_cookie(encrypted: bool) -> String {
     set_cookie("", 0, encrypted)
 }

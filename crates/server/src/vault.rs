@@ -1,4 +1,4 @@
-//! Tokens of git, encrypted at rest.
+//! Git credentials, encrypted at rest.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -8,10 +8,10 @@ use skep_store::{GitCredential, SetGitCredential, Store};
 
 use crate::{error::Refusal, seal::Seal};
 
-/// The key's file, in the server's folder.
+/// The file of the encryption key, in the data directory.
 const KEY_FILE: &str = "git-credentials.key";
 
-/// Where tokens are kept. Cheap to clone.
+/// The git credentials of all accounts. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Vault {
     store: Arc<dyn Store>,
@@ -19,15 +19,15 @@ pub(crate) struct Vault {
 }
 
 impl Vault {
-    /// Tokens in this store, whose key lies in this folder.
+    /// Credentials in this store, with the encryption key in this folder.
     pub(crate) fn new(store: Arc<dyn Store>, folder: &Path) -> Self {
         Self { store, seal: Seal::of(&folder.join(KEY_FILE)) }
     }
 
-    /// Keeps a token, in the place of the one that the host had.
+    /// Stores the credential of a host in place of its previous one.
     ///
     /// # Errors
-    /// Those of the store, and a fault of ours where the key cannot be read.
+    /// Those of the store, and `internal` where the encryption key cannot be read.
     pub(crate) async fn keep(
         &self,
         account: AccountId,
@@ -42,7 +42,7 @@ impl Vault {
         Ok(credential)
     }
 
-    /// What is kept of an account, by host, with its tokens as they are sealed.
+    /// The credentials of an account, with encrypted tokens.
     ///
     /// # Errors
     /// Those of the store.
@@ -50,7 +50,7 @@ impl Vault {
         Ok(self.store.git_credentials(account).await?)
     }
 
-    /// Forgets a host's token; tells whether there was one.
+    /// Removes the credential of a host. Returns whether there was one.
     ///
     /// # Errors
     /// Those of the store.
@@ -58,7 +58,7 @@ impl Vault {
         Ok(self.store.remove_git_credential(account, host).await?)
     }
 
-    /// The tokens of an account, by host.
+    /// The decrypted credentials of an account, by host.
     ///
     /// # Errors
     /// Those of [`Self::keep`].
@@ -68,14 +68,14 @@ impl Vault {
             let token = self.seal.open(&whose(account, &host), &sealed).await?;
             match token.and_then(|token| String::from_utf8(token).ok()) {
                 Some(token) => drop(opened.insert(host, Credential { username, token })),
-                None => tracing::warn!(host, "a git credential was sealed with another key; give it again"),
+                None => tracing::warn!(host, "a git credential was encrypted with another key; set it again"),
             }
         }
         Ok(opened)
     }
 }
 
-/// A token opens for the account and host alone that it was given for.
+/// The owner of a sealed token: it can be decrypted only for the same account and host.
 fn whose(account: AccountId, host: &str) -> String {
     format!("{account} {host}")
 }

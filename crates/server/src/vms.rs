@@ -1,4 +1,4 @@
-//! The way from HTTP to the swarm, where this start has one.
+//! Access of the routes to the swarm, and the check which VMs a key may reach.
 
 use skep_api::{ErrorCode, Failure, Scope, VmId, VmRef};
 use skep_swarm::Swarm;
@@ -6,36 +6,35 @@ use tokio::sync::watch;
 
 use crate::{auth::Identity, error::Refusal, extract::check_scope};
 
-/// The swarm, once there is one, or why there is none. A server that takes another's place has its swarm when that one is
-/// gone, and serves before.
+/// The swarm, or the reason why there is none; `None` until that is known. A server that takes over from another one
+/// serves before it has its swarm, which it gets once the other server is gone.
 pub type SwarmToCome = watch::Receiver<Option<Result<Swarm, String>>>;
 
-/// A swarm that is there, or will never be.
+/// A receiver whose value is already known.
 pub fn swarm_at_hand(swarm: Result<Swarm, String>) -> SwarmToCome {
     watch::Sender::new(Some(swarm)).subscribe()
 }
 
-/// The swarm, or why there is none.
+/// A handle to the swarm. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Vms(SwarmToCome);
 
 impl Vms {
-    /// A swarm, or the reason why this start has none.
     pub(crate) fn new(swarm: SwarmToCome) -> Self {
         Self(swarm)
     }
 
-    /// The swarm. Waits for one that is to come.
+    /// The swarm. Waits until it is known whether there is one.
     ///
     /// # Errors
     /// `swarm_unavailable` with the reason.
     pub(crate) async fn swarm(&self) -> Result<Swarm, Failure> {
-        // Where whoever would tell is gone, the last word counts.
+        // Where the sender is gone, the last value is used.
         let _ = self.0.clone().wait_for(Option::is_some).await;
         self.swarm_now()
     }
 
-    /// The same without waiting.
+    /// The swarm, without waiting.
     ///
     /// # Errors
     /// `swarm_unavailable` with the reason.
@@ -50,11 +49,11 @@ impl Vms {
         }
     }
 
-    /// The swarm, and the id of a VM that this key may reach: one that is bound to a VM reaches no other. What is done then is
-    /// done by the id, which no other VM takes over meanwhile as it may a name or a process id.
+    /// The swarm, and the id of a VM that the caller's key may reach: a key that is bound to a VM reaches no other.
+    /// Operations use the id from then on, because another VM may take over a name or a process id.
     ///
     /// # Errors
-    /// `unknown_vm`, also where the key is bound to another one; `invalid_value` for the beginning of several ids;
+    /// `unknown_vm`, also where the key is bound to another VM; `invalid_value` for an ambiguous beginning of an id;
     /// `swarm_unavailable`.
     pub(crate) async fn reached_by(&self, caller: &Identity, vm: VmRef) -> Result<(Swarm, VmId), Refusal> {
         let swarm = self.swarm().await?;
@@ -66,12 +65,12 @@ impl Vms {
             (Ok(id), None) => Ok((swarm, id)),
             (Ok(id), Some(bound)) if id == bound => Ok((swarm, id)),
             (Err(error), None) => Err(error.into()),
-            // Such a key learns nothing of other VMs.
+            // A bound key must not learn whether other VMs exist.
             (_, Some(_)) => Err(Failure::unknown_vm(vm).into()),
         }
     }
 
-    /// The same for what needs `swarm:exec`.
+    /// Like [`Self::reached_by`], for operations that require `swarm:exec`.
     ///
     /// # Errors
     /// `scope_missing`, and those of [`Self::reached_by`].

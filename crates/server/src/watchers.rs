@@ -1,4 +1,4 @@
-//! How many folders each account watches.
+//! Limits the number of folders that each account watches.
 
 use std::{
     collections::HashMap,
@@ -7,14 +7,15 @@ use std::{
 
 use skep_api::{AccountId, ErrorCode, Failure};
 
-/// Watched at once by one account, on the server and in its VMs. The kernel lets one user have 128 by default.
+/// Maximum number of folders watched by one account, on the server and in its VMs. By default, the kernel allows 128
+/// inotify instances per user.
 const MOST: usize = 32;
 
-/// Who watches folders. Cheap to clone.
+/// The number of watched folders of each account. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watchers(Arc<Mutex<HashMap<AccountId, usize>>>);
 
-/// One that watches. Dropped, it makes room for another.
+/// A permit to watch one folder, released on drop.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     all: Watchers,
@@ -22,10 +23,10 @@ pub(crate) struct Watcher {
 }
 
 impl Watchers {
-    /// Takes a place of the account's.
+    /// Takes a permit of the account.
     ///
     /// # Errors
-    /// `watch_limit` where it has none left.
+    /// `watch_limit` where the account has none left.
     pub(crate) fn enter(&self, account: AccountId) -> Result<Watcher, Failure> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = all.entry(account).or_default();

@@ -1,4 +1,4 @@
-//! The folders that accounts get which name no roots, and the check of those that they name.
+//! Creates the default root of an account, and checks roots that are given by name.
 
 use std::{
     fs::{self, DirBuilder},
@@ -13,7 +13,7 @@ use skep_store::AccountRoot;
 
 use crate::{account_roots::RootRules, error::Refusal};
 
-/// Where the accounts' own folders lie, and which others they may have. Cheap to clone.
+/// The default roots of accounts, and the rules for other roots. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspaces(Arc<RootRules>);
 
@@ -22,15 +22,15 @@ impl Workspaces {
         Self(Arc::new(rules))
     }
 
-    /// Where the accounts' own folders lie.
+    /// The folder of the default roots.
     pub(crate) fn dir(&self) -> &Path {
         self.0.workspaces()
     }
 
-    /// Resolves the roots that an account shall have, beside those of other accounts.
+    /// Resolves and checks the new roots of an account. `others` are the roots of other accounts.
     ///
     /// # Errors
-    /// `invalid_value` for one that reaches the server's data, the system's, or another account's.
+    /// `invalid_value` for a root that overlaps the server's data, a kernel file system or a root of another account.
     pub(crate) async fn check(
         &self,
         roots: Vec<String>,
@@ -40,7 +40,7 @@ impl Workspaces {
         let check = move || {
             let resolve = |root: String| {
                 let path = rules.check(Path::new(&root), &others)?;
-                // Clients get paths as JSON, and name files below them.
+                // Clients get the roots as JSON text, and send paths below them.
                 path.into_os_string().into_string().map_err(|path| {
                     let message = format!(
                         "`roots`: {root:?} leads to {path:?}, which is not UTF-8; name another folder"
@@ -54,7 +54,7 @@ impl Workspaces {
         Ok(checked.map_err(|error| Refusal::internal(error.to_string()))??)
     }
 
-    /// Refuses a stored root that reaches the server's data.
+    /// Refuses stored roots that overlap the server's data.
     ///
     /// # Errors
     /// `path_outside_roots`.
@@ -72,10 +72,10 @@ impl Workspaces {
         }
     }
 
-    /// Makes the folder of a new account, empty, for the server's user alone.
+    /// Creates the default root of a new account, empty and accessible to the server's user only.
     ///
     /// # Errors
-    /// `workspace_taken` where files lie there: an earlier account of that name left them, and they are not the new one's.
+    /// `workspace_taken` where the folder holds files, which an earlier account of that name left behind.
     pub(crate) async fn make(&self, account: &str) -> Result<String, Refusal> {
         let path = self.dir().join(account);
         let name = account.to_owned();
@@ -97,14 +97,14 @@ impl Workspaces {
     }
 }
 
-/// Whether it is an empty folder now.
+/// Creates the folder where it is missing. Returns whether it is an empty folder now.
 fn make(path: &Path) -> std::io::Result<bool> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => Ok(true),
-        // A symlink is no folder of ours, wherever it leads.
+        // A symbolic link is not accepted, wherever it points.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             Ok(fs::symlink_metadata(path)?.is_dir() && fs::read_dir(path)?.next().is_none())
         }

@@ -1,4 +1,4 @@
-//! What a confined thread may touch, with the newest rules and with those of older kernels.
+//! Tests which files a confined thread may access, with the newest rules and with those of older kernels.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ impl Machine {
     }
 }
 
-/// Runs a check on a confined thread, which ends with it. Without Landlock there is nothing to check.
+/// Runs a check on a confined thread of its own. Without Landlock, the check is skipped.
 fn confined(rules: Rules, check: impl FnOnce(&Machine) + Send + 'static) {
     if landlock_abi() == 0 {
         eprintln!("this kernel has no Landlock: nothing was checked");
@@ -48,7 +48,7 @@ fn confined(rules: Rules, check: impl FnOnce(&Machine) + Send + 'static) {
         check(&machine);
         machine
     });
-    // Dropped out here, where the folders may be removed.
+    // Dropped on this thread, which may remove the folders.
     drop(confined.join().unwrap());
 }
 
@@ -111,7 +111,7 @@ fn a_link_leads_nowhere_else() {
     }
 }
 
-/// What does not fit into SQLite's buffers goes into files of its own in /tmp, unless it is told otherwise.
+/// By default, SQLite spills large statements to files in /tmp, which a confined process cannot create.
 #[test]
 fn a_confined_store_takes_commands_of_any_size() {
     for rules in [Rules::Newest, Rules::Abi2] {
@@ -156,7 +156,7 @@ fn a_single_file_is_read_and_nothing_beside_it() {
     };
     let (is_read, confinement) = confined(false);
     assert!(!is_read, "the control");
-    // A rule that the kernel would not take whole would count as one that it lacks.
+    // A rule that the kernel accepts only in part would be reported as `Partial`.
     assert_eq!(confined(true), (true, confinement));
 }
 
@@ -167,7 +167,8 @@ fn a_folder_that_is_missing_is_named() {
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
 }
 
-/// What a search for `*.log` finds where `.gitignore` leaves such files out: a file in the root, or a link to one outside.
+/// Searches for `*.log` below a root whose `.gitignore` excludes such files: a file in the root, or a link to one
+/// outside.
 fn search_by_rules(in_root: bool) -> Vec<String> {
     let machine = Machine::new();
     let (root, outside) = (machine.own.path(), machine.other.path());
@@ -200,7 +201,7 @@ fn a_search_reads_no_rules_outside_its_roots() {
     assert_eq!(search_by_rules(false).len(), 1);
 }
 
-/// The fence is that of one search: what comes after it on other threads is as free as before.
+/// A fence confines only the thread of one search; other threads are not affected.
 #[test]
 fn a_fence_holds_its_thread_and_what_it_starts() {
     if landlock_abi() == 0 {

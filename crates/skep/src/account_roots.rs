@@ -1,4 +1,4 @@
-//! The roots that accounts were given, for a process that is confined to them.
+//! The roots of accounts, for a process that is confined to them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use skep_accounts::DEFAULT_ACCOUNT;
 use skep_server::RootRules;
 use skep_store::AccountRoot;
 
-/// Those that are there now and that an account may have. What accounts get later is out of reach until the next start.
+/// The stored roots that exist and are allowed. Roots that accounts get later are out of reach until the next start.
 pub(crate) fn present(data_dir: &Path, store: &Path) -> Vec<PathBuf> {
     let roots = skep_store::sqlite::account_roots(store).unwrap_or_else(|error| {
         // Opening the store, which comes next, fails with the same error.

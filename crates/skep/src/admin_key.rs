@@ -1,4 +1,4 @@
-//! The first admin key, where one process does everything.
+//! Creates and reads the first admin key when the server runs without a keeper.
 
 use std::{
     fs::{self, OpenOptions},
@@ -13,12 +13,12 @@ use skep_api::Environment;
 
 use crate::random;
 
-/// The admin key of a data directory, and whether it was made just now.
+/// The admin key in a file, and whether it was created by this call.
 pub(crate) fn ensure(path: &Path) -> anyhow::Result<(KeySecret, bool)> {
     match fs::read_to_string(path) {
         Ok(text) => {
             let secret = KeySecret::parse(text.trim());
-            let what = || format!("{} holds no key; remove it to have a new one made", path.display());
+            let what = || format!("{} contains no key; remove it to have a new one created", path.display());
             Ok((secret.with_context(what)?, false))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -31,7 +31,7 @@ pub(crate) fn ensure(path: &Path) -> anyhow::Result<(KeySecret, bool)> {
 }
 
 fn write(path: &Path, secret: &KeySecret) -> std::io::Result<()> {
-    // Whole or not at all: half a key would lock its owner out at the next start.
+    // Atomic: a truncated key would lock the owner out at the next start.
     let new = path.with_extension("key.new");
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;

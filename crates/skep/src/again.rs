@@ -1,5 +1,5 @@
-//! A restart without a keeper: the process becomes a new server once it has answered what is under way. Its sockets stay
-//! open, so connections wait meanwhile and none is refused.
+//! Restart of a server without a keeper: after the requests in progress, the process executes the program again. Its
+//! listening sockets stay open, so new connections wait and none is refused.
 
 use std::{
     env,
@@ -26,10 +26,10 @@ use crate::{
     tls::{Holder, Tls},
 };
 
-/// Where the new server finds the numbers of its sockets.
+/// Environment variable with the numbers of the inherited sockets, for the new program.
 const SOCKETS: &str = "SKEP_INTERNAL_SOCKETS";
 
-/// The sockets of a server that this process was before.
+/// The listening sockets inherited from the program that this process ran before.
 pub(crate) fn inherited(settings: &Settings) -> Option<Listeners> {
     let numbers = env::var(SOCKETS).ok()?;
     let mut numbers = numbers.split(',').map(str::parse::<RawFd>);
@@ -41,19 +41,19 @@ pub(crate) fn inherited(settings: &Settings) -> Option<Listeners> {
     Some(Listeners { api, vms: None, metrics })
 }
 
-/// `None` where this number is no socket at this address. A port of 0 was whichever.
+/// Takes over an inherited socket; `None` if it is not bound to `wanted`. A wanted port of 0 matches any port.
 fn socket(number: RawFd, wanted: SocketAddr) -> Option<TcpListener> {
-    // SAFETY: nobody in this process owns a number that was inherited; it is only looked at.
+    // SAFETY: no object in this process owns an inherited number; it is only borrowed for getsockname.
     let looked_at = unsafe { BorrowedFd::borrow_raw(number) };
     let bound = SocketAddr::try_from(getsockname(looked_at).ok()?).ok()?;
     let is_it = bound.ip() == wanted.ip() && (wanted.port() == 0 || bound.port() == wanted.port());
-    // SAFETY: it is open and a socket, as was just seen, and nobody else in this process knows of it.
+    // SAFETY: the line above has shown that it is an open socket, and no other object in this process owns it.
     let taken = is_it.then(|| unsafe { OwnedFd::from_raw_fd(number) })?;
     rustix::io::fcntl_setfd(&taken, FdFlags::CLOEXEC).ok()?;
     Some(taken.into())
 }
 
-/// The sockets, held open beside those that the server takes connections by.
+/// Duplicates of the listening sockets, which stay open when the server closes its own.
 pub(crate) struct Kept(Vec<TcpListener>);
 
 impl Kept {
@@ -63,7 +63,7 @@ impl Kept {
         Ok(Self(kept.context("the listening sockets cannot be held")?))
     }
 
-    /// Becomes a new server. Returns only where that fails.
+    /// Executes the program again with the same arguments. Returns only on failure.
     pub(crate) fn start_again(self) -> anyhow::Error {
         for socket in &self.0 {
             if let Err(error) = rustix::io::fcntl_setfd(socket, FdFlags::empty()) {
@@ -77,7 +77,7 @@ impl Kept {
     }
 }
 
-/// Restarts that callers ask for.
+/// Restarts that callers request.
 pub(crate) struct Restarts {
     before: Settings,
     told: Arc<watch::Sender<Succession>>,
@@ -88,7 +88,7 @@ impl Restarts {
         Self { before: settings.clone(), told: Arc::default() }
     }
 
-    /// How one is asked for.
+    /// The handle by which routes request a restart.
     pub(crate) fn known(&self) -> SuccessorKnown {
         let (before, told) = (self.before.clone(), Arc::clone(&self.told));
         let restart: Restart = Arc::new(move || {
@@ -105,12 +105,12 @@ impl Restarts {
         SuccessorKnown { restart, succession: self.told.subscribe() }
     }
 
-    /// Waits until one is asked for.
+    /// Waits until a restart is requested.
     pub(crate) fn asked(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut succession = self.told.subscribe();
         async move {
             if succession.wait_for(|succession| succession.granted).await.is_err() {
-                // Nobody can ask any more.
+                // The sender is gone, so no request can arrive.
                 std::future::pending().await
             }
         }
@@ -121,7 +121,8 @@ impl Restarts {
     }
 }
 
-/// Whether the settings as they are now would start a server. Afterwards it is too late to find out.
+/// Checks that the current settings can start a server. After the exec, an error could no longer be reported to the
+/// caller.
 async fn check(before: &Settings) -> Result<(), String> {
     let told = |error: anyhow::Error| output::one_line(&error);
     let now =

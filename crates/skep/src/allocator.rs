@@ -1,14 +1,14 @@
-//! How the C library's allocator treats large buffers.
+//! Configures the C library's allocator for large buffers.
 
-/// Buffers from this size on are mapped each by itself.
+/// Buffers of at least this size get a mapping of their own.
 const LARGE_BYTES: libc::c_int = 1 << 20;
 
-/// Has large buffers mapped each by itself: they grow without being copied, and are the kernel's again once they are dropped.
-/// By itself the allocator takes buffers of up to 32 MiB from its heaps after the first such one was dropped (mallopt(3)), and
-/// answers that are built at once then leave heaps that stay as large as all of them together.
+/// Gives each large buffer a mapping of its own: it grows without being copied and returns to the kernel when it is
+/// dropped. By default, once such a buffer was freed, the allocator takes buffers of up to 32 MiB from its heaps
+/// (mallopt(3)), and the heaps keep the size of all answers that were ever built at the same time.
 pub(crate) fn map_large_buffers() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt(3) sets a number inside the allocator, before there is another thread.
+    // SAFETY: mallopt(3) sets a number inside the allocator; no other thread exists yet.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
     }

@@ -1,5 +1,5 @@
-//! A bake beside a keeper that runs, in a process of its own: a bake takes the signals of its process for itself, and those
-//! of a keeper are meant for the keeper.
+//! Runs `skep bake` in a process of its own: a bake handles the signals of its process itself, and the keeper must keep
+//! receiving its own.
 
 use std::{
     ffi::OsString,
@@ -12,11 +12,11 @@ use std::{
 use anyhow::{Context, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// How a step begins in what `skep bake` tells.
+/// The prefix of progress lines of `skep bake` on standard error.
 const STEP: &str = "bake: ";
 
-/// Bakes the base template where it is missing or damaged, logs each step and gives its folder. Blocks. Where the calling
-/// thread ends before, the bake is told to stop and leaves nothing.
+/// Bakes the base template if it is missing or damaged, logs each step and returns its folder. Blocks. If the calling
+/// thread ends first, the bake gets SIGTERM and leaves nothing behind.
 pub(crate) fn run(image_dir: &Path) -> anyhow::Result<PathBuf> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("bake").arg("--image-dir").arg(image_dir);
@@ -25,13 +25,13 @@ pub(crate) fn run(image_dir: &Path) -> anyhow::Result<PathBuf> {
     let mut child = command.spawn().context("the bake could not be started")?;
     let mut last_words = String::new();
     for line in child.stderr.take().into_iter().flat_map(|told| BufReader::new(told).lines()) {
-        let line = line.context("what the bake tells cannot be read")?;
+        let line = line.context("the output of the bake cannot be read")?;
         match line.strip_prefix(STEP) {
             Some(step) => tracing::info!(step, "bake: {step}"),
             None => last_words = line,
         }
     }
-    let output = child.wait_with_output().context("the bake's end cannot be waited for")?;
+    let output = child.wait_with_output().context("the bake process cannot be waited for")?;
     if !output.status.success() {
         bail!("the bake failed ({}): {last_words}", output.status);
     }
@@ -42,6 +42,6 @@ pub(crate) fn run(image_dir: &Path) -> anyhow::Result<PathBuf> {
 
 fn end_with_this_thread(command: &mut Command) {
     let end_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
-    // SAFETY: between fork and exec it makes one system call: no memory is allocated, no lock is taken.
+    // SAFETY: the closure makes one system call between fork and exec; it allocates no memory and takes no lock.
     unsafe { command.pre_exec(end_with_parent) };
 }

@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run the server.
     Serve(serve::Serve),
-    /// Boot VMs.
+    /// Boot one or more VMs.
     Boot(boot::Boot),
     /// List the VMs.
     Ps(ps::Ps),
@@ -87,7 +87,7 @@ pub(crate) enum Verb {
     Doctor(doctor::Doctor),
     /// Copy the store to a file; a server may keep running.
     Backup(backup::Backup),
-    /// Replace the store by a backup; no server may run.
+    /// Replace the store with a backup; no server may run.
     Restore(restore::Restore),
     /// Check the settings of a server.
     Config(config::Config),
@@ -97,20 +97,21 @@ pub(crate) enum Verb {
     Uninstall(uninstall::Uninstall),
 }
 
-/// Verbs by which skep starts itself. They are a command line of their own, so that none is suggested for a mistyped verb.
+/// Internal verbs, by which skep starts its own processes. They have a parser of their own, so that clap suggests none
+/// of them for a mistyped verb.
 #[derive(Debug, Parser)]
 #[command(name = "skep")]
 pub(crate) enum Internal {
-    /// The server, without privileges; the keeper starts it.
+    /// The unprivileged server process, started by the keeper.
     ServerProcess,
     /// The process that starts programs for callers.
     Helper(helper::Helper),
-    /// The process that jails itself and becomes a VMM.
+    /// The process that jails itself and then executes the VMM.
     Stage,
 }
 
 impl Internal {
-    /// The verb, where the command line begins with one of these.
+    /// The internal verb, if the command line begins with one.
     pub(crate) fn find(arguments: &[OsString]) -> Option<Self> {
         let word = arguments.get(1)?.to_str()?;
         Self::command().find_subcommand(word)?;
@@ -122,7 +123,7 @@ impl Internal {
 mod tests {
     use super::*;
 
-    /// Calls for each verb that has none below it, with the words that lead to it.
+    /// Calls `call` for each verb without subcommands, with its command line.
     fn each_verb(command: &clap::Command, words: &str, call: &mut impl FnMut(&str, &clap::Command)) {
         if !command.has_subcommands() {
             call(words, command);
@@ -155,7 +156,7 @@ mod tests {
 
     const README: &str = include_str!("../../../README.md");
 
-    /// The words of each command of skep in a line of a shell, as far as README uses its grammar.
+    /// Splits a shell line into the `skep` commands in it. Supports only the shell syntax that the README uses.
     fn commands(line: &str) -> Vec<Vec<String>> {
         let (mut commands, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
         for c in line.chars().chain([';']) {
@@ -181,7 +182,7 @@ mod tests {
         commands
     }
 
-    /// A value of the right form for each name that stands for one.
+    /// A valid value for a placeholder of the README.
     fn example(word: &str) -> String {
         match word {
             "ID" => "key_01jv0000000000000000000000".to_owned(),

@@ -1,4 +1,4 @@
-//! How verbs that are clients of the API find their server and their key.
+//! The connection options of verbs that are clients of the API: server URL, API key, CA certificate.
 
 use std::{fmt, fs, future::Future, io, path::PathBuf, process::ExitCode, sync::OnceLock};
 
@@ -13,10 +13,10 @@ use crate::{invocation::Invocation, settings::default_data_dir};
 
 const DEFAULT_URL: &str = "http://127.0.0.1:7700";
 
-/// The exit codes of all verbs but `exec`.
+/// The exit codes of all verbs except `exec`.
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request was refused or failed, or no server answered; 2 the command line is wrong.";
 
-/// The server, the key, and the form of the answer.
+/// The server, the key, and the output format.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
@@ -26,19 +26,19 @@ pub(crate) struct Connection {
     /// API key [default: the admin key in DATA_DIR/admin.key, if that file can be read].
     #[arg(long, env = "SKEP_API_KEY", value_name = "KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// CA certificate to trust for https, in PEM: that of the server itself, or of the authority that signed it [default:
-    /// the certificates that this machine trusts].
+    /// PEM file with the CA certificate to trust for https: that of the server itself, or of the authority that signed
+    /// it [default: the certificates that this machine trusts].
     #[arg(long, env = "SKEP_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Data directory of the server, to read its admin key.
+    /// Data directory of the server; the admin key is read from it.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     pub(crate) data_dir: PathBuf,
-    /// Print the API's answer as JSON; errors too, on standard error.
+    /// Print the answer of the API as JSON, and errors as JSON on standard error.
     #[arg(long, help_heading = Resettable::<Str>::Reset)]
     pub(crate) json: bool,
 }
 
-/// The server and the key that the last client was made for.
+/// The server and the key of the last client that was created.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) url: String,
@@ -46,7 +46,6 @@ pub(crate) struct Access {
     pub(crate) text: Option<String>,
 }
 
-/// Where the key was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeyOrigin {
     Flag,
@@ -55,7 +54,7 @@ pub(crate) enum KeyOrigin {
     /// Neither given nor in the file.
     Nowhere {
         file: PathBuf,
-        /// Such as `does not exist`.
+        /// The reason, such as `does not exist`.
         why: &'static str,
     },
 }
@@ -73,14 +72,14 @@ impl fmt::Display for KeyOrigin {
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
 impl Access {
-    /// The access of this process; `None` before a client was made.
+    /// The access of this process; `None` before a client was created.
     pub(crate) fn current() -> Option<&'static Self> {
         ACCESS.get()
     }
 }
 
 impl Connection {
-    /// Whether the caller named a server or a key.
+    /// Whether the user named a server or a key.
     pub(crate) fn is_given(&self) -> bool {
         self.given_url().is_some() || self.given_key().is_some()
     }
@@ -93,7 +92,7 @@ impl Connection {
         self.url.as_deref().filter(|url| !url.is_empty())
     }
 
-    /// A client. Without a key it is made all the same: some operations need none.
+    /// Creates a client. Without a key too: some operations need none.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let (origin, key) = self.key();
         let _ = ACCESS.set(Access { url: self.url().to_owned(), key: origin, text: key.clone() });
@@ -127,12 +126,12 @@ impl Connection {
     }
 }
 
-/// Runs a verb that only waits for its server.
+/// Runs a verb on a single-threaded runtime.
 pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the asynchronous runtime could not start")?;
     let outcome = runtime.block_on(verb);
-    // A write to a reader that takes nothing keeps nobody from leaving.
+    // A blocked write to standard output must not delay the exit.
     runtime.shutdown_background();
     outcome
 }

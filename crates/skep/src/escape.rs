@@ -1,22 +1,21 @@
-//! Texts of others on a terminal: what would steer it is shown as an escape.
+//! Escapes untrusted text for a terminal.
 
 use std::borrow::Cow;
 
-/// Line ends and tabs, which texts of many lines have.
+/// Keeps line ends and tabs; for text of several lines.
 pub(crate) const LINES: &[char] = &['\n', '\t'];
-/// Tabs, which a line has.
+/// Keeps tabs; for one line.
 pub(crate) const LINE: &[char] = &['\t'];
-/// Nothing: for a cell of a table, or a field of a log line.
+/// Keeps nothing; for a table cell or a field of a log line.
 pub(crate) const FIELD: &[char] = &[];
 
-/// The text with what steers a terminal as `\u{..}`, but for the characters that are kept: C0 and C1 controls, with them
-/// every escape sequence; the controls that change the direction of writing; and the separators that some terminals take for
-/// line ends.
+/// Escapes as `\u{..}`, except for the characters in `keep`: C0 and C1 control characters (and so every escape
+/// sequence), bidirectional controls, and the separators that some terminals treat as line ends.
 pub(crate) fn escaped<'text>(text: &'text str, keep: &[char]) -> Cow<'text, str> {
     replaced(text, keep, |steering, into| into.extend(steering.escape_default()))
 }
 
-/// The same within JSON, which stays what it was to a program that reads it: these characters stand in strings alone.
+/// Escapes the same characters in JSON text. Its meaning is unchanged, as they can occur only in strings.
 pub(crate) fn escaped_json(text: &str) -> Cow<'_, str> {
     replaced(text, LINES, |steering, into| {
         let mut units = [0; 2];

@@ -1,4 +1,4 @@
-//! What a helper is started with, by the keeper or by a server that has none.
+//! Starts helper processes, through the keeper or as child processes.
 
 use std::{
     env, fs,
@@ -18,21 +18,21 @@ use tokio::net::UnixStream;
 
 use crate::settings::Settings;
 
-/// What a helper may know of our environment.
+/// Environment variables that a helper inherits.
 const PASSED_ON: [&str; 3] = ["LANG", "TZ", "SSL_CERT_FILE"];
-/// Processes and threads of all programs together.
+/// Limit of processes and threads for all programs together.
 const PIDS: u64 = 4096;
-/// Memory of all programs together where the machine does not say how much it has, in bytes.
+/// Minimum of the memory limit for all programs together, in bytes. Applies also if /proc/meminfo has no total.
 const LEAST_MEMORY: u64 = 512 << 20;
-/// Where programs and libraries are installed. What a machine lacks of them is passed over.
+/// Directories of programs and libraries. Those that the machine lacks are skipped.
 const PROGRAMS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store"];
-/// Where programs put what lasts as long as they do.
+/// Directories for temporary files of programs.
 const TEMPORARY: &str = "/tmp";
 const SHARED_MEMORY: &str = "/dev/shm";
-/// The descriptor that a helper looks for.
+/// The descriptor at which a helper expects its socket to the server.
 const SERVER: i32 = 3;
 
-/// What the keeper starts helpers of a kind with.
+/// How the keeper starts helpers of a kind.
 pub(crate) fn order(settings: &Settings, kind: HelperKind) -> HelperOrder {
     let (executable, memory_bytes) = match kind {
         HelperKind::Commands => (None, half_of_memory()),
@@ -53,7 +53,7 @@ pub(crate) fn order(settings: &Settings, kind: HelperKind) -> HelperOrder {
     }
 }
 
-/// Asks the keeper for helpers.
+/// Starts helpers through the keeper.
 pub(crate) fn by_keeper(keeper: ServerEnd) -> StartHelper {
     Arc::new(move |kind| {
         let keeper = keeper.clone();
@@ -61,7 +61,7 @@ pub(crate) fn by_keeper(keeper: ServerEnd) -> StartHelper {
     })
 }
 
-/// Starts helpers as children: without namespaces, control groups and folders of their own.
+/// Starts helpers as child processes, without namespaces, control groups and scratch folders of their own.
 pub(crate) fn by_us(settings: &Settings) -> StartHelper {
     let of = |kind| arguments(settings, kind, &[]);
     let (commands, git) = (of(HelperKind::Commands), of(HelperKind::Git));
@@ -80,23 +80,23 @@ fn start(arguments: &[String]) -> anyhow::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
     let theirs = theirs.into_std()?;
     theirs.set_nonblocking(false)?;
-    // Above the number that it shall have: there, it would be closed by the program's start.
+    // Above the target number: dup2 onto the same number would leave it close-on-exec.
     let theirs = fcntl_dupfd_cloexec(&theirs, SERVER + 1)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("skep").args(arguments).env_clear().envs(environment()).stdin(Stdio::null());
     let place = move || {
-        // SAFETY: it takes two numbers; nobody in the new process uses the second yet.
+        // SAFETY: dup2 takes two numbers, and the second is not in use in the new process yet.
         if unsafe { libc::dup2(theirs.as_raw_fd(), SERVER) } == -1 {
             return Err(std::io::Error::last_os_error());
         }
-        // Ctrl-C on a terminal is meant for the server, which lets commands finish.
+        // Ctrl-C on a terminal must reach only the server, which lets commands finish.
         rustix::process::setsid()?;
         Ok(())
     };
-    // SAFETY: between fork and exec it makes two system calls: no memory is allocated, no lock is taken.
+    // SAFETY: the closure makes two system calls between fork and exec; it allocates no memory and takes no lock.
     unsafe { command.pre_exec(place) };
     let mut child = command.spawn().context("the helper could not be started")?;
-    // It ends when we hang up; until then somebody has to wait for it.
+    // The helper ends when its socket is closed; this thread reaps it.
     std::thread::Builder::new().name("helper".to_owned()).spawn(move || child.wait())?;
     Ok(ours)
 }
@@ -116,7 +116,8 @@ fn arguments(settings: &Settings, kind: HelperKind, scratch: &[PathBuf]) -> Vec<
     arguments
 }
 
-/// The folders that programs find empty. A root that lies in one of them would be hidden.
+/// The folders that are empty for each program. A folder that contains a root is omitted, because the root would be
+/// hidden.
 fn scratch(settings: &Settings) -> Vec<PathBuf> {
     let roots: Vec<PathBuf> = settings.roots().into_iter().chain([settings.workspaces()]).collect();
     let hides = |folder: &Path| {

@@ -1,4 +1,4 @@
-//! The command line of this process, as far as error messages refer to it.
+//! The command line of this process, for error messages that refer to it.
 
 use std::sync::OnceLock;
 
@@ -6,18 +6,17 @@ use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 
 static INVOCATION: OnceLock<Invocation> = OnceLock::new();
 
-/// The verb that runs, and where the values of its connection came from.
+/// The flags and arguments of the verb that runs.
 #[derive(Debug, Default)]
 pub(crate) struct Invocation {
-    /// Whether `--json` was given.
     pub(crate) json: bool,
-    /// The id of each argument of the verb, and how a user writes it: `--force`, or `FILE`.
+    /// The id of each argument of the verb, and its form on the command line: `--force`, or `FILE`.
     pub(crate) arguments: Vec<(String, String)>,
     flags: Vec<String>,
 }
 
 impl Invocation {
-    /// The invocation that [`record`] recorded; an empty one before that.
+    /// The recorded invocation; an empty one before [`record`].
     pub(crate) fn current() -> &'static Self {
         static NONE: Invocation = Invocation { json: false, arguments: Vec::new(), flags: Vec::new() };
         INVOCATION.get().unwrap_or(&NONE)
@@ -40,15 +39,15 @@ impl Invocation {
         }
     }
 
-    /// Whether the argument with this id was given on the command line, not by a variable or a default.
+    /// Whether the argument was given on the command line, and not by a variable or a default.
     pub(crate) fn has_flag(&self, id: &str) -> bool {
         self.flags.iter().any(|flag| flag == id)
     }
 }
 
-/// Records the invocation for the rest of the process.
+/// Records the invocation once for the whole process.
 pub(crate) fn record(command: &Command, matches: &ArgMatches) {
-    // A second call, for a command line that was rewritten, changes nothing.
+    // A second call, for a rewritten command line, has no effect.
     let _ = INVOCATION.set(Invocation::of(command, matches));
 }
 

@@ -1,4 +1,4 @@
-//! The paths of verbs that work in one place: `PATH`, with `--vm` or without, `VM:PATH`, and `server:PATH`.
+//! Path arguments of verbs that work in one place: `PATH` (with or without `--vm`), `VM:PATH` and `server:PATH`.
 
 use skep_api::{AbsolutePath, VmRef};
 use skep_client::Client;
@@ -9,7 +9,7 @@ use crate::{
     transfer::Spot,
 };
 
-/// A path in the server's workspace or in a VM, as it was given.
+/// A path in the server's workspace or in a VM, as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Located {
     /// `None` is the server's workspace.
@@ -18,10 +18,10 @@ pub(crate) struct Located {
 }
 
 impl Located {
-    /// Reads an argument.
+    /// Parses an argument.
     ///
     /// # Errors
-    /// The place is named twice, or its name or the path is empty.
+    /// Both the argument and `--vm` name a place, or the VM or the path is empty.
     pub(crate) fn parse(place: &PlaceOption, given: &str) -> Result<Self, WrongLine> {
         let spot = given.parse::<Spot>().map_err(|_| {
             WrongLine(format!(
@@ -50,7 +50,7 @@ impl Located {
     }
 }
 
-/// Whether an argument could as well be a VM: a word that neither names a place nor has a form that only paths have.
+/// Whether an argument could also be a VM: it names no place and has no form that only paths have.
 pub(crate) fn may_be_vm(place: &PlaceOption, given: &str) -> bool {
     place.vm().is_none() && VmRef::parse(given).is_some()
 }

@@ -1,4 +1,4 @@
-//! Log lines, to standard error.
+//! Sets up logging to standard error.
 
 use std::{fmt, io};
 
@@ -18,8 +18,8 @@ use crate::{
     settings::{LogFormat, Settings},
 };
 
-/// The fields of a line of text, the message among them. What callers and guests wrote there makes no other line and steers
-/// no terminal, as in JSON.
+/// Formats fields, including the message, on one line. Text from callers and guests can neither start a new log line
+/// nor contain control characters; JSON needs no such formatter.
 struct OneLine;
 
 impl<'writer> FormatFields<'writer> for OneLine {
@@ -30,7 +30,7 @@ impl<'writer> FormatFields<'writer> for OneLine {
     }
 }
 
-/// Begins to log as the settings say.
+/// Starts logging with the format and level of the settings.
 pub(crate) fn begin(settings: &Settings) -> anyhow::Result<()> {
     let filter = filter(&settings.log_level)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
@@ -41,25 +41,25 @@ pub(crate) fn begin(settings: &Settings) -> anyhow::Result<()> {
             lines.with_ansi(colours).fmt_fields(OneLine).try_init()
         }
     };
-    begun.map_err(|error| anyhow::anyhow!("logging could not begin: {error}"))
+    begun.map_err(|error| anyhow::anyhow!("logging could not be set up: {error}"))
 }
 
-/// Whether the levels are levels.
+/// Checks the log level of the settings.
 pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
     filter(&settings.log_level).map(drop)
 }
 
-/// Levels, alone or of a module: `info,skep_swarm=debug`.
+/// Parses levels, alone or per module: `info,skep_swarm=debug`.
 fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     for directive in text.split(',') {
         let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level).trim();
-        // The library takes a word that is no level for a module's name, and then nothing else would be logged; an
-        // empty one it takes for `error`.
+        // EnvFilter would take an unknown word for a module name and log nothing else; it takes an empty one for
+        // `error`.
         if level.is_empty() || level.parse::<LevelFilter>().is_err() {
-            bail!("`{directive}` is no log level; give error, warn, info, debug or trace, or MODULE=LEVEL");
+            bail!("`{directive}` is no log level: use error, warn, info, debug or trace, or MODULE=LEVEL");
         }
     }
-    EnvFilter::builder().parse(text).with_context(|| format!("`{text}` names no log levels"))
+    EnvFilter::builder().parse(text).with_context(|| format!("`{text}` is not a list of log levels"))
 }
 
 #[cfg(test)]
@@ -68,7 +68,6 @@ mod tests {
 
     use super::{OneLine, filter};
 
-    /// What a log wrote.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -108,7 +107,7 @@ mod tests {
         let text = logged(true);
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(!text.contains(['\u{1b}', '\u{202e}']) && text.contains("\\nINFO forged"), "{text}");
-        // The control: by itself the library writes the line that was forged.
+        // Control: without the formatter, the forged line is written.
         assert!(logged(false).lines().any(|line| line.starts_with("INFO forged")));
     }
 

@@ -1,18 +1,18 @@
-//! A point in time on the command line: a time, a date, or a duration from now.
+//! Times on the command line: a time, a date, or a duration relative to now.
 
 use jiff::{Span, Timestamp, civil::Date, tz::TimeZone};
 
-/// A point in time as it was given.
+/// A time as given on the command line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Moment {
-    /// A time, or a date: its beginning in UTC.
+    /// A time, or midnight UTC of a date.
     At(Timestamp),
     /// A duration, such as `30d`.
     Span(Span),
 }
 
 impl Moment {
-    /// Reads a time, a date or a duration.
+    /// Parses a time, a date or a duration.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -23,7 +23,7 @@ impl Moment {
         if let Ok(time) = text.parse::<Timestamp>() {
             return Ok(Self::At(time));
         }
-        // Without this, jiff reads the date of a time that is incomplete otherwise.
+        // Without the length check, jiff would accept the date of an incomplete time.
         if text.len() == "2027-01-31".len()
             && let Ok(date) = text.parse::<Date>()
         {
@@ -33,7 +33,7 @@ impl Moment {
         text.parse().map(Self::Span).map_err(|_| wrong())
     }
 
-    /// The point in time, a duration counted from now into the future.
+    /// The time, with a duration counted from `now` into the future.
     pub(crate) fn ahead_of(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::At(time) => Some(time),
@@ -41,7 +41,7 @@ impl Moment {
         }
     }
 
-    /// The point in time, a duration counted from now into the past.
+    /// The time, with a duration counted from `now` into the past.
     pub(crate) fn before(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::At(time) => Some(time),
@@ -50,7 +50,7 @@ impl Moment {
     }
 }
 
-/// Reads a time in the past. One that is still to come is refused.
+/// Parses a time in the past; a future time is an error.
 pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
     past_from(text, Timestamp::now())
 }

@@ -1,4 +1,4 @@
-//! What people and programs read: tables, JSON as it came, and one line for what went wrong.
+//! Output of the verbs: tables, JSON and error messages.
 
 use std::{
     borrow::Cow,
@@ -16,20 +16,20 @@ use serde::Serialize;
 
 use crate::{escape, failure::Report, invocation::Invocation, target::WrongLine};
 
-/// What takes longer shows that it goes on.
+/// Spinners appear after this delay.
 const SOON: Duration = Duration::from_millis(300);
-/// The exit code of a command line that is wrong, as clap has it.
+/// The exit code of a usage error, the same as clap's.
 const WRONG_LINE: u8 = 2;
 const TICK: Duration = Duration::from_millis(120);
 
-/// Prints text and a line end. On a terminal, names and texts of others cannot steer it: all that the command prints but
-/// the content of files and the output of programs goes through here, [`json`] or [`say`]. A reader that went away, as
-/// `head` does, is no error.
+/// Prints text and a line end to standard output. On a terminal, control characters in it are escaped. All output goes
+/// through here, [`json`] or [`say`], except the content of files and the output of programs. A closed pipe, as with
+/// `head`, is not an error.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     bytes(format!("{}\n", for_stdout(text, escape::LINES)).as_bytes())
 }
 
-/// Prints bytes as they are, also on a terminal.
+/// Prints bytes unescaped, also on a terminal.
 pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -38,7 +38,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Tells people something, beside what is printed. That nobody reads it, as on a terminal that was closed, is no error.
+/// Prints a line to standard error. Failures to write are ignored: the terminal may have been closed.
 pub(crate) fn say(text: &str) {
     let _ = if io::stderr().is_terminal() {
         writeln!(io::stderr(), "{}", escape::escaped(text, escape::LINES))
@@ -47,7 +47,7 @@ pub(crate) fn say(text: &str) {
     };
 }
 
-/// Whether nobody reads what is printed any more.
+/// Whether the reading end of standard output is closed.
 pub(crate) fn is_unread() -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let out = io::stdout();
@@ -55,7 +55,7 @@ pub(crate) fn is_unread() -> bool {
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
 }
 
-/// Waits for something. On a terminal, what takes long shows that it goes on.
+/// Awaits `work`. On a terminal, shows a spinner with the text `what` if it takes long.
 pub(crate) async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if !io::stderr().is_terminal() {
@@ -71,7 +71,7 @@ pub(crate) async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     done
 }
 
-/// The sign that something goes on, and how long it has; nothing where there is no terminal.
+/// A spinner with the elapsed time; hidden if standard error is not a terminal.
 pub(crate) fn spinner() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -81,7 +81,7 @@ pub(crate) fn spinner() -> ProgressBar {
     bar
 }
 
-/// How many bytes have come, and how many there are; nothing until [`show`].
+/// A progress bar for bytes, hidden until [`show`].
 pub(crate) fn bytes_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
     let style = "{bytes} of {total_bytes} ({bytes_per_sec}, {eta} left) {wide_msg}";
@@ -91,13 +91,13 @@ pub(crate) fn bytes_bar() -> ProgressBar {
     bar
 }
 
-/// Shows a hidden bar from now on; nothing where there is no terminal.
+/// Shows a hidden bar if standard error is a terminal.
 pub(crate) fn show(bar: &ProgressBar) {
     bar.set_draw_target(ProgressDrawTarget::stderr());
     bar.enable_steady_tick(TICK);
 }
 
-/// Prints an answer of the API as it came; on a terminal, what would steer it stands in JSON's own escapes.
+/// Prints an answer of the API unchanged; on a terminal, control characters become JSON escapes.
 pub(crate) fn json(text: &[u8]) -> io::Result<()> {
     if io::stdout().is_terminal() {
         bytes(escape::escaped_json(&String::from_utf8_lossy(text)).as_bytes())?;
@@ -107,12 +107,12 @@ pub(crate) fn json(text: &[u8]) -> io::Result<()> {
     line("")
 }
 
-/// Prints a value as the API would.
+/// Prints a value as JSON, as the API would.
 pub(crate) fn value(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(json(serde_json::to_string(value)?.as_bytes())?)
 }
 
-/// Prints a table without lines, which other programs can cut too.
+/// Prints a table without borders, so that other programs can split its columns.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -126,22 +126,22 @@ pub(crate) fn table<const N: usize>(
     line(&lines.join("\n"))
 }
 
-/// A line out of a file or a VM, whose line ends are no ends of a line that is printed.
+/// Escapes a line of a file or a VM for a terminal, line ends included.
 pub(crate) fn visible(text: &str) -> String {
     for_stdout(text, escape::LINE).into_owned()
 }
 
-/// The same for many lines, to be printed as bytes.
+/// Like [`visible`], but keeps line ends; for text that is printed by [`bytes`].
 pub(crate) fn visible_lines(text: &str) -> String {
     for_stdout(text, escape::LINES).into_owned()
 }
 
-/// The text as it may go to standard output: on a terminal without what would steer it.
+/// Escapes control characters if standard output is a terminal.
 fn for_stdout<'text>(text: &'text str, keep: &[char]) -> Cow<'text, str> {
     if io::stdout().is_terminal() { escape::escaped(text, keep) } else { Cow::Borrowed(text) }
 }
 
-/// A time as people like it: `3 m 20 s`.
+/// Formats a duration in seconds, such as `3 m 20 s`.
 pub(crate) fn duration(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an uptime, never negative")]
     let whole = seconds as u64;
@@ -153,18 +153,18 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A number of things: `1 VM`, `3 VMs`.
+/// Formats a count: `1 VM`, `3 VMs`.
 pub(crate) fn counted(number: impl Into<u64>, thing: &str) -> String {
     let number = number.into();
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// A point in time, or a dash.
+/// Formats a time; `-` for none.
 pub(crate) fn time(time: Option<Timestamp>) -> String {
     time.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))
 }
 
-/// Prints an error to standard error: as a sentence or, with `--json`, as one line of JSON.
+/// Prints an error to standard error: as a sentence or, with `--json`, as one line of JSON. Returns the exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     let is_wrong_line = error.is::<WrongLine>();
     let report = if is_wrong_line { Report::usage(error.to_string()) } else { Report::of(error) };
@@ -173,7 +173,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(WRONG_LINE);
     }
     match error.downcast_ref() {
-        // As a shell tells a command that a signal ended.
+        // The exit code that a shell reports for a command that a signal ended.
         Some(skep_image::Error::Interrupted(signal)) => {
             ExitCode::from(128 + u8::try_from(*signal).unwrap_or(0))
         }
@@ -181,12 +181,12 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// An error and its causes, in one line.
+/// An error and its causes in one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let words = cause.to_string();
-        // A transparent layer repeats the words of what it wraps.
+        // A transparent layer repeats the text of the error that it wraps.
         if !text.contains(&words) {
             let separator = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{separator}{words}");

@@ -1,4 +1,4 @@
-//! Where a verb works: in the server's workspace, or in a VM; and how its paths are read.
+//! The place in which a verb works, the server's workspace or a VM, and how relative paths are resolved there.
 
 use anyhow::Context;
 use clap::Args;
@@ -10,7 +10,6 @@ use skep_client::{Client, Files};
 
 use crate::target::vm_reference;
 
-/// Which place.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceOption {
     /// VM, by process id, id, name, host name or address [default: the server's workspace].
@@ -18,7 +17,7 @@ pub(crate) struct PlaceOption {
     vm: Option<String>,
 }
 
-/// A place, and the folder where its relative paths begin.
+/// A place, with the folder against which relative paths are resolved.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) files: Files,
@@ -47,7 +46,7 @@ impl Place {
         Ok(Self { files: client.files(vm), home })
     }
 
-    /// A path as it was given: absolute, or below the workspace, or, in a VM, below /root.
+    /// Resolves a path: relative paths are below the first root of the workspace, or below /root in a VM.
     pub(crate) fn path(&self, given: &str) -> anyhow::Result<AbsolutePath> {
         let absolute = match given {
             "" | "." => self.home.clone(),

@@ -1,8 +1,8 @@
-//! Bytes that nobody can foresee.
+//! Cryptographically secure random bytes.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// 32 bytes of the kernel's.
+/// 32 bytes from the kernel.
 pub(crate) fn bytes() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     let given = getrandom(&mut bytes, GetRandomFlags::empty())?;

@@ -1,4 +1,4 @@
-//! The settings as they are now, for a server that takes the place of the one that serves.
+//! Reloads the settings for a server that replaces the running one.
 
 use std::{ffi::OsString, sync::Arc};
 
@@ -12,10 +12,10 @@ use crate::{
     verbs::serve,
 };
 
-/// What a server is started with by these settings.
+/// What the keeper starts a server with, for these settings.
 ///
 /// # Errors
-/// The certificate's files cannot be read.
+/// The certificate files cannot be read.
 pub(crate) fn configured(settings: &Settings) -> anyhow::Result<Configured> {
     let tls = match settings.transport.tls_source()? {
         TlsSource::Files { certificate, key } => Some(Arc::new(PairFiles::open(certificate, key)?)),
@@ -26,7 +26,7 @@ pub(crate) fn configured(settings: &Settings) -> anyhow::Result<Configured> {
     Ok(Configured { settings: serde_json::to_value(settings)?, tls, commands_helper, git_helper })
 }
 
-/// Reads them again where this process was told to find them.
+/// The function by which the keeper reloads the settings; it parses the command line and file of this process again.
 pub(crate) fn reread(before: Settings) -> Reread {
     Arc::new(move || {
         let settings = read_again().map_err(|error| output::one_line(&error))?;
@@ -37,10 +37,10 @@ pub(crate) fn reread(before: Settings) -> Reread {
     })
 }
 
-/// The settings that a server would start with now.
+/// The settings that a server started now would use.
 ///
 /// # Errors
-/// It would not; the message says why.
+/// They are invalid; the message names the setting.
 pub(crate) fn read_again() -> anyhow::Result<Settings> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let Cli { verb: Verb::Serve(verb) } = settings::try_parse::<Cli>(&arguments)? else {
@@ -53,7 +53,7 @@ pub(crate) fn read_again() -> anyhow::Result<Settings> {
     }
 }
 
-/// What the keeper itself was started with, and what it holds: a restart of the server does not change it.
+/// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
 pub(crate) fn takes_more(before: &Settings, now: &Settings) -> Option<String> {
     let shown = |settings: &Settings| -> [(&'static str, String); 7] {
         [
@@ -68,6 +68,6 @@ pub(crate) fn takes_more(before: &Settings, now: &Settings) -> Option<String> {
     };
     let changed = shown(before).into_iter().zip(shown(now)).find(|(before, now)| before != now);
     changed.map(|((name, before), (_, now))| {
-        format!("`{name}` changed from {before} to {now}, which takes a stop and a start of `skep serve`")
+        format!("`{name}` changed from {before} to {now}, which requires a new start of `skep serve`")
     })
 }

@@ -1,4 +1,4 @@
-//! What serving takes, whether one process does everything or the keeper started us.
+//! Runs the HTTP server; shared by a server alone and a server process under a keeper.
 
 use std::{future::Future, net::TcpListener, path::PathBuf, sync::Arc};
 
@@ -24,53 +24,51 @@ use crate::{
     tls::{Tls, own_folder},
 };
 
-/// What one account may boot at once where nothing else limits it: a larger `count` is a mistake, not a wish.
+/// Upper limit of `count` of one boot if no other limit applies: a larger value is a mistake.
 const LARGEST_BOOT: u32 = 1_000;
 
-/// What the store keeps of the admin key.
+/// The stored part of the admin key.
 pub(crate) struct AdminKey {
     pub(crate) hash: KeyHash,
     pub(crate) prefix: String,
 }
 
-/// Bound, and listening.
+/// Bound and listening sockets.
 pub(crate) struct Listeners {
-    /// The API.
     pub(crate) api: TcpListener,
-    /// The API for VMs, where there are any.
+    /// The API for VMs; `None` without VMs.
     pub(crate) vms: Option<TcpListener>,
-    /// Metrics without a key, where the settings ask for them.
+    /// Metrics without a key; `None` unless the settings request them.
     pub(crate) metrics: Option<TcpListener>,
 }
 
-/// What a server works with beside its own process.
+/// Parts of the server that depend on how it was started.
 pub(crate) struct Others {
-    /// The swarm, or why there is none.
+    /// The swarm, or the reason why there is none.
     pub(crate) swarm: SwarmToCome,
-    /// What starts programs.
     pub(crate) helper: StartHelper,
-    /// What has another server take our place.
+    /// Starts the server again.
     pub(crate) restart: SuccessorKnown,
-    /// Whether nobody served before.
+    /// Whether this is the first server and not a restart; only the first one prints the startup message.
     pub(crate) is_first: bool,
 }
 
-/// How another server is had, and whether it is had.
+/// How routes request a restart, and the state of these requests.
 pub(crate) struct SuccessorKnown {
     pub(crate) restart: Restart,
     pub(crate) succession: watch::Receiver<Succession>,
 }
 
-/// Whether another server takes our place.
+/// State of restarts by a successor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Succession {
-    /// Requests for one that have no answer yet.
+    /// Pending requests.
     pub(crate) asked: u32,
-    /// It serves.
+    /// A successor serves.
     pub(crate) granted: bool,
 }
 
-/// A restart by asking the keeper.
+/// Restarts the server through the keeper.
 pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
     let (told, succession) = watch::channel(Succession::default());
     let told = Arc::new(told);
@@ -78,7 +76,7 @@ pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
         let (keeper, told) = (keeper.clone(), Arc::clone(&told));
         Box::pin(async move {
             told.send_modify(|succession| succession.asked += 1);
-            // On its own: whoever asked may go away before the answer.
+            // In a task of its own: the caller may disconnect before the answer.
             let asking = tokio::spawn(async move {
                 let answer = keeper.restart().await;
                 told.send_modify(|succession| {
@@ -94,7 +92,7 @@ pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
     SuccessorKnown { restart, succession }
 }
 
-/// Opens the store, with the account `default`, its roots and its admin key.
+/// Opens the store and ensures the account `default`, its roots and its admin key.
 pub(crate) async fn open_store(
     settings: &Settings,
     admin_key: Option<AdminKey>,
@@ -115,10 +113,10 @@ pub(crate) async fn open_store(
     Ok(store)
 }
 
-/// The roots of the account `default`, which lie apart from those of other accounts.
+/// Checks that the roots of the account `default` do not overlap those of other accounts.
 async fn checked_roots(settings: &Settings, store: &dyn Store) -> anyhow::Result<Vec<String>> {
     let others = store.roots_of_others(DEFAULT_ACCOUNT).await?;
-    let rules = RootRules::of(&settings.data_dir).context("the data directory cannot be looked at")?;
+    let rules = RootRules::of(&settings.data_dir).context("the data directory cannot be read")?;
     let resolve = |root: &PathBuf| {
         let checked = rules.check(root, &others);
         let root =
@@ -130,14 +128,13 @@ async fn checked_roots(settings: &Settings, store: &dyn Store) -> anyhow::Result
     settings.roots().iter().map(resolve).collect()
 }
 
-/// SIGTERM and Ctrl-C, which end the process no more once they are listened to.
+/// The signal streams of SIGTERM and SIGINT. The signals no longer end the process once it listens to them.
 pub(crate) struct Stop {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Stop {
-    /// Begins to listen.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?,
@@ -145,7 +142,6 @@ impl Stop {
         })
     }
 
-    /// Waits for one.
     async fn comes(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -153,13 +149,13 @@ impl Stop {
         }
     }
 
-    /// Whether one came that nobody waited for here.
+    /// Whether a signal arrived that was not awaited.
     pub(crate) fn came(&mut self) -> bool {
         self.comes().now_or_never().is_some()
     }
 }
 
-/// Serves until SIGTERM, Ctrl-C, or `end`.
+/// Serves until SIGTERM, SIGINT, or `end`.
 pub(crate) async fn serve(
     settings: &Settings,
     Listeners { api: listener, vms: vm_listener, metrics: metrics_listener }: Listeners,
@@ -176,7 +172,7 @@ pub(crate) async fn serve(
             () = stop.comes() => {}
             () = end => {}
         }
-        // We are told to end at the same moment at which the keeper's answer comes.
+        // The keeper's answer and the order to end arrive at the same time; wait until the answer is known.
         let known = succession.wait_for(|succession| succession.granted || succession.asked == 0).await;
         if known.is_ok_and(|succession| succession.granted) {
             return Farewell::Successor;
@@ -198,7 +194,7 @@ pub(crate) async fn serve(
         helper,
         restart,
         data_dir: settings.server_dir(),
-        roots: RootRules::of(&settings.data_dir).context("the data directory cannot be looked at")?,
+        roots: RootRules::of(&settings.data_dir).context("the data directory cannot be read")?,
         boot,
         metrics,
         metrics_listener,
@@ -217,11 +213,11 @@ pub(crate) async fn serve(
 
 fn tell_service_manager(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager was not told {state:?}");
+        tracing::warn!(%error, "the service manager could not be notified of {state:?}");
     }
 }
 
-/// Prints the address, the file of the key, and commands to try. With JSON logs, logs the address and the file.
+/// Prints the address, the key file, and commands to try. With JSON logs, logs the address and the key file instead.
 fn greet(
     settings: &Settings,
     listener: &TcpListener,
@@ -243,12 +239,12 @@ fn greet(
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
     }
-    // A reader of both streams together, such as a journal, expects JSON on each line.
+    // A reader of both streams, such as a journal, expects JSON on each line.
     if settings.log_format == LogFormat::Json {
         lines.iter().for_each(|line| tracing::info!("{line}"));
         return Ok(());
     }
-    // A client does not trust a self-signed certificate by itself.
+    // Clients do not trust a self-signed certificate without its file.
     let trust = settings.transport.tls.map(|_| self_signed::certificate_file(&own_folder(settings)));
     let trust = trust.map(|file| format!(" SKEP_CA_FILE={}", file.display())).unwrap_or_default();
     lines.push(format!("Try, in another terminal (export SKEP_URL={url} SKEP_DATA_DIR={data_dir}{trust}):"));

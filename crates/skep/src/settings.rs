@@ -1,5 +1,5 @@
-//! Settings: one field is a flag, a variable `SKEP_...` and a key in `skep.toml`. The flag wins over the variable, and that
-//! over the file.
+//! Settings of the server. Each field of [`Settings`] is a flag, a variable `SKEP_...` and a key in `skep.toml`; a flag
+//! overrides the variable, and the variable overrides the file.
 
 pub(crate) mod given;
 
@@ -25,13 +25,12 @@ use webhooks::Webhooks;
 
 use crate::invocation;
 
-/// The id of the flag that names the file.
+/// The id of the `--config` flag.
 const FILE: &str = "config";
 
-/// The settings of a server.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// File with settings, in TOML: the names of these options, with `_` instead of `-`.
+    /// TOML file with settings; its keys are the names of these options, with `_` instead of `-`.
     #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Address to listen on. Any but a loopback address needs TLS or a trusted proxy.
@@ -40,7 +39,7 @@ pub(crate) struct Settings {
     /// Loopback address that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
     #[arg(long, env = "SKEP_METRICS_LISTEN", value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
-    /// Data directory.
+    /// Directory of the server's data.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     pub(crate) data_dir: PathBuf,
     /// Template directory; several servers may share it [default: DATA_DIR/templates].
@@ -76,11 +75,9 @@ pub(crate) struct Settings {
     )]
     #[serde(default)]
     pub(crate) git_filter: Vec<GitFilter>,
-    /// How callers reach it.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) transport: Transport,
-    /// Where webhooks may lead.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) webhooks: Webhooks,
@@ -92,18 +89,17 @@ pub(crate) struct Settings {
     pub(crate) log_level: String,
 }
 
-/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// Text for people.
+    /// Human-readable text.
     Text,
     /// One JSON object per line.
     Json,
 }
 
 impl Settings {
-    /// Where templates lie.
+    /// The template directory.
     pub(crate) fn image_dir(&self) -> PathBuf {
         self.image_dir.clone().unwrap_or_else(|| self.data_dir.join("templates"))
     }
@@ -113,36 +109,34 @@ impl Settings {
         if self.root.is_empty() { vec![self.workspaces().join("default")] } else { self.root.clone() }
     }
 
-    /// Where accounts get folders of their own.
+    /// The folder in which accounts get their workspaces.
     pub(crate) fn workspaces(&self) -> PathBuf {
         resolve(self.data_dir.join("workspaces"))
     }
 
-    /// The files of the data directory.
     pub(crate) fn folder(&self) -> DataFolder {
         DataFolder(self.data_dir.clone())
     }
 
-    /// The server's own part of the data.
+    /// The directory that belongs to the unprivileged server.
     pub(crate) fn server_dir(&self) -> PathBuf {
         self.folder().server_dir()
     }
 
-    /// The database.
     pub(crate) fn store(&self) -> PathBuf {
         self.folder().store()
     }
 
-    /// The first admin key.
+    /// The file of the first admin key.
     pub(crate) fn admin_key(&self) -> PathBuf {
         self.folder().admin_key()
     }
 
-    /// The same with all paths absolute, so that they mean the same in every process. Data directory and roots are without
-    /// links besides: a link that is changed later does not change them.
+    /// Makes all paths absolute, so that they mean the same in every process. In the data directory and the roots,
+    /// links are resolved too: a link that changes later does not move them.
     ///
     /// # Errors
-    /// The current directory is gone.
+    /// The current directory does not exist.
     pub(crate) fn resolved(mut self) -> std::io::Result<Self> {
         self.data_dir = resolve(std::path::absolute(&self.data_dir)?);
         self.image_dir = self.image_dir.map(std::path::absolute).transpose()?;
@@ -153,35 +147,35 @@ impl Settings {
     }
 }
 
-/// A data directory, for verbs that work in it while no server needs to run.
+/// The data directory option of verbs that need no running server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct DataDirOption {
     /// File with settings, in TOML; only its `data_dir` is used.
     #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Data directory.
+    /// Directory of the server's data.
     #[arg(long, env = "SKEP_DATA_DIR", value_name = "DIR", default_value_os_t = default_data_dir())]
     data_dir: PathBuf,
 }
 
 impl DataDirOption {
     /// # Errors
-    /// The current directory is gone.
+    /// The current directory does not exist.
     pub(crate) fn folder(&self) -> std::io::Result<DataFolder> {
         DataFolder::at(&self.data_dir)
     }
 }
 
-/// The files of a data directory that commands use.
+/// Paths of the files in a data directory.
 #[derive(Debug, Clone)]
 pub(crate) struct DataFolder(PathBuf);
 
 impl DataFolder {
-    /// The folder by its absolute path, without links.
+    /// Makes the path absolute and resolves links.
     ///
     /// # Errors
-    /// The current directory is gone.
+    /// The current directory does not exist.
     pub(crate) fn at(path: &Path) -> std::io::Result<Self> {
         Ok(Self(resolve(std::path::absolute(path)?)))
     }
@@ -190,28 +184,28 @@ impl DataFolder {
         &self.0
     }
 
-    /// The server's own part of the data.
+    /// The directory that belongs to the unprivileged server.
     pub(crate) fn server_dir(&self) -> PathBuf {
         self.0.join("server")
     }
 
-    /// The database.
     pub(crate) fn store(&self) -> PathBuf {
         self.server_dir().join("skep.db")
     }
 
-    /// The first admin key.
+    /// The file of the first admin key.
     pub(crate) fn admin_key(&self) -> PathBuf {
         self.0.join("admin.key")
     }
 }
 
-/// A path without links. One that cannot be looked at stays as it is; using it fails, with the reason.
+/// Resolves the links of a path. A path that cannot be resolved is returned unchanged; using it fails later, with the
+/// reason.
 fn resolve(path: PathBuf) -> PathBuf {
     Location::of(&path).map_or(path, |found| found.path().to_owned())
 }
 
-/// `/var/lib/skep` as root, else the user's own place for such things.
+/// `/var/lib/skep` for root, else `skep` in the user's state directory.
 pub(crate) fn default_data_dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/var/lib/skep");
@@ -221,7 +215,7 @@ pub(crate) fn default_data_dir() -> PathBuf {
     state.unwrap_or_else(|| PathBuf::from(".")).join("skep")
 }
 
-/// A duration such as `90s` or `1h 30m`.
+/// Parses a duration such as `90s` or `1h 30m`.
 fn lifetime(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration; use a number and a unit, such as 90s or 2h");
     let given: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
@@ -229,11 +223,11 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     if given < Duration::from_millis(1) { Err("a duration is at least 1ms".to_owned()) } else { Ok(given) }
 }
 
-/// What may be reached besides: a network, an address, or the name of a host.
+/// Parses an entry of an allowlist: a network, an address or a host name.
 fn host_or_network(text: &str) -> Result<String, String> {
     let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let is_name = (1..254).contains(&text.len()) && text.bytes().all(named) && !text.starts_with(['-', '.']);
-    // What looks like an address and is none would be a name that no host has.
+    // An invalid address, such as 10.0.0.256, must not pass as a host name.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let is_address = text.parse::<IpNet>().is_ok() || text.parse::<IpAddr>().is_ok();
     if is_address || is_name && !digits {
@@ -242,7 +236,7 @@ fn host_or_network(text: &str) -> Result<String, String> {
     Err("give a network such as 10.0.0.0/8, an address, or the name of a host".to_owned())
 }
 
-/// Why a file of settings cannot be used.
+/// An error in the settings file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FileError {
     file: PathBuf,
@@ -257,12 +251,12 @@ impl std::fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Why a command line cannot be followed.
+/// Why a command line cannot be parsed.
 #[derive(Debug)]
 pub(crate) enum TryError {
-    /// The line itself, or the environment.
+    /// The command line or an environment variable is invalid.
     Line(clap::Error),
-    /// The file that it names.
+    /// The settings file is invalid.
     File(FileError),
 }
 
@@ -277,7 +271,8 @@ impl std::fmt::Display for TryError {
 
 impl std::error::Error for TryError {}
 
-/// Reads a command line. Where its verb takes settings and names a file, that file's values stand in for defaults.
+/// Parses a command line. If its verb takes settings and a settings file is named, values of the file replace the
+/// defaults.
 ///
 /// # Errors
 /// [`TryError`].
@@ -292,7 +287,7 @@ pub(crate) fn try_parse<C: CommandFactory + FromArgMatches>(arguments: &[OsStrin
             let text = fs::read_to_string(&file).map_err(|error| fault(error.to_string()))?;
             let values = values(&text).map_err(fault)?;
             let command = with_defaults(C::command(), &verbs, &values);
-            // The command line was right without the file, so what is wrong now stands in it.
+            // The command line was valid without the file, so the error is in the file.
             command.try_get_matches_from(arguments).map_err(|error| fault(first_line(&error)))?
         }
     };
@@ -304,7 +299,7 @@ fn first_line(error: &clap::Error) -> String {
     text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
-/// The file that a command line names, and the verbs on the way to it.
+/// The settings file that a command line names, and the verbs that lead to its flag.
 fn named_file(matches: &ArgMatches) -> Option<(Vec<String>, PathBuf)> {
     let mut verbs = Vec::new();
     let mut at = matches;
@@ -318,14 +313,14 @@ fn named_file(matches: &ArgMatches) -> Option<(Vec<String>, PathBuf)> {
     }
 }
 
-/// The values of a file by the ids of their flags.
+/// The values of a settings file, by the id of their flag.
 fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
     let known = known();
     let table: Table =
         text.parse().map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned())?;
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for (key, value) in &table {
-        // Flags have dashes, the environment has underscores; the file may have either.
+        // Flags use dashes and variables use underscores; the file may use either.
         let id = key.replace('-', "_");
         if !known.contains(&id) {
             return Err(format!("`{key}` is not a setting; the settings are: {}", known.join(", ")));
@@ -351,7 +346,7 @@ fn word(key: &str, value: &Value) -> Result<String, String> {
     }
 }
 
-/// The ids of all settings, which are their keys.
+/// The ids of all settings, which are also their keys in the file.
 fn known() -> Vec<String> {
     let command = Settings::augment_args(Command::new("settings"));
     let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
@@ -364,7 +359,7 @@ fn with_defaults(command: Command, verbs: &[String], values: &[(String, Vec<Stri
             let name = verb.clone();
             command.mut_subcommand(name, |below| with_defaults(below, rest, values))
         }
-        // Some verbs take a few of the settings only.
+        // Some verbs take only a few of the settings.
         None => values.iter().fold(command, |command, (id, words)| {
             let is_known = command.get_arguments().any(|argument| argument.get_id() == id.as_str());
             let words = words.clone();

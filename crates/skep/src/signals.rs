@@ -1,18 +1,17 @@
-//! Signals that ask a verb to end.
+//! SIGINT, SIGTERM and SIGHUP, for verbs that end in an orderly way.
 
 use std::{io, pin::Pin, process::ExitCode};
 
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What shells add to the number of the signal that ended a command.
+/// Shells add this to the number of the signal that ended a command.
 pub(crate) const SIGNALLED: u8 = 128;
 
-/// Signals that end this process no more once they are listened to.
+/// The signal streams. The signals no longer end the process once it listens to them.
 pub(crate) struct Signals([(SignalKind, Signal); 3]);
 
 impl Signals {
-    /// Begins to listen.
     pub(crate) fn listen() -> io::Result<Self> {
         let listen = |kind| Ok::<_, io::Error>((kind, signal(kind)?));
         Ok(Self([
@@ -22,17 +21,16 @@ impl Signals {
         ]))
     }
 
-    /// Waits for one, and gives its exit code: see [`exit_code`].
+    /// Waits for a signal and returns its exit code: see [`exit_code`].
     pub(crate) async fn next(&mut self) -> ExitCode {
         exit_code(self.recv().await)
     }
 
-    /// Waits for one.
     pub(crate) async fn recv(&mut self) -> SignalKind {
         let Self(signals) = self;
         let waits = signals.iter_mut().map(|(kind, signal)| -> Pin<Box<dyn Future<Output = SignalKind>>> {
             Box::pin(async {
-                // No signal comes any more where the runtime ends, and then nobody waits.
+                // `recv` returns `None` only when the runtime shuts down, and then this future is no longer polled.
                 signal.recv().await;
                 *kind
             })
@@ -42,7 +40,7 @@ impl Signals {
     }
 }
 
-/// The exit code that a shell gives a process that this signal ended.
+/// The exit code that a shell reports for a process that this signal ended.
 pub(crate) fn exit_code(kind: SignalKind) -> ExitCode {
     ExitCode::from(SIGNALLED + u8::try_from(kind.as_raw_value()).unwrap_or(0))
 }

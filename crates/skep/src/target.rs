@@ -1,4 +1,4 @@
-//! Where a command runs: in a VM, which is always given, or on the server, which is asked for by `--server`.
+//! The target of a command: a VM, or the server with `--server`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -8,7 +8,6 @@ use std::{
 use clap::Args;
 use skep_api::{ErrorCode, VmRef};
 
-/// Which place.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TargetOption {
     /// The VM: process id, id or its unique beginning, name, host name or address. It may stand before the command instead.
@@ -19,7 +18,7 @@ pub(crate) struct TargetOption {
     pub(crate) server: bool,
 }
 
-/// A command line that is wrong in a way that clap does not see; the exit code is 2.
+/// A usage error that clap does not detect; the exit code is 2.
 #[derive(Debug)]
 pub(crate) struct WrongLine(pub(crate) String);
 
@@ -31,7 +30,7 @@ impl fmt::Display for WrongLine {
 
 impl std::error::Error for WrongLine {}
 
-/// A text that can refer to a VM. An empty one is mostly a variable that is not set.
+/// Parses a reference to a VM. An empty one usually comes from an unset variable, so it gets a message of its own.
 pub(crate) fn vm_reference(text: &str) -> Result<String, String> {
     match VmRef::parse(text) {
         Some(_) => Ok(text.to_owned()),
@@ -44,11 +43,11 @@ pub(crate) fn vm_reference(text: &str) -> Result<String, String> {
     }
 }
 
-/// The words of a command line, with `--vm VM` in the place of the VM that stands before the command. `None` where the
-/// options give the place.
+/// Rewrites a command line so that the VM before the command becomes `--vm VM`. `None` if options already name the
+/// target.
 ///
 /// # Errors
-/// The place or the command is missing, or the verb does not have an option.
+/// The target or the command is missing, or the verb does not have an option.
 pub(crate) fn with_vm_named(
     target: &TargetOption,
     command: &[String],
@@ -79,8 +78,8 @@ pub(crate) fn with_vm_named(
 const USAGE: &str =
     "skep exec VM COMMAND... runs a command in a VM, skep exec --server COMMAND... on the server";
 
-/// What is wrong with the command line where the server finds no VM, or several, by what it was given. `None`: it refused
-/// something else.
+/// The usage error for a refusal of the server that finds no VM, or several, for the given reference. `None` for other
+/// refusals.
 pub(crate) fn no_such_vm(refusal: &skep_client::Error, vm: &str, command: &[String]) -> Option<WrongLine> {
     let is_beginning = matches!(VmRef::parse(vm), Some(VmRef::Beginning(_)));
     match refusal.code() {
@@ -109,10 +108,10 @@ fn check_command(
     }
 }
 
-/// Refuses a first word that is an option which the verb does not have.
+/// Refuses a first word of the command that looks like an option.
 ///
 /// # Errors
-/// It begins with `-`.
+/// The word begins with `-`.
 pub(crate) fn check_option(word: &str) -> Result<(), WrongLine> {
     if !word.starts_with('-') {
         return Ok(());
@@ -126,7 +125,7 @@ pub(crate) fn check_option(word: &str) -> Result<(), WrongLine> {
     Err(WrongLine(format!("`{word}` is not an option of this verb; {why}")))
 }
 
-/// Where the command stands in the command line. It is what the line ends with; within it `--` may be missing.
+/// The index of the command in the command line. The line ends with it; `--` within it may have been removed by clap.
 pub(crate) fn start_of(command: &[String], arguments: &[OsString]) -> Option<usize> {
     let first = OsStr::new(command.first()?);
     let starts = [command.len(), command.len() + 1];
@@ -134,7 +133,7 @@ pub(crate) fn start_of(command: &[String], arguments: &[OsString]) -> Option<usi
     starts.find(|at| arguments[*at] == first)
 }
 
-/// A command as it may stand in a message.
+/// Abbreviates a command for a message.
 fn shown(command: &[String]) -> String {
     const LONGEST: usize = 80;
     let text = command.join(" ");

@@ -1,5 +1,5 @@
-//! Where the keeper gets templates from: the base template, baked for the machine as it is now, and baked again where it is
-//! damaged under a server that runs.
+//! The base template for the keeper. It is baked for the current machine at start, and again if it is found damaged
+//! later.
 
 use std::{
     path::PathBuf,
@@ -18,11 +18,10 @@ use skep_keeper::{OpenTemplate, Templates};
 
 use crate::{bake_process, output};
 
-/// The pause after a bake that failed; it doubles up to the longest.
+/// Delay before the first retry of a failed bake; it doubles up to the maximum.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The base template, loaded.
 pub(crate) struct BaseTemplate(Arc<Inner>);
 
 struct Inner {
@@ -33,13 +32,13 @@ struct Inner {
 struct Current {
     template: Arc<Template>,
     edition: u64,
-    /// Whether the next edition is on its way.
+    /// Whether the next edition is being baked.
     baking: bool,
 }
 
 impl BaseTemplate {
-    /// Bakes it where it is missing, damaged or was baked for something else, and loads it. Blocks, for a minute or more
-    /// where it bakes.
+    /// Loads the template. Bakes it first, which blocks for a minute or more, if it is missing, damaged or was baked
+    /// for another configuration.
     pub(crate) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
         let current = Current { template: Arc::new(bakery.load()?), edition: 0, baking: false };
         let image_dir = bakery.image_dir.clone();
@@ -94,8 +93,8 @@ impl Inner {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that another edition comes. Returns at once; whoever asks next after a thread that could not be started
-    /// asks again.
+    /// Starts to bake the next edition in a thread, unless one is being baked. If the thread cannot be started, the
+    /// next check tries again.
     fn bake_again(this: &Arc<Self>, edition: u64, damage: &Error) {
         let mut current = this.lock();
         if current.edition != edition || current.baking {
@@ -106,7 +105,7 @@ impl Inner {
         let spawned = thread::Builder::new().name("bake".to_owned()).spawn(move || baker.until_baked());
         match spawned {
             Ok(_) => current.baking = true,
-            Err(error) => tracing::error!(%error, "the template cannot be baked again now: {error}"),
+            Err(error) => tracing::error!(%error, "the bake thread could not be started: {error}"),
         }
     }
 
@@ -120,7 +119,7 @@ impl Inner {
                     let reason = output::one_line(&error);
                     tracing::error!(
                         reason,
-                        "the template could not be baked again: {reason}; it is tried again in {pause:?}"
+                        "the template could not be baked again: {reason}; next attempt in {pause:?}"
                     );
                 }
             }
@@ -135,11 +134,12 @@ impl Inner {
         let edition = current.edition + 1;
         *current = Current { template: Arc::new(template), edition, baking: false };
         drop(current);
-        tracing::info!(dir, "the template at {dir} is whole: VMs are booted again");
+        tracing::info!(dir, "the template at {dir} is repaired: VMs are booted again");
     }
 }
 
-/// What a caller reads: no path. Where it is not damaged, it is this machine that lacks something, such as descriptors.
+/// The error for a caller, without paths. If the template is not damaged, this machine lacks a resource, such as
+/// descriptors.
 fn unusable(error: Error) -> Failure {
     let code = error.code();
     let message = match error {

@@ -1,9 +1,9 @@
-//! Where the server's certificate comes from, and how it learns of another.
+//! The server's TLS certificate: where it comes from, and how a changed one is picked up.
 //!
 //! ```text
 //! keeper (root)    reads --tls-cert and --tls-key, hands the bytes to the server over their socket pair
 //! server alone     reads the two files itself
-//! self-signed      the server makes it below its own part of the data directory, and reads it there
+//! self-signed      the server creates it in its part of the data directory
 //! ```
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -16,20 +16,19 @@ use skep_server::tls::{self, Certificates, Pem, self_signed};
 
 use crate::settings::{Settings, TlsSource};
 
-/// How often the files are looked at.
+/// How often the certificate files are checked for changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often it is asked whether our own certificate is to be made anew.
+/// How often a self-signed certificate is checked for renewal.
 const RENEW_AGAIN: Duration = Duration::from_secs(3600);
 
-/// Who has the certificate.
+/// The process that reads the certificate files.
 pub(crate) enum Holder {
-    /// The keeper, which may read what the server may not.
+    /// The keeper, which may read files that the server may not.
     Keeper(ServerEnd),
-    /// This process.
     Us,
 }
 
-/// The certificate, and who tells of another.
+/// The certificate in use, and the source of its successors.
 pub(crate) struct Tls {
     pub(crate) certificates: Certificates,
     source: Source,
@@ -41,26 +40,26 @@ enum Source {
     SelfSigned(PathBuf, Vec<String>),
 }
 
-/// The files as they are named to people.
+/// Paths of the pair, for messages.
 #[derive(Clone)]
 struct Names {
     certificate: PathBuf,
     key: PathBuf,
 }
 
-/// What came last, and what is shown.
+/// Editions of the pair: the last received one, and the one in use (they differ if the last one was invalid).
 struct Editions {
     seen: u64,
     serving: u64,
 }
 
-/// The folder of the certificate that the server makes itself.
+/// The folder of the self-signed certificate.
 pub(crate) fn own_folder(settings: &Settings) -> PathBuf {
     settings.server_dir().join("tls")
 }
 
 impl Tls {
-    /// The certificate that the settings ask for, where they ask for one.
+    /// Loads the certificate that the settings name; `None` for plain text.
     ///
     /// # Errors
     /// A file cannot be read or used; the message names it.
@@ -83,19 +82,19 @@ impl Tls {
         }
     }
 
-    /// Follows the certificate for as long as the server serves.
+    /// Picks up changed certificates until the server ends.
     pub(crate) async fn follow(self) {
         let Self { certificates, source } = self;
         match source {
             Source::SelfSigned(folder, names) => renew(&folder, &names, &certificates).await,
             Source::Files(files, names, mut editions) => loop {
                 tokio::time::sleep(LOOK_AGAIN).await;
-                // Two calls of the system where nothing changed.
+                // Two system calls if nothing changed.
                 let newer = tokio::task::block_in_place(|| files.newer_than(editions.seen, editions.serving));
                 names.take(newer, &certificates, &mut editions);
             },
             Source::Keeper(keeper, names, mut editions) => {
-                // A server without its keeper ends anyhow.
+                // Fails only when the keeper is gone, and then the server ends too.
                 while let Ok(newer) = keeper.tls(editions.seen, editions.serving).await {
                     names.take(newer, &certificates, &mut editions);
                     tokio::time::sleep(LOOK_AGAIN).await;
@@ -112,7 +111,7 @@ impl Names {
         let certificates =
             Certificates::new(&pem(pair)).map_err(|error| anyhow::anyhow!(self.named(&error)))?;
         let expires_at = certificates.expires_at();
-        tracing::info!(%expires_at, "TLS by {}, until {expires_at}", self.certificate.display());
+        tracing::info!(%expires_at, "certificate {}, valid until {expires_at}", self.certificate.display());
         Ok((certificates, Editions { seen: edition, serving: edition }))
     }
 
@@ -132,7 +131,7 @@ impl Names {
         }
     }
 
-    /// An error with the file that it is about.
+    /// The error, prefixed with the path of the file at fault.
     fn named(&self, error: &tls::Error) -> String {
         let (certificate, key) = (self.certificate.display(), self.key.display());
         match error {
@@ -155,14 +154,15 @@ fn self_signed_one(settings: &Settings) -> anyhow::Result<Tls> {
     let file = file.display();
     tracing::info!(
         fingerprint,
-        "TLS by a certificate of our own for {}, SHA-256 {fingerprint}; clients trust it by its file {file}: \
+        "self-signed certificate for {}, SHA-256 {fingerprint}; clients trust it by its file {file}: \
          SKEP_CA_FILE={file}, or `curl --cacert {file}`",
         names.join(", ")
     );
     Ok(Tls { certificates, source: Source::SelfSigned(folder, names) })
 }
 
-/// What the certificate of our own is for: this machine by its names, and the address where it is a certain one.
+/// The names for which the self-signed certificate is valid: this machine's, and the listen address unless it is
+/// unspecified.
 fn names_of(settings: &Settings) -> Vec<String> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     let uname = rustix::system::uname();
@@ -188,13 +188,10 @@ async fn renew(folder: &std::path::Path, names: &[String], certificates: &Certif
         match renewed.and_then(|pem| Ok(certificates.replace(&pem)?)) {
             Ok(()) if certificates.fingerprint() != before => {
                 let fingerprint = certificates.fingerprint();
-                tracing::warn!(
-                    fingerprint,
-                    "the self-signed certificate was made anew, SHA-256 {fingerprint}"
-                );
+                tracing::warn!(fingerprint, "the self-signed certificate was renewed, SHA-256 {fingerprint}");
             }
             Ok(()) => {}
-            Err(error) => tracing::error!("the self-signed certificate could not be made anew: {error:#}"),
+            Err(error) => tracing::error!("the self-signed certificate could not be renewed: {error:#}"),
         }
     }
 }

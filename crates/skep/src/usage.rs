@@ -1,4 +1,4 @@
-//! Errors of the command line itself.
+//! Errors of the command line itself, including hints for verbs of other tools.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -10,10 +10,9 @@ use clap::{
 
 use crate::{cli::Cli, failure::Report, output};
 
-/// The exit code for a command line that is wrong.
 const USAGE: u8 = 2;
 
-/// Verbs of other tools, and what does the same here.
+/// Verbs of other tools, and the equivalent in skep.
 const ELSEWHERE: [(&str, &str); 9] = [
     ("stop", "`skep end VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
     ("kill", "`skep end VM` ends a VM, `skep cleanup` ends all"),
@@ -26,7 +25,7 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("version", "`skep --version` prints the version"),
 ];
 
-/// Prints help or the version, or what is wrong with the command line.
+/// Prints help, the version, or the usage error, and returns the exit code.
 pub(crate) fn refuse(error: clap::Error, arguments: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         error.exit();
@@ -44,7 +43,7 @@ pub(crate) fn refuse(error: clap::Error, arguments: &[OsString]) -> ExitCode {
                 let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
                 output::say(&Report::usage(message.to_owned()).json());
             } else {
-                // A terminal that is gone is no reason for another exit code.
+                // Failures to print are ignored: a closed terminal must not change the exit code.
                 let _ = error.print();
             }
         }
@@ -52,7 +51,7 @@ pub(crate) fn refuse(error: clap::Error, arguments: &[OsString]) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// The word in the place of a verb, and what to use in its place.
+/// The mistyped verb and its hint, if it is a verb of another tool.
 fn elsewhere(error: &clap::Error, arguments: &[OsString]) -> Option<(&'static str, &'static str)> {
     if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::InvalidSubcommand).is_none() {
         return None;
@@ -61,8 +60,8 @@ fn elsewhere(error: &clap::Error, arguments: &[OsString]) -> Option<(&'static st
     ELSEWHERE.into_iter().find(|(word, _)| given == word)
 }
 
-/// The same error as a process without any variable would get: clap lists arguments that variables set in its usage
-/// line as if they had been typed.
+/// The same error, parsed without environment variables: clap lists arguments set by variables in its usage line as if
+/// they had been typed.
 fn without_variables(arguments: &[OsString], kind: ErrorKind) -> Option<clap::Error> {
     let error = unset(Cli::command()).try_get_matches_from(arguments).err()?;
     (error.kind() == kind).then_some(error)

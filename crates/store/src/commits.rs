@@ -1,26 +1,26 @@
-//! Who is told how commits go.
+//! Observation of the store's commits, for metrics.
 
 use std::{fmt, time::Duration};
 
-/// How one commit went.
+/// Outcome and duration of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// From its beginning until it was on the disk, or failed; its commands included.
+    /// Time from the start of the transaction until it was durable or failed, including its commands.
     pub took: Duration,
-    /// Commands that it carried out together.
+    /// Number of commands in the transaction.
     pub commands: usize,
-    /// Whether it is on the disk.
+    /// Whether the commit is durable.
     pub succeeded: bool,
 }
 
-/// Is told of every commit, on the thread that writes: it must not wait.
+/// Receives every commit, on the writer thread: implementations must not block.
 #[warn(missing_docs)]
 pub trait CommitObserver: fmt::Debug + Send + Sync {
-    /// A commit has ended.
+    /// Called after each commit, successful or not.
     fn committed(&self, commit: Commit);
 }
 
-/// Whoever does not want to know.
+/// Ignores commits.
 impl CommitObserver for () {
     fn committed(&self, _: Commit) {}
 }

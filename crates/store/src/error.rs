@@ -1,4 +1,4 @@
-//! Why the store says no, or cannot say anything.
+//! Errors of the store: refused commands and failures of the database.
 
 use std::path::PathBuf;
 
@@ -10,236 +10,161 @@ use skep_api::{
 
 use crate::AccountRoot;
 
-/// What every command and query answers.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A refusal or a fault of the store.
+/// A refused command, or a failure of the store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Another valid key of the account has the name.
-    #[error("the name `{name}` belongs to another key of this account; take another one or revoke that key")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// Another living VM of the account has the name.
     #[error(
-        "the name `{name}` belongs to the VM {vm}, which lives; choose another name, or end or rename that VM"
+        "the name `{name}` belongs to another key of this account; choose another one or revoke that key"
     )]
-    VmNameTaken {
-        /// The name.
-        name: VmName,
-        /// The VM that has it.
-        vm: VmId,
-    },
-    /// No such key of this account.
+    NameTaken { name: String },
+    /// Another running VM of the account has the name.
+    #[error(
+        "the name `{name}` belongs to the running VM {vm}; choose another name, or end or rename that VM"
+    )]
+    VmNameTaken { name: VmName, vm: VmId },
     #[error("no key `{id}`; `GET /api/keys` lists those of this account")]
-    UnknownKey {
-        /// What was asked for.
-        id: KeyId,
-    },
-    /// The key was revoked, or another one has its name already.
+    UnknownKey { id: KeyId },
+    /// The key was revoked or rotated.
     #[error("the key `{id}` is {state}; {way_out}")]
     KeyNotValid {
-        /// Which key.
         id: KeyId,
         /// `revoked` or `rotated already`.
         state: &'static str,
-        /// What to do instead.
         way_out: &'static str,
     },
-    /// Another account has the name.
-    #[error("the name `{name}` belongs to another account; take another one")]
-    AccountNameTaken {
-        /// The name.
-        name: String,
-    },
+    #[error("the name `{name}` belongs to another account; choose another one")]
+    AccountNameTaken { name: String },
     /// The account `default`, which is never deleted.
     #[error("the account `{DEFAULT_ACCOUNT}` cannot be deleted: it administers the server")]
     DefaultAccountStays,
-    /// The account has VMs.
     #[error(
-        "the account `{name}` has {vms} VMs that live; end them first, or say `force=true` to end them too"
+        "the account `{name}` has {vms} running VMs; end them first, or use `force=true` to end them too"
     )]
     AccountInUse {
-        /// Its name.
         name: String,
-        /// How many VMs live.
+        /// Number of running VMs.
         vms: u32,
     },
-    /// No such account.
     #[error("no account `{account}`; `GET /api/accounts` lists those of this server")]
     UnknownAccount {
-        /// Its id or its name, as it was asked for.
+        /// The id or name in the request.
         account: String,
     },
-    /// No such VM, or for a new key: none that lives.
+    /// No such VM, or, for a new key, no such running VM.
     #[error("no VM `{vm}`; `GET /api/swarm/status` lists those of this account")]
-    UnknownVm {
-        /// What was asked for.
-        vm: VmId,
-    },
-    /// Nobody on the waitlist by this id or address.
-    #[error("nobody is on the waitlist as `{entry}`; `GET /api/waitlist` lists who is")]
-    UnknownWaitlistEntry {
-        /// What was asked for.
-        entry: String,
-    },
-    /// No such ticket of this account.
+    UnknownVm { vm: VmId },
+    /// The waitlist has no entry with this id or address.
+    #[error("no waitlist entry `{entry}`; `GET /api/waitlist` lists all entries")]
+    UnknownWaitlistEntry { entry: String },
     #[error("no ticket `{id}`; `GET /api/tickets` lists those of this account")]
-    UnknownTicket {
-        /// What was asked for.
-        id: String,
-    },
-    /// A ticket that shall be depended on is none of this account.
-    #[error("`dependencies` names `{id}`, which is no ticket of this account; `GET /api/tickets` lists them")]
-    UnknownDependency {
-        /// What was named.
-        id: TicketId,
-    },
-    /// The rules of tickets say no.
+    UnknownTicket { id: String },
+    /// A dependency is not a ticket of this account.
+    #[error(
+        "`dependencies` names `{id}`, which is not a ticket of this account; `GET /api/tickets` lists them"
+    )]
+    UnknownDependency { id: TicketId },
+    /// The transition rules refuse the command.
     #[error(transparent)]
     Ticket(#[from] skep_tickets::Refusal),
-    /// A ticket that somebody holds shall be deleted.
+    /// A ticket that is in progress cannot be deleted without `force`.
     #[error(
-        "`{id}` is held by {holder} (attempt {attempt}); wait for its end, or say `force=true` to delete it all the same"
+        "`{id}` is held by {holder} (attempt {attempt}); wait until the attempt ends, or use `force=true` to delete the ticket anyway"
     )]
-    TicketHeld {
-        /// Which.
-        id: TicketId,
-        /// By whom.
-        holder: String,
-        /// In which attempt.
-        attempt: u32,
-    },
-    /// Unfinished tickets depend on one that shall be deleted.
+    TicketHeld { id: TicketId, holder: String, attempt: u32 },
+    /// Unfinished tickets depend on the ticket to delete.
     #[error(
-        "{total} unfinished tickets depend on `{id}`: {}; say `dependents=detach` or `dependents=delete`",
+        "{total} unfinished tickets depend on `{id}`: {}; use `dependents=detach` or `dependents=delete`",
         named(.dependents, *.total)
     )]
     HasDependents {
-        /// Which.
         id: TicketId,
-        /// How many depend on it.
+        /// Number of unfinished tickets that depend on it.
         total: usize,
-        /// The first of them.
+        /// The first of them; may be fewer than `total`.
         dependents: Vec<Blocker>,
     },
-    /// The ticket is not as the caller knows it.
-    #[error("`{id}` has version {version}, which `If-Match` does not name; read it again")]
-    VersionStale {
-        /// Which.
-        id: TicketId,
-        /// Its version.
-        version: u64,
-    },
-    /// A root that would be equal to, inside or around another account's.
+    /// The ticket has changed since the caller read it.
+    #[error("`{id}` has version {version}, which does not match `If-Match`; read it again")]
+    VersionStale { id: TicketId, version: u64 },
+    /// A root is equal to, inside or a parent of a root of another account.
     #[error(
-        "`roots`: {} is {}, lies in it, or holds it, which is a root of the account `{}`; name another folder",
+        "`roots`: {} overlaps with {}, which is a root of the account `{}`; choose another directory",
         path.display(), other.path.display(), other.account
     )]
     RootTaken {
-        /// What was asked for.
         path: PathBuf,
-        /// The other account's.
+        /// The overlapping root.
         other: AccountRoot,
     },
-    /// A key of one VM wants more than it may.
+    /// A key that is bound to a VM is not allowed to do this.
     #[error(
-        "the key of VM `{vm}` only beats and finishes the ticket that this VM holds; use another key to {what}"
+        "the key of VM `{vm}` can only renew or finish the ticket that this VM holds; use another key to {what}"
     )]
-    VmKeyLimited {
-        /// The VM.
-        vm: VmId,
-        /// What was asked.
-        what: &'static str,
-    },
-    /// The request's name was used for another one.
+    VmKeyLimited { vm: VmId, what: &'static str },
+    /// The idempotency key was already used for a different request.
     #[error(
-        "the `Idempotency-Key` `{key}` came with another body within the last 24 hours; take a new one for a new request"
+        "the `Idempotency-Key` `{key}` was used with another body in the last 24 hours; use a new key for a new request"
     )]
-    IdempotencyMismatch {
-        /// The name.
-        key: String,
-    },
-    /// No such webhook of this account.
+    IdempotencyMismatch { key: String },
     #[error("no webhook `{id}`; `GET /api/webhooks` lists those of this account")]
-    UnknownWebhook {
-        /// What was asked for.
-        id: String,
-    },
+    UnknownWebhook { id: String },
     /// No such delivery of this webhook.
     #[error(
         "no delivery `{id}` of this webhook; `GET /api/webhooks/ID/deliveries` lists them while their events are kept"
     )]
-    UnknownDelivery {
-        /// What was asked for.
-        id: String,
-    },
-    /// Nothing is sent by this webhook.
+    UnknownDelivery { id: String },
     #[error("the webhook `{id}` is disabled; enable it by `PATCH /api/webhooks/{id}` with `enabled: true`")]
-    WebhookDisabled {
-        /// Which.
-        id: WebhookId,
-    },
-    /// The account has as many webhooks as it may have.
-    #[error("this account has {most} webhooks, the most that it may have; delete one first")]
-    TooManyWebhooks {
-        /// How many.
-        most: u32,
-    },
-    /// A newer skep wrote this database.
+    WebhookDisabled { id: WebhookId },
+    #[error("this account has {most} webhooks, which is the maximum; delete one first")]
+    TooManyWebhooks { most: u32 },
+    /// The database was written by a newer version of skep.
     #[error(
         "the store {} has version {found}, and this skep knows versions up to {known}; start a newer skep",
         path.display()
     )]
     NewerVersion {
-        /// The database.
         path: PathBuf,
-        /// Its version.
         found: i64,
-        /// The newest version that this program knows.
+        /// The newest schema version that this program supports.
         known: i64,
     },
     /// The ticket has no such log.
     #[error(
-        "{}the ticket `{id}` has no log: logs are of commands that `POST /api/swarm/boot` started for a ticket, and are kept for \
-         30 days",
+        "{}the ticket `{id}` has no log: only commands that `POST /api/swarm/boot` started for a ticket have logs, which are \
+         kept for 30 days",
         attempt.map_or_else(String::new, |attempt| format!("attempt {attempt} of "))
     )]
     UnknownLog {
-        /// The ticket.
         id: skep_api::TicketId,
-        /// The attempt that was asked for.
+        /// The attempt in the request, if any.
         attempt: Option<u32>,
     },
-    /// A file is no store of skep's, or a damaged one.
-    #[error("{} is no backup that can be restored: {why}; name one that `skep backup` made", path.display())]
-    NotABackup {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The store is locked, full, damaged or gone.
-    #[error("the store {} is unavailable; check its disk, its owner and who else has it open", path.display())]
+    /// The file is not a skep database, or is damaged.
+    #[error("{} is not a backup that can be restored: {why}; give a file that `skep backup` wrote", path.display())]
+    NotABackup { path: PathBuf, why: String },
+    /// The database is locked, full, damaged or missing.
+    #[error(
+        "the store {} is unavailable; check the disk, the owner of the file and other processes that have it open",
+        path.display()
+    )]
     Unavailable {
-        /// The database.
         path: PathBuf,
-        /// What happened, for the log.
+        /// For the log only.
         source: Cause,
     },
-    /// A fault of ours.
+    /// A bug in the store.
     #[error("the store {} failed", path.display())]
     Internal {
-        /// The database.
         path: PathBuf,
-        /// What happened, for the log.
+        /// For the log only.
         source: Cause,
     },
 }
 
-/// Tickets as a text, as many as are named.
+/// Formats the ids of tickets, and how many of `total` are not included.
 fn named(tickets: &[Blocker], total: usize) -> String {
     let word = |one: &Blocker| match one.status {
         TicketStatus::InProgress => format!("{} (in_progress)", one.id),
@@ -252,13 +177,13 @@ fn named(tickets: &[Blocker], total: usize) -> String {
     }
 }
 
-/// What happened below the store, in words. For the log only.
+/// Text of an underlying error, for the log only.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(String);
 
 impl Cause {
-    /// Keeps the words of an error, and of all that caused it.
+    /// The messages of an error and of its chain of sources.
     pub(crate) fn of(error: &dyn std::error::Error) -> Self {
         let mut words = error.to_string();
         let mut deeper = error.source();
@@ -269,14 +194,13 @@ impl Cause {
         Self(words)
     }
 
-    /// A cause that is no error of anything else.
+    /// A cause that has no underlying error.
     pub(crate) fn text(words: impl Into<String>) -> Self {
         Self(words.into())
     }
 }
 
 impl Error {
-    /// The stable name of the refusal.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NameTaken { .. } | Self::AccountNameTaken { .. } | Self::VmNameTaken { .. } => {
@@ -308,7 +232,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }
@@ -316,7 +239,7 @@ impl Error {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        // Callers learn no path of the server and no cause; both are for the log.
+        // Paths of the server and causes are for the log and not disclosed to callers.
         let message = match &error {
             Error::NewerVersion { .. } | Error::Unavailable { .. } => {
                 "the store is unavailable; try again later".to_owned()

@@ -1,4 +1,4 @@
-//! Events: what happened, in the order of commits, written with the change that they tell of.
+//! Events, in the order of commits. An event is written in the same transaction as the change that it describes.
 
 use std::fmt;
 
@@ -6,47 +6,43 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{AccountId, TicketId, events::EventId, tickets::Ticket};
 
-/// What sort of event it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// A key was made. Body: `key`, `name`, `prefix`, `role`, `scopes`, `vm`, `expires_at`.
+    /// A key was created. Body: `key`, `name`, `prefix`, `role`, `scopes`, `vm`, `expires_at`.
     KeyCreated,
     /// A key was revoked. Body: `key`, `name`, `vm`.
     KeyRevoked,
-    /// Another key took a key's name. Body: `key`, `name`, `successor`.
+    /// A key was replaced by another one that has its name. Body: `key`, `name`, `successor`.
     KeyRotated,
-    /// A ticket was made. Its record. Body of all of these: `ticket`, `actor`, `changes`, `attempt`.
+    /// A ticket was created. Body of all ticket events: `ticket`, `actor`, `changes`, `attempt`. Here `ticket` is the
+    /// record, in the other events the id.
     TicketCreated,
-    /// Fields of a ticket changed.
     TicketUpdated,
-    /// A ticket can be claimed from now on.
+    /// A ticket became claimable.
     TicketReady,
-    /// An attempt at a ticket began.
+    /// An attempt at a ticket started.
     TicketClaimed,
     /// A ticket that this one depends on failed.
     TicketBlocked,
-    /// An attempt was given back.
+    /// The holder released the ticket, which ended the attempt.
     TicketReleased,
-    /// An attempt ended by itself: by its lease, its VM, or its time.
+    /// An attempt was ended by the server: its lease expired, its VM or command ended, or it exceeded its maximum
+    /// runtime.
     TicketLeaseExpired,
-    /// A ticket is done.
     TicketCompleted,
-    /// A ticket was given up.
     TicketFailed,
-    /// A ticket that failed is retried.
+    /// A failed ticket was made pending again.
     TicketReopened,
-    /// A ticket was deleted.
     TicketDeleted,
     /// A VM was booted. Body: `vm`, `pid`.
     VmBooted,
-    /// A VM has another name, or none. Body: `vm`, `pid`, `name`, `from`.
+    /// The name of a VM was changed or removed. Body: `vm`, `pid`, `name`, `from`.
     VmRenamed,
     /// A VM ended. Body: `vm`, `pid`, `reason`.
     VmEnded,
 }
 
 impl EventKind {
-    /// Every kind.
     pub const ALL: &'static [Self] = &[
         Self::KeyCreated,
         Self::KeyRevoked,
@@ -67,7 +63,7 @@ impl EventKind {
         Self::VmEnded,
     ];
 
-    /// The word on the wire.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::KeyCreated => "key.created",
@@ -90,7 +86,7 @@ impl EventKind {
         }
     }
 
-    /// Whether a word names it: its own, or that of its family, such as `vm.*`.
+    /// Whether `word` is the name of this kind, or a pattern that includes it, such as `vm.*`.
     pub fn is_named(self, word: &str) -> bool {
         match word.strip_suffix(".*") {
             Some(family) => self.as_str().split_once('.').is_some_and(|(own, _)| own == family),
@@ -105,34 +101,31 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// An event as it is kept.
+/// A stored event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Its place in the order of commits; grows, never comes again within an epoch.
+    /// Position in the order of commits. Increases, and is never reused within an epoch.
     pub sequence: u64,
-    /// The life of the store that it belongs to: sequences of two epochs cannot be compared.
+    /// Restoring a backup starts a new epoch. Sequences of different epochs cannot be compared.
     pub epoch: String,
     /// The account that may see it.
     pub account: AccountId,
-    /// What happened.
     pub kind: EventKind,
-    /// To what; the kind says which fields.
+    /// Its fields depend on the kind.
     pub body: Map<String, Value>,
-    /// When.
     pub at: Timestamp,
-    /// The request that caused it.
     pub request_id: Option<String>,
-    /// The ticket that it is about, where it is about one.
+    /// The ticket that the event is about, if any.
     pub ticket: Option<TicketId>,
 }
 
 impl Event {
-    /// What it is called outside: epoch and sequence.
+    /// Public id: epoch and sequence.
     pub fn id(&self) -> EventId {
         EventId { epoch: self.epoch.clone(), sequence: self.sequence }
     }
 
-    /// As it is told outside.
+    /// Converts to the representation of the API.
     pub fn told(&self) -> skep_api::events::Event {
         skep_api::events::Event {
             id: self.id().to_string(),
@@ -144,63 +137,57 @@ impl Event {
     }
 }
 
-/// Whose events are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventsOf {
-    /// Of all accounts: never for a caller.
+    /// Events of all accounts, for internal use only.
     All,
-    /// Of an account.
     Account(AccountId),
-    /// Of a ticket of that account.
+    /// Events about one ticket of the account.
     Ticket(AccountId, TicketId),
 }
 
 /// Reads a page of events, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadEvents {
-    /// Whose.
     pub of: EventsOf,
-    /// Which sorts.
     pub kinds: Vec<EventKind>,
-    /// From behind this sequence on; 0 is before the first.
+    /// Only events after this sequence; 0 includes the first.
     pub after: u64,
-    /// Events that are looked at, of other sorts too: so much a page costs at the most.
+    /// Maximum number of events to examine, including those of other kinds. This bounds the cost of a page.
     pub limit: u32,
-    /// Where their bodies take more than this, in bytes, the page ends; one event is always on it.
+    /// Maximum total size of the bodies, in bytes. A page contains at least one event regardless.
     pub bytes: usize,
 }
 
-/// A page of events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
-    /// In order.
+    /// In order of their sequence.
     pub events: Vec<Event>,
-    /// Everything up to here was looked at: where the next page begins.
+    /// Last examined sequence: `after` of the next page.
     pub upto: u64,
-    /// Whether there may be more behind it.
+    /// Whether there may be more events.
     pub more: bool,
-    /// What was kept when the page was read.
+    /// Range of stored events when the page was read.
     pub span: EventSpan,
 }
 
-/// Which events there are.
+/// Range of stored events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSpan {
-    /// The life of the store, as a restore of a backup begins a new one.
+    /// Current epoch of the store.
     pub epoch: String,
-    /// The last sequence before it began.
+    /// Last sequence of the previous epoch.
     pub began: u64,
-    /// The oldest that is kept; the one to come where none is.
+    /// Oldest stored sequence; the next one to be written if no event is stored.
     pub oldest: u64,
-    /// The newest that was written, kept or not.
+    /// Newest sequence that was written, even if that event has been deleted.
     pub newest: u64,
 }
 
-/// A ticket's record, and the events that it contains: all of this span.
+/// A ticket together with the range of events that its state reflects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TicketNow {
-    /// The record.
     pub ticket: Ticket,
-    /// What was written until then.
+    /// Range of events that were committed when the ticket was read.
     pub span: EventSpan,
 }

@@ -1,26 +1,22 @@
-//! Credentials of git. The store has their tokens encrypted, and not the key.
+//! Git credentials. The store holds encrypted tokens and never the encryption key.
 
 use jiff::Timestamp;
 use skep_api::AccountId;
 
-/// What a host wants to hear.
+/// User name and token for one git host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitCredential {
-    /// The host, with its port where that is another one than usual.
+    /// The host, with its port unless that is the default one.
     pub host: String,
-    /// As whom.
     pub username: String,
-    /// The token, encrypted.
+    /// The encrypted token.
     pub sealed: Vec<u8>,
-    /// When it was given.
     pub created_at: Timestamp,
 }
 
-/// Keeps a credential, in the place of the one that the host had.
+/// Stores a credential, replacing an existing one for the same host.
 #[derive(Debug, Clone)]
 pub struct SetGitCredential {
-    /// Whose it is.
     pub account: AccountId,
-    /// What is kept.
     pub credential: GitCredential,
 }

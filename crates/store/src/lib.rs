@@ -1,6 +1,7 @@
-//! The store of accounts, keys, VMs and events: the trait, its SQLite implementation and the suite for every store.
+//! Persistent state of the server: the [`Store`] trait, its SQLite implementation and the test suite for all stores.
 //!
-//! One method is one command, one transaction: the change and its events. Nothing of a database leaves this crate.
+//! Each method is one command in one transaction, which contains the change and its events. No database type is part of
+//! the public API.
 
 mod account;
 mod audit;

@@ -1,24 +1,23 @@
-//! What the commands of boots for tickets printed.
+//! Output of the commands that VMs were booted with for a ticket.
 
 use skep_api::{AccountId, TicketId, VmId};
 
-/// What is kept of one log at the least, where it is as long and the account has room: its last bytes.
+/// Bytes at the end of each log that are kept at least, while the account is within [`ACCOUNT_LOGS`].
 pub const KEPT_LOG: u64 = 4 << 20;
-/// What is kept of all logs of an account. Beyond it the oldest pieces go first.
+/// Bytes kept of all logs of an account. Beyond that the oldest chunks are deleted first.
 pub const ACCOUNT_LOGS: u64 = 256 << 20;
 
-/// Adds what the command of a VM printed. Nothing happens where the VM has no log any more. No event.
+/// Appends output of a VM's command to its log. Does nothing if the VM no longer has a log. Writes no event.
 #[derive(Debug, Clone)]
 pub struct AppendLog {
-    /// Which VM.
     pub vm: VmId,
-    /// Both outputs, in the order in which they came.
+    /// Standard output and standard error, interleaved in order of arrival.
     pub bytes: Vec<u8>,
-    /// How far the two outputs are read with that.
+    /// Position after these bytes.
     pub position: LogPosition,
 }
 
-/// How far the two outputs of a command are read.
+/// How far the two output streams of a command have been read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogPosition {
     /// Bytes of standard output.
@@ -27,40 +26,35 @@ pub struct LogPosition {
     pub stderr: u64,
 }
 
-/// Asks for a page of a log.
+/// Reads part of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLog {
-    /// Whose.
     pub account: AccountId,
-    /// The VM that the caller's key is bound to: then only the ticket that this VM holds or held.
+    /// The VM that the caller's key is bound to; restricts the query to tickets that this VM holds or held.
     pub by: Option<VmId>,
-    /// Of which ticket; it may be deleted.
+    /// May be deleted.
     pub ticket: TicketId,
-    /// Of which attempt; the latest with a log unless given.
+    /// `None` selects the latest attempt that has a log.
     pub attempt: Option<u32>,
-    /// Of which VM.
     pub vm: Option<VmId>,
-    /// Where the page begins. What is not kept any more is passed over.
+    /// First byte to read; moved forward to the first byte that is still kept.
     pub offset: u64,
-    /// The most bytes that the page holds; at least 1.
+    /// Maximum number of bytes; at least 1.
     pub limit: usize,
 }
 
-/// A page of a log.
+/// Part of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPage {
-    /// The attempt.
     pub attempt: u32,
-    /// Its VM.
     pub vm: VmId,
-    /// Where the bytes begin.
+    /// Position of the first of `bytes` in the log.
     pub offset: u64,
-    /// The bytes.
     pub bytes: Vec<u8>,
-    /// The first byte that is kept.
+    /// Position of the first byte that is still kept.
     pub kept_from: u64,
-    /// Bytes that came so far, kept or not.
+    /// Bytes written so far, kept or not.
     pub size: u64,
-    /// Whether more may come.
+    /// Whether the command may still print more.
     pub running: bool,
 }

@@ -1,4 +1,4 @@
-//! Sessions of browsers. The store keeps the hash of a token, never the token.
+//! Browser sessions. The store keeps the hash of a token, never the token.
 
 use jiff::Timestamp;
 use skep_accounts::SessionHash;
@@ -6,24 +6,20 @@ use skep_api::KeyId;
 
 use crate::PresentedKey;
 
-/// Begins a session.
 #[derive(Debug, Clone, Copy)]
 pub struct NewSession {
-    /// Of its token.
+    /// Hash of the session token.
     pub hash: SessionHash,
-    /// The key that it counts as.
+    /// The key that the session authenticates as.
     pub key: KeyId,
-    /// Now.
     pub at: Timestamp,
-    /// When it ends by itself.
     pub expires_at: Timestamp,
 }
 
-/// A session that somebody presented, and the key that it counts as. Whether they are valid is for the rules of accounts.
+/// A session from a request, with the key that it authenticates as. The store does not check whether they are still
+/// valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentedSession {
-    /// The key, and whose it is.
     pub key: PresentedKey,
-    /// When the session ends by itself.
     pub expires_at: Timestamp,
 }

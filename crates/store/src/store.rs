@@ -1,4 +1,4 @@
-//! What every store can do.
+//! The trait [`Store`].
 
 use std::time::Duration;
 
@@ -30,197 +30,207 @@ use crate::{
     WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
-/// The store. A command that answered is durable, with its events; one that failed left nothing; one whose caller went
-/// away is carried out all the same. Every method can fail with `Unavailable` or `Internal`; what else, it says.
+/// Persistent state of the server.
+///
+/// A command that returned `Ok` is durable, with its events; a failed one changed nothing. A command that has been queued
+/// is executed even if its future is dropped. Every method can fail with `Unavailable` or `Internal`; the documentation of
+/// each method names further errors.
 #[async_trait]
 #[warn(missing_docs)]
 pub trait Store: Send + Sync {
-    /// The account `default`, made by the first start.
+    /// Returns the account `default`, and creates it if it does not exist.
     async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> Result<Account>;
-    /// Gives an account other roots; fails with `UnknownAccount`, `RootTaken`.
+    /// Replaces the roots of an account; fails with `UnknownAccount`, `RootTaken`.
     async fn set_account_roots(&self, command: SetAccountRoots) -> Result<Account>;
-    /// An account; fails with `UnknownAccount`.
+    /// Returns an account; fails with `UnknownAccount`.
     async fn account(&self, id: AccountId) -> Result<Account>;
-    /// An account by its name; fails with `UnknownAccount`.
+    /// Returns an account by name; fails with `UnknownAccount`.
     async fn account_by_name(&self, name: &str) -> Result<Account>;
-    /// The roots of all accounts but the one of this name, which need not exist.
+    /// Returns the roots of all accounts except the one with this name, which need not exist.
     async fn roots_of_others(&self, name: &str) -> Result<Vec<AccountRoot>>;
-    /// Makes an account; fails with `AccountNameTaken`, `RootTaken`.
+    /// Creates an account; fails with `AccountNameTaken`, `RootTaken`.
     async fn create_account(&self, command: CreateAccount) -> Result<Account>;
-    /// Changes what may change of an account; fails with `UnknownAccount`, `RootTaken`.
+    /// Changes the mutable fields of an account; fails with `UnknownAccount`, `RootTaken`.
     async fn change_account(&self, command: ChangeAccount) -> Result<Account>;
     /// Deletes an account; fails with `UnknownAccount`, `DefaultAccountStays`, `AccountInUse`.
     async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted>;
-    /// A page of accounts, newest first.
+    /// Returns a page of accounts, newest first.
     async fn list_accounts(&self, query: ListAccounts) -> Result<AccountPage>;
 
-    /// The admin key with this hash; fails with `UnknownAccount` before there is an account `default`.
+    /// Returns the admin key with this hash, and creates it if needed; fails with `UnknownAccount` if there is no
+    /// account `default`.
     async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord>;
-    /// Makes a key; fails with `NameTaken`, `UnknownAccount`, `UnknownVm`.
+    /// Creates a key; fails with `NameTaken`, `UnknownAccount`, `UnknownVm`.
     async fn create_key(&self, command: NewKey) -> Result<KeyRecord>;
-    /// Revokes a key, or answers the record of one that was revoked before; fails with `UnknownKey`.
+    /// Revokes a key. For a key that is revoked already it only returns the record. Fails with `UnknownKey`.
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord>;
-    /// Makes a key that takes the name of another one; fails with `UnknownKey`, `KeyNotValid`.
+    /// Creates a key that replaces an existing one and takes its name; fails with `UnknownKey`, `KeyNotValid`.
     async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord>;
-    /// Revokes the keys of an account, and tells how many; fails with `UnknownAccount`.
+    /// Revokes the keys of an account and returns their number; fails with `UnknownAccount`.
     async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32>;
-    /// Tells of each key that this store revokes from now on, whatever for, once that is durable. What another process
-    /// revokes it does not tell.
+    /// Subscribes to the ids of keys that this store revokes for any reason, sent once the revocation is durable.
+    /// Revocations by other processes are not included.
     fn revocations(&self) -> broadcast::Receiver<KeyId>;
-    /// A key of this account; fails with `UnknownKey`.
+    /// Returns a key of this account; fails with `UnknownKey`.
     async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord>;
-    /// A page of an account's keys, revoked ones too, newest first.
+    /// Returns a page of an account's keys, including revoked ones, newest first.
     async fn list_keys(&self, query: ListKeys) -> Result<KeyPage>;
-    /// The key with this hash, valid or not.
+    /// Returns the key with this hash, whether or not it is valid.
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
-    /// Notes when keys were last used; a key that is not known is passed over.
+    /// Records when keys were last used; unknown keys are ignored.
     async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
 
-    /// Begins a session; fails with `UnknownKey`. A key has at most a hundred: the oldest ends for one more.
+    /// Creates a session; fails with `UnknownKey`. A key has at most a hundred sessions; beyond that the oldest one is
+    /// ended.
     async fn create_session(&self, command: NewSession) -> Result<()>;
-    /// The session with this hash, valid or not.
+    /// Returns the session with this hash, whether or not it is valid.
     async fn session(&self, hash: SessionHash) -> Result<Option<PresentedSession>>;
-    /// Ends a session; tells whether there was one.
+    /// Ends a session; returns whether it existed.
     async fn end_session(&self, hash: SessionHash) -> Result<bool>;
 
-    /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`, `NameTaken`,
-    /// and with `Ticket` where its attempt has ended meanwhile.
+    /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`,
+    /// `NameTaken`, and with `Ticket` if its attempt has ended meanwhile.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
-    /// What a boot was answered that had its effect before; fails with `IdempotencyMismatch`.
+    /// Returns the stored answer of an earlier boot with the same idempotency key; fails with `IdempotencyMismatch`.
     async fn booted_before(
         &self,
         account: AccountId,
         once: Once,
         at: Timestamp,
     ) -> Result<Option<BootAnswer>>;
-    /// Changes what may change of a VM that lives, and answers it; fails with `UnknownVm`.
+    /// Changes the mutable fields of a running VM and returns its record; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
-    /// Records a VM's end. A second end changes nothing; fails with `UnknownVm`.
+    /// Records the end of a VM, the first time; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
-    /// Records the end of the command that a VM was booted with, and what it means for the ticket that the VM holds. A second end
-    /// changes nothing; fails with `UnknownVm`.
+    /// Records the end of the command that a VM was booted with, the first time, and applies the outcome to the ticket
+    /// that the VM holds; fails with `UnknownVm`.
     async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()>;
-    /// Records the end of those of these VMs that live, and answers them in the order of the command; one that is not known
-    /// is passed over.
+    /// Records the end of those of these VMs that still run, and returns their records in the order of the command.
+    /// Unknown VMs are ignored.
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
-    /// The VMs of all accounts that live, oldest first.
+    /// Returns the running VMs of all accounts, oldest first.
     async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
-    /// The VMs of all accounts that live though their attempt at a ticket has ended, and that shall not be kept.
+    /// Returns the VMs of all accounts that still run although their attempt at a ticket has ended, except those to be
+    /// kept.
     async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>>;
-    /// A page of an account's VMs. Of those that ended, the records are kept for as long as events are, 100,000 at most.
+    /// Returns a page of an account's VMs. Records of ended VMs are kept for as long as events are, at most 100,000 of
+    /// them.
     async fn list_vms(&self, query: ListVms) -> Result<VmPage>;
 
-    /// Adds what the command of a VM printed, where the VM has a log, and deletes what is too much.
+    /// Appends output of a VM's command to its log, if it has one, and deletes the oldest chunks beyond the limits.
     async fn append_log(&self, command: AppendLog) -> Result<()>;
-    /// How far the outputs of a VM's command were read; the beginning where nothing is known.
+    /// Returns how far the output of a VM's command was read; zero if nothing is recorded.
     async fn log_position(&self, vm: VmId) -> Result<LogPosition>;
-    /// A page of a log; fails with `UnknownTicket`, `UnknownLog`.
+    /// Returns part of a log; fails with `UnknownTicket`, `UnknownLog`.
     async fn read_log(&self, query: ReadLog) -> Result<LogPage>;
 
-    /// Makes tickets, all of them or none; fails with `UnknownAccount`, `UnknownDependency`, `IdempotencyMismatch`.
+    /// Creates tickets, all of them or none; fails with `UnknownAccount`, `UnknownDependency`, `IdempotencyMismatch`.
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>>;
-    /// Changes a ticket, and answers its record; fails with `UnknownTicket`, `VersionStale`, `UnknownDependency`,
-    /// `VmKeyLimited`, and with `Ticket` where the rules say no.
+    /// Changes a ticket and returns its record; fails with `UnknownTicket`, `VersionStale`, `UnknownDependency`,
+    /// `VmKeyLimited`, and with `Ticket` if the transition rules refuse the change.
     async fn change_ticket(&self, command: ChangeTicket) -> Result<Ticket>;
-    /// Renews a lease; fails with `UnknownTicket`, and with `Ticket` where it is lost.
+    /// Renews a lease; fails with `UnknownTicket`, and with `Ticket` if the lease is lost.
     async fn beat_ticket(&self, command: BeatTicket) -> Result<Beat>;
-    /// Claims what is ready, which may be nothing; fails with `IdempotencyMismatch`. Two calls get different tickets.
+    /// Claims ready tickets, possibly none; fails with `IdempotencyMismatch`. Concurrent calls get different tickets.
     async fn claim_tickets(&self, command: ClaimTickets) -> Result<Answered<ClaimedTickets>>;
     /// Deletes a ticket; fails with `UnknownTicket`, `VersionStale`, `TicketHeld`, `HasDependents`.
     async fn delete_ticket(&self, command: DeleteTicket) -> Result<DeletedTicket>;
-    /// Ends an attempt whose time is up, and tells whether it did.
+    /// Ends an attempt whose timer fired; returns whether it was ended.
     async fn end_attempt(&self, command: EndAttempt) -> Result<bool>;
-    /// Says that a ticket's time has come, and tells whether it had.
+    /// Marks a ticket's `not_before` as passed; returns whether that changed anything.
     async fn wake_ticket(&self, command: WakeTicket) -> Result<bool>;
-    /// A ticket of this account; fails with `UnknownTicket`.
+    /// Returns a ticket of this account; fails with `UnknownTicket`.
     async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket>;
-    /// A ticket that this VM holds or held, or one that such a ticket depends on directly; fails with `UnknownTicket`.
+    /// Returns a ticket that this VM holds or held, or a direct dependency of such a ticket; fails with
+    /// `UnknownTicket`.
     async fn ticket_of_vm(&self, account: AccountId, vm: VmId, id: TicketId, at: Timestamp)
     -> Result<Ticket>;
-    /// A page of an account's tickets.
+    /// Returns a page of an account's tickets.
     async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage>;
-    /// What happened to a ticket, also to one that was deleted; fails with `UnknownTicket`.
+    /// Returns a page of the history of a ticket, which may be deleted; fails with `UnknownTicket`.
     async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage>;
-    /// Why a ticket does not take its next step; fails with `UnknownTicket`.
+    /// Returns why a ticket is not ready or not progressing; fails with `UnknownTicket`.
     async fn why_ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Why>;
-    /// Gives every lease of all accounts its full length from this moment on, as after a start: what callers read is what
-    /// holds. No renewal, no event, no version.
+    /// Extends every open lease to its full length from `at`. The server does so when it starts, so that the expiry
+    /// that callers read matches its timers. Does not count as a renewal, writes no event and keeps versions.
     async fn restart_leases(&self, at: Timestamp) -> Result<()>;
-    /// The attempts of all accounts that go on.
+    /// Returns the open attempts of all accounts.
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
-    /// What metrics show of the tickets of one account, or of all. It costs the same however many tickets there are.
+    /// Returns metrics about the tickets of one account or of all. The cost does not depend on the number of tickets.
     async fn ticket_figures(&self, account: Option<AccountId>) -> Result<Vec<TicketFigures>>;
-    /// What metrics show of the VMs that live, by account.
+    /// Returns metrics about running VMs for each account.
     async fn vm_figures(&self) -> Result<Vec<VmFigures>>;
-    /// The tickets of all accounts that wait for their time.
+    /// Returns the tickets of all accounts whose `not_before` is in the future.
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>>;
-    /// Tells what timers and those who wait for work must know, once it is durable. Whoever falls behind is told that it
-    /// did, and reads what is open.
+    /// Subscribes to changes that timers and waiting claims react to, sent once they are durable. A receiver that lags
+    /// must read [`open_attempts`](Self::open_attempts) and [`waiting_tickets`](Self::waiting_tickets) again.
     fn ticket_news(&self) -> broadcast::Receiver<TicketNews>;
 
-    /// The events of all accounts after this sequence, in order, at most `limit`. 0 is before the first.
+    /// Returns at most `limit` events of all accounts after this sequence, in order; 0 includes the first event.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
-    /// A page of events.
+    /// Returns a page of events.
     async fn read_events(&self, query: ReadEvents) -> Result<EventPage>;
-    /// The place behind which the first event of this time or a later one stands, or the newest where there is none. It costs
-    /// about the same however many events there are. Where a clock was set back, it may be a later one that has such a time.
+    /// Returns the position just before the first event at or after this time, or the newest position if there is none.
+    /// The cost hardly depends on the number of events. If the clock was set back, the position may be that of a later
+    /// such event.
     async fn event_place(&self, since: Timestamp) -> Result<EventId>;
-    /// Which events there are.
+    /// Returns the range of stored events.
     async fn event_span(&self) -> Result<EventSpan>;
-    /// A ticket of this account, and the events that its record contains; fails with `UnknownTicket`.
+    /// Returns a ticket of this account and the range of events that its state reflects; fails with `UnknownTicket`.
     async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow>;
-    /// Changes after each commit of this store, durable by then, which may have written events. Of what another process
-    /// commits it does not tell.
+    /// A counter that changes after each durable commit of this store that may have written events. Commits by other
+    /// processes are not included.
     fn commits(&self) -> watch::Receiver<u64>;
 
-    /// Keeps a credential of git; fails with `UnknownAccount`.
+    /// Stores a git credential; fails with `UnknownAccount`.
     async fn set_git_credential(&self, command: SetGitCredential) -> Result<()>;
-    /// The credentials of git that an account has, by host.
+    /// Returns the git credentials of an account, ordered by host.
     async fn git_credentials(&self, account: AccountId) -> Result<Vec<GitCredential>>;
-    /// Forgets a credential of git; tells whether there was one.
+    /// Deletes a git credential; returns whether it existed.
     async fn remove_git_credential(&self, account: AccountId, host: &str) -> Result<bool>;
 
-    /// Puts somebody on the waitlist. It does the same work for an address that is on it: nobody can tell by the time.
+    /// Adds an address to the waitlist. The work is the same for an address that is on it already, so that response
+    /// times do not reveal whether it is.
     async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;
-    /// A page of the waitlist, newest first, each address once.
+    /// Returns a page of the waitlist, newest first, each address once.
     async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage>;
-    /// Removes an address with all that was said with it; fails with `UnknownWaitlistEntry`.
+    /// Removes an address with everything that was submitted with it; fails with `UnknownWaitlistEntry`.
     async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry>;
 
-    /// Writes entries of the audit; one that is there already is passed over.
+    /// Writes audit entries; entries whose id exists already are ignored.
     async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()>;
-    /// A page of the audit, newest first.
+    /// Returns a page of the audit log, newest first.
     async fn list_audit(&self, query: ListAudit) -> Result<AuditPage>;
-    /// Deletes a few of the oldest entries and events, where they are too old or too many, and tells how many.
+    /// Deletes one batch of the oldest audit entries and events beyond the retention limits, and returns how many.
     async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed>;
 
-    /// Makes a webhook; fails with `UnknownAccount`, `TooManyWebhooks`.
+    /// Creates a webhook; fails with `UnknownAccount`, `TooManyWebhooks`.
     async fn create_webhook(&self, command: CreateWebhook) -> Result<Webhook>;
-    /// Changes what may change of a webhook; fails with `UnknownWebhook`.
+    /// Changes the mutable fields of a webhook; fails with `UnknownWebhook`.
     async fn change_webhook(&self, command: ChangeWebhook) -> Result<Webhook>;
-    /// Gives a webhook another secret; fails with `UnknownWebhook`.
+    /// Replaces the secret of a webhook; fails with `UnknownWebhook`.
     async fn rotate_webhook(&self, command: RotateWebhook) -> Result<Webhook>;
     /// Deletes a webhook; fails with `UnknownWebhook`.
     async fn delete_webhook(&self, command: DeleteWebhook) -> Result<()>;
-    /// A webhook of this account; fails with `UnknownWebhook`.
+    /// Returns a webhook of this account; fails with `UnknownWebhook`.
     async fn webhook(&self, account: AccountId, id: WebhookId) -> Result<Webhook>;
-    /// A page of an account's webhooks, newest first.
+    /// Returns a page of an account's webhooks, newest first.
     async fn list_webhooks(&self, query: ListWebhooks) -> Result<WebhookPage>;
-    /// A page of a webhook's deliveries, newest first; fails with `UnknownWebhook`.
+    /// Returns a page of a webhook's deliveries, newest first; fails with `UnknownWebhook`.
     async fn list_deliveries(&self, query: ListDeliveries) -> Result<DeliveryPage>;
-    /// Has a delivery tried again from the beginning; fails with `UnknownWebhook`, `UnknownDelivery`, `WebhookDisabled`.
+    /// Schedules a delivery again; fails with `UnknownWebhook`, `UnknownDelivery`, `WebhookDisabled`.
     async fn redeliver(&self, command: Redeliver) -> Result<Delivery>;
-    /// Has something sent that is no event; fails with `UnknownWebhook`, `WebhookDisabled`.
+    /// Schedules a test delivery; fails with `UnknownWebhook`, `WebhookDisabled`.
     async fn test_webhook(&self, command: TestWebhook) -> Result<Delivery>;
-    /// Makes deliveries of events that enabled webhooks have not seen, some at a time.
+    /// Creates deliveries for one batch of events that enabled webhooks have not processed yet.
     async fn enqueue_deliveries(&self, command: EnqueueDeliveries) -> Result<Enqueued>;
-    /// The webhooks of all accounts that are enabled.
+    /// Returns the enabled webhooks of all accounts.
     async fn due_webhooks(&self) -> Result<Vec<DueWebhook>>;
-    /// The deliveries of a webhook whose time has come, in that order.
+    /// Returns the deliveries of a webhook that are due, in order of their due time.
     async fn due_deliveries(&self, query: ListDue) -> Result<Vec<DueDelivery>>;
-    /// Notes an attempt at a delivery, and answers why its webhook was disabled by it, if it was; fails with `UnknownDelivery`.
+    /// Records an attempt at a delivery; fails with `UnknownDelivery`. Returns a reason if this disabled the webhook.
     async fn record_attempt(&self, command: RecordAttempt) -> Result<Option<DisabledReason>>;
 
-    /// Proves that the store takes commands and answers queries; fails with `Unavailable` where that takes longer than `limit`.
+    /// Checks that the store executes commands and queries; fails with `Unavailable` if that takes longer than `limit`.
     async fn ping(&self, limit: Duration) -> Result<()>;
 }

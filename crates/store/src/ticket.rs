@@ -1,4 +1,4 @@
-//! Tickets: commands, queries and what is told of them once it is durable.
+//! Commands and queries for tickets, and the signals that are sent once a change is durable.
 
 use std::time::Duration;
 
@@ -11,175 +11,150 @@ use skep_tickets::{Beat, Command, Edits, NewTicket};
 
 use crate::VmWithoutAttempt;
 
-/// Who acts on a ticket, and when.
+/// Caller and time of a command on tickets.
 #[derive(Debug, Clone)]
 pub struct TicketCall {
-    /// Whose tickets they are.
     pub account: AccountId,
     /// The key of the call; `None` where the server itself acts.
     pub key: Option<KeyId>,
-    /// The VM that the key is bound to: then it reaches that VM's tickets alone.
+    /// The VM that the key is bound to, which restricts the call to tickets of that VM.
     pub vm: Option<VmId>,
-    /// Now.
     pub at: Timestamp,
-    /// The request that caused it.
     pub request_id: Option<String>,
 }
 
-/// A request that shall have its effect once, however often it comes.
+/// Identifies a request with an idempotency key, which is executed only once however often it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Once {
-    /// The path that it came to.
     pub path: &'static str,
-    /// What the caller named it.
+    /// Value of the header `Idempotency-Key`.
     pub key: String,
-    /// The SHA-256 of what it asks for.
+    /// SHA-256 of the request body.
     pub body: [u8; 32],
 }
 
-/// An answer, given now or before.
+/// An answer, either new or repeated for an idempotency key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answered<T> {
-    /// The answer.
     pub answer: T,
-    /// Whether this is a repetition of an earlier answer.
+    /// Whether the answer is that of an earlier request.
     pub replayed: bool,
 }
 
-/// Makes tickets, all of them or none. Event `ticket.created` for each, and `ticket.ready` for those that are.
+/// Creates tickets, all of them or none. Writes an event `ticket.created` for each, and `ticket.ready` for those that
+/// are ready.
 #[derive(Debug, Clone)]
 pub struct CreateTickets {
-    /// Who, when.
     pub call: TicketCall,
-    /// The tickets, and what others of the command call them.
+    /// The tickets, each with the name by which dependencies within this command refer to it.
     pub tickets: Vec<(Option<String>, NewTicket)>,
-    /// Whether it shall be done once.
     pub once: Option<Once>,
 }
 
-/// Changes a ticket: its fields, or where it stands.
+/// Changes fields or the state of a ticket.
 #[derive(Debug, Clone)]
 pub struct ChangeTicket {
-    /// Who, when.
     pub call: TicketCall,
-    /// Which.
     pub id: TicketId,
-    /// The versions that the caller knows, one of which it must have.
+    /// Versions from `If-Match`; the command fails unless one of them is current.
     pub expected: Option<Vec<u64>>,
-    /// Its fields.
     pub edits: Edits,
-    /// Where it shall stand.
     pub transition: Option<Command>,
 }
 
-/// Renews a lease. No event, no version.
+/// Renews a lease. Writes no event and keeps the version.
 #[derive(Debug, Clone)]
 pub struct BeatTicket {
-    /// Who, when.
     pub call: TicketCall,
-    /// Which.
     pub id: TicketId,
-    /// Who beats, for how long.
     pub beat: Beat,
-    /// What it does just now.
+    /// Free text about the current work; `None` keeps the previous one.
     pub progress: Option<String>,
 }
 
-/// Claims what is ready, most urgent first, then oldest first.
+/// Claims ready tickets, most urgent first, then oldest first.
 #[derive(Debug, Clone)]
 pub struct ClaimTickets {
-    /// Who, when.
     pub call: TicketCall,
-    /// For whom.
     pub assignee: String,
-    /// At most so many.
+    /// Maximum number of tickets.
     pub count: u32,
-    /// For how long.
     pub lease: Option<Duration>,
-    /// Only these; all where there is none.
+    /// Only tickets with one of these priorities; empty matches all.
     pub priorities: Vec<Priority>,
-    /// Only tickets that have all of these.
+    /// Only tickets that have all of these labels.
     pub labels: Vec<Label>,
-    /// Whether it shall be done once.
     pub once: Option<Once>,
 }
 
-/// What becomes of the tickets that depend on one that is deleted.
+/// How to treat the tickets that depend on a deleted one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dependents {
-    /// It is not deleted while there are unfinished ones.
+    /// Refuse the deletion if any of them is unfinished.
     Refuse,
-    /// They depend on it no longer.
+    /// Remove the dependency.
     Detach,
-    /// They are deleted too, with their own.
+    /// Delete them too, recursively.
     Delete,
 }
 
-/// Deletes a ticket. Its history stays. Event `ticket.deleted`.
+/// Deletes a ticket. Its history is kept. Writes an event `ticket.deleted`.
 #[derive(Debug, Clone)]
 pub struct DeleteTicket {
-    /// Who, when.
     pub call: TicketCall,
-    /// Which.
     pub id: TicketId,
-    /// The versions that the caller knows, one of which it must have.
+    /// Versions from `If-Match`; the command fails unless one of them is current.
     pub expected: Option<Vec<u64>>,
-    /// Also while somebody holds it.
+    /// Delete the ticket even if it is in progress.
     pub force: bool,
-    /// What becomes of those that depend on it.
     pub dependents: Dependents,
 }
 
-/// What a timer saw.
+/// The timer that fired for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUp {
-    /// No beat since this one.
+    /// The lease expired.
     Lease {
-        /// The renewal that ran out.
+        /// Number of renewals when the timer was set; the lease was renewed meanwhile if it is higher now.
         beats: u64,
     },
-    /// The attempt takes longer than it may.
+    /// The attempt exceeded its maximum runtime.
     Runtime,
 }
 
-/// Ends an attempt whose time is up, unless it ended or was renewed meanwhile; a VM that lives holds on.
+/// Ends an attempt whose lease or maximum runtime expired, unless it has ended or been renewed meanwhile. A lease that
+/// is held by a running VM is renewed instead.
 #[derive(Debug, Clone, Copy)]
 pub struct EndAttempt {
-    /// Which ticket.
     pub ticket: TicketId,
-    /// Which attempt.
     pub attempt: u32,
-    /// Why.
     pub why: TimeUp,
-    /// Now.
     pub at: Timestamp,
 }
 
-/// Says that a ticket's `not_before` has passed, unless it has another one meanwhile. Event `ticket.ready`, where it is.
+/// Marks a ticket's `not_before` as passed, unless it has changed meanwhile. Writes an event `ticket.ready` if the
+/// ticket is ready.
 #[derive(Debug, Clone, Copy)]
 pub struct WakeTicket {
-    /// Which ticket.
     pub ticket: TicketId,
-    /// The time that passed.
     pub not_before: Timestamp,
-    /// Now.
     pub at: Timestamp,
 }
 
-/// What a list of tickets is asked for.
+/// Conditions that listed tickets satisfy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TicketFilter {
-    /// Any of these; all where there is none.
+    /// Any of these; empty matches all.
     pub statuses: Vec<TicketStatus>,
-    /// Any of these; all where there is none.
+    /// Any of these; empty matches all.
     pub priorities: Vec<Priority>,
-    /// Whoever holds or finished it.
+    /// The assignee that holds or finished the ticket.
     pub assignee: Option<String>,
-    /// Only tickets that have all of these.
+    /// Only tickets that have all of these labels.
     pub labels: Vec<Label>,
-    /// Whether it can be claimed.
+    /// Whether the ticket can be claimed.
     pub ready: Option<bool>,
-    /// A ticket that it depends on.
+    /// Only tickets that depend on this one.
     pub depends_on: Option<TicketId>,
 }
 
@@ -189,138 +164,120 @@ pub enum TicketSort {
     /// Oldest first.
     #[default]
     Created,
-    /// As they are claimed: most urgent first, then oldest first.
+    /// In the order of claims: most urgent first, then oldest first.
     Priority,
-    /// The latest change first.
+    /// Most recently changed first.
     Updated,
 }
 
-/// Where a page of tickets ended: the last one, by what it was ordered.
+/// Cursor of a list of tickets: the sort key of the last ticket on a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TicketPosition {
-    /// By its making.
     Created(TicketId),
-    /// By its priority, then its making.
     Priority(Priority, TicketId),
-    /// By its latest change.
     Updated(Timestamp, TicketId),
 }
 
-/// Asks for a page of tickets.
+/// Lists tickets.
 #[derive(Debug, Clone)]
 pub struct ListTickets {
-    /// Whose.
     pub account: AccountId,
-    /// Which.
     pub filter: TicketFilter,
-    /// In which order.
     pub sort: TicketSort,
-    /// The most that the page holds; at least 1.
+    /// Page size; at least 1.
     pub limit: u32,
-    /// Where the page before ended. Of another order: from the beginning.
+    /// Cursor. One of a different sort order is ignored.
     pub after: Option<TicketPosition>,
-    /// Now.
     pub at: Timestamp,
 }
 
-/// A page of tickets. It ends early where its records are very large.
+/// A page of tickets. It has fewer than `limit` tickets if their records are very large.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TicketPage {
-    /// In the order that was asked for.
     pub tickets: Vec<Ticket>,
-    /// The next page's `after`; `None` at the end.
+    /// `after` of the next page; `None` on the last page.
     pub next: Option<TicketPosition>,
 }
 
-/// Asks for what happened to a ticket.
+/// Reads the history of a ticket.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadTicketHistory {
-    /// Whose.
     pub account: AccountId,
-    /// Which; it may be deleted.
+    /// May be deleted.
     pub id: TicketId,
-    /// The most events that the page holds; at least 1.
+    /// Maximum number of events; at least 1.
     pub limit: u32,
-    /// Where the page before ended.
+    /// Cursor: only events after this sequence.
     pub after: Option<u64>,
 }
 
-/// What happened to a ticket.
+/// A page of the history of a ticket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TicketHistoryPage {
     /// Oldest first.
     pub events: Vec<TicketEvent>,
-    /// Oldest first, the latest thousand; on the first page alone.
+    /// The latest thousand, oldest first. Only on the first page.
     pub attempts: Vec<Attempt>,
-    /// The next page's `after`; `None` at the end.
+    /// `after` of the next page; `None` on the last page.
     pub next: Option<u64>,
 }
 
-/// What metrics show of an account's tickets.
+/// Metrics about the tickets of one account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TicketFigures {
-    /// The account's name.
     pub account: String,
-    /// Its tickets.
     pub counts: TicketCounts,
-    /// How many attempts ended in each way, since the store was made.
+    /// Number of attempts for each outcome since the store was created.
     pub outcomes: Vec<(AttemptOutcome, u64)>,
-    /// Since when the ticket can be claimed that has been ready for the longest time; `None` where none is ready.
+    /// When the ticket that has been ready for the longest time became ready; `None` if none is ready.
     pub oldest_ready: Option<Timestamp>,
 }
 
-/// How many tickets are in each state.
+/// Number of tickets in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TicketCounts {
-    /// Pending, and not to be claimed yet.
+    /// Pending and not claimable yet.
     pub waiting: u64,
-    /// Pending, and to be claimed.
+    /// Pending and claimable.
     pub ready: u64,
-    /// Held.
     pub in_progress: u64,
-    /// Completed.
     pub completed: u64,
-    /// Failed.
     pub failed: u64,
 }
 
-/// What timers and those who wait for work must know. Told once it is durable.
+/// A change that timers and waiting claims react to. Sent once the change is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TicketNews {
-    /// An attempt began, or was renewed.
+    /// An attempt started or its lease was renewed.
     Held(OpenAttempt),
-    /// A ticket has no open attempt.
+    /// A ticket has no open attempt (any more).
     Free(TicketId),
-    /// A ticket waits for its time.
+    /// A ticket has a `not_before` in the future.
     Waiting(WaitingTicket),
-    /// Something can be claimed.
+    /// A ticket of the account became claimable.
     Ready(AccountId),
-    /// A VM shall end, because its attempt at a ticket has ended.
+    /// A VM must be ended, because its attempt at a ticket has ended.
     VmWithoutAttempt(VmWithoutAttempt),
 }
 
-/// An attempt that goes on.
+/// An attempt that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenAttempt {
-    /// Which ticket.
     pub ticket: TicketId,
-    /// Which attempt.
     pub attempt: u32,
-    /// Which renewal of it.
+    /// Number of renewals of the lease so far.
     pub beats: u64,
-    /// How long it holds from this renewal on.
+    /// Length of the lease from the latest renewal on.
     pub lease: Duration,
-    /// How long the attempt may take.
     pub max_runtime: Duration,
 }
 
-/// A ticket that waits for its time.
+/// A ticket that cannot be claimed before a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitingTicket {
-    /// Which ticket.
     pub ticket: TicketId,
-    /// Until when, by the wall clock.
+    /// Wall-clock time.
     pub not_before: Timestamp,
-    /// How long from now, whatever the wall clock does meanwhile: a rest that the server itself gave.
+    /// Back-off that the server set, as a duration from now on the monotonic clock; takes precedence over `not_before`.
     pub rest: Option<Duration>,
 }

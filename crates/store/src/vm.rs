@@ -1,4 +1,4 @@
-//! VMs: their records and commands.
+//! Records and commands for VMs.
 
 use std::collections::BTreeMap;
 
@@ -12,223 +12,187 @@ use skep_api::{
 
 use crate::{NewKey, Once};
 
-/// A VM at its boot, and what never changes of it.
+/// A VM as recorded at its boot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmBooted {
-    /// Its id.
     pub id: VmId,
-    /// Its account.
     pub account: AccountId,
-    /// Its name, unique among the living VMs of the account.
+    /// Unique among the running VMs of the account.
     pub name: Option<VmName>,
-    /// The process id on the server.
+    /// Process id of the VMM on the server.
     pub pid: u32,
-    /// Its address inside skep's network namespace.
+    /// Address inside skep's network namespace.
     pub ip: String,
-    /// The template that it was restored from.
     pub template: String,
-    /// Virtual processors.
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
-    /// What the caller wrote on it.
     pub metadata: Map<String, Value>,
-    /// When the boot call arrived.
+    /// When the boot request arrived.
     pub started_at: Timestamp,
-    /// When it ends by itself.
     pub expires_at: Option<Timestamp>,
-    /// The ticket that it was booted for.
     pub ticket: Option<TicketId>,
-    /// The command that it was booted with, by the id that the guest knows it by.
+    /// The guest's id of the command that the VM was booted with.
     pub exec_id: Option<String>,
-    /// The restore's receipt.
     pub boot: BootReceipt,
 }
 
-/// How a VM ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmEnd {
-    /// When.
     pub at: Timestamp,
-    /// Why.
     pub reason: EndReason,
 }
 
-/// A VM as it is kept.
+/// A stored VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmRecord {
-    /// What was recorded at its boot.
     pub vm: VmBooted,
-    /// Whether the command that it was booted with runs, as far as anybody knows.
+    /// Whether the end of the command that the VM was booted with has not been recorded yet.
     pub command_runs: bool,
-    /// How it ended; `None` while it lives.
+    /// `None` while the VM runs.
     pub end: Option<VmEnd>,
 }
 
-/// Which VMs a list has.
+/// Selects running or ended VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VmsOf {
-    /// Those that live, the youngest first.
+    /// Running VMs, newest first.
     Living,
-    /// Those that ended, the last to end first.
+    /// Ended VMs, by their end, latest first.
     Ended,
 }
 
-/// What the VMs of a list have. `None`, and a key that is not there, is no condition.
+/// Conditions that listed VMs satisfy. `None`, or a metadata key that is absent, is no condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmFilter {
-    /// This name. One that no VM can have matches none.
+    /// Exact name. A string that is not a valid VM name matches nothing.
     pub name: Option<String>,
-    /// This template.
     pub template: Option<String>,
-    /// These entries in their metadata: a string as it is, and a number, a truth value or null as JSON writes it.
+    /// Required metadata entries: strings as they are; numbers, booleans and null in their JSON form.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Asks for a page of an account's VMs.
+/// Lists the VMs of an account.
 #[derive(Debug, Clone)]
 pub struct ListVms {
-    /// Whose VMs.
     pub account: AccountId,
-    /// Which of them.
     pub which: VmsOf,
-    /// What they have.
     pub filter: VmFilter,
-    /// The most that the page holds; at least 1.
+    /// Page size; at least 1.
     pub limit: u32,
-    /// Where the page before ended: only VMs that come after this one.
+    /// Cursor: only VMs that follow this one in the order of the list.
     pub after: Option<VmId>,
 }
 
-/// A page of VMs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmPage {
-    /// In the order of their kind.
+    /// In the order that [`VmsOf`] defines.
     pub vms: Vec<VmRecord>,
-    /// The next page's `after`; `None` at the end.
+    /// `after` of the next page; `None` on the last page.
     pub next: Option<VmId>,
 }
 
-/// What metrics show of the VMs of one account.
+/// Metrics about the VMs of one account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmFigures {
-    /// The account's name.
     pub account: String,
-    /// VMs that live.
     pub running: u64,
-    /// Memory of their guests.
+    /// Memory of the running guests, in MiB.
     pub memory_mb: u64,
 }
 
-/// An attempt that a VM was booted for, which it holds from its record on.
+/// The ticket attempt that a VM was booted for. The VM holds the attempt as soon as the boot is recorded.
 #[derive(Debug, Clone)]
 pub struct BootedFor {
-    /// The ticket.
     pub ticket: TicketId,
-    /// Its attempt, which goes on.
+    /// The open attempt of the ticket.
     pub attempt: u32,
-    /// The key that the VM has: bound to it, whatever VM it says.
+    /// The key given to the VM. It is bound to that VM; its `vm` field is ignored.
     pub key: NewKey,
-    /// Whether the VM lives on when the attempt has ended.
+    /// Whether the VM keeps running after the attempt has ended.
     pub keep_vm: bool,
 }
 
-/// A VM that lives though its attempt at the ticket that it was booted for has ended.
+/// A running VM whose attempt at the ticket it was booted for has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmWithoutAttempt {
-    /// Its account.
     pub account: AccountId,
-    /// Its id.
     pub vm: VmId,
-    /// Whether the attempt finished the ticket. Otherwise somebody else may claim the ticket by now.
+    /// Whether the attempt finished the ticket. Otherwise another agent may have claimed the ticket already.
     pub finished: bool,
 }
 
-/// Records VMs that were booted together: all of them or none. Event `vm.booted` for each; `key.created` and `ticket.updated`
-/// where one was booted for a ticket.
+/// Records VMs that were booted together: all of them or none. Writes an event `vm.booted` for each, and `key.created`
+/// and `ticket.updated` if the boot was for a ticket.
 #[derive(Debug, Clone)]
 pub struct RecordBoots {
-    /// The VMs.
     pub vms: Vec<VmBooted>,
-    /// Now.
     pub at: Timestamp,
-    /// The request that booted them.
     pub request_id: Option<String>,
-    /// What the one VM of this boot works on.
+    /// The attempt that this boot was for. Such a boot has exactly one VM.
     pub work: Option<BootedFor>,
-    /// The answer that is kept, for a request that shall have its effect once.
+    /// The answer to store for a request with an idempotency key.
     pub answer: Option<(Once, BootAnswer)>,
 }
 
-/// Changes what may change of a VM that lives. What is `None` stays. Event `vm.renamed` where its name changes.
+/// Changes the mutable fields of a running VM; `None` keeps the current value. Writes an event `vm.renamed` if the name
+/// changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangeVm {
-    /// Which VM.
     pub vm: VmId,
-    /// Its name now; the inner `None` is none.
+    /// The new name; `Some(None)` removes it.
     pub name: Option<Option<VmName>>,
-    /// What the caller writes on it now, in place of all that stood there.
+    /// Replaces all metadata.
     pub metadata: Option<Map<String, Value>>,
-    /// When it ends by itself now; the inner `None` is never.
+    /// The new expiry; `Some(None)` removes it.
     pub expires_at: Option<Option<Timestamp>>,
-    /// Now.
     pub at: Timestamp,
-    /// The request that asked for it.
     pub request_id: Option<String>,
 }
 
-/// Records that a VM ended, and revokes the keys bound to it. Events `vm.ended` and `key.revoked`, the first time.
+/// Records that a VM ended and revokes the keys bound to it. Writes events `vm.ended` and `key.revoked` the first time.
 #[derive(Debug, Clone)]
 pub struct RecordEnd {
-    /// Which VM.
     pub vm: VmId,
-    /// Why.
     pub reason: EndReason,
-    /// Now.
     pub at: Timestamp,
-    /// The request that ended it, if one did.
+    /// The request that ended the VM, if any.
     pub request_id: Option<String>,
 }
 
-/// Records that the command that a VM was booted with ended: an attempt that the VM still holds ends with it.
+/// Records the end of the command that a VM was booted with. An attempt that the VM still holds ends with it.
 #[derive(Debug, Clone)]
 pub struct RecordCommandEnd {
-    /// Which VM.
     pub vm: VmId,
-    /// What it means for the attempt.
     pub outcome: CommandOutcome,
-    /// Now.
     pub at: Timestamp,
 }
 
-/// What the end of a command means for the ticket that its VM was booted for.
+/// Effect of the end of a command on the ticket that its VM was booted for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandOutcome {
     /// The ticket is completed with this result.
     Completes(Object),
-    /// The attempt ended and counts. This is kept with the attempt.
+    /// The attempt ends and counts towards `max_attempts`. The object is stored with the attempt.
     Counts(Object),
-    /// The ticket is given back, which does not count. This is kept with the attempt.
+    /// The ticket is released; the attempt does not count. The object is stored with the attempt.
     GivesBack(Object),
 }
 
-/// What became of a [`RecordEnd`].
+/// Result of [`RecordEnd`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
-    /// The VM, with the end that counts: the first.
+    /// The VM with its first recorded end.
     pub record: VmRecord,
-    /// Whether this command ended it.
+    /// Whether this command recorded the end.
     pub first: bool,
 }
 
-/// Records the end of those of these VMs that live, as a start does with VMs that it cannot take over. Events as for
-/// [`RecordEnd`].
+/// Records the end of those of these VMs that still run, for example VMs that a restarted server cannot adopt. Writes
+/// the same events as [`RecordEnd`].
 #[derive(Debug, Clone)]
 pub struct EndVms {
-    /// Which VMs.
     pub vms: Vec<VmId>,
-    /// Why.
     pub reason: EndReason,
-    /// Now.
     pub at: Timestamp,
 }

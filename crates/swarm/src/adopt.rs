@@ -1,7 +1,7 @@
-//! VMs that outlived the server before this one.
+//! Adoption of VMs that outlived an earlier server.
 //!
-//! A VM is committed at the keeper, then recorded in the store, then told of. So whatever a caller was told of stands in
-//! both, and what stands in one alone belongs to nobody: it is ended, or recorded as lost.
+//! A boot commits a VM at the keeper, then records it in the store, then answers the caller. So every VM that a caller
+//! knows is in both. A VM that only the keeper has is ended; a VM that only the store has is recorded as lost.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,15 +26,15 @@ use crate::{
     vm::{self, BootedVm, Surroundings},
 };
 
-/// VMs that are taken over at the same time.
+/// Concurrent adoptions.
 const AT_ONCE: usize = 16;
-/// How long one may take to answer: the service does not begin before.
+/// Time limit of one adoption. The server does not accept requests before all are done.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Takes over what lives and is on record. Ends what is not on record, and records as lost what does not answer.
+/// Adopts VMs that run and are recorded. Ends running VMs without a record, and records VMs that do not answer as lost.
 ///
 /// # Errors
-/// The keeper or the store is away.
+/// The keeper or the store is not available.
 pub(crate) async fn take_over(
     restorer: &Restorer,
     surroundings: &Surroundings,
@@ -88,10 +88,10 @@ pub(crate) async fn take_over(
     record_lost(&**store, lost, &*surroundings.observer).await
 }
 
-/// Records as lost all VMs that are on record. For a start that has no VMs: its keeper ended those of an earlier one.
+/// Records all VMs of the store as lost. For a server without a swarm, whose keeper ended the VMs of an earlier one.
 ///
 /// # Errors
-/// The store is away.
+/// The store is not available.
 pub async fn lose_all(store: &dyn Store, observer: &dyn Observer) -> Result<(), Error> {
     let alive = store.alive_vms().await?.into_iter().map(|record| record.vm.id).collect();
     record_lost(store, alive, observer).await
@@ -109,7 +109,7 @@ async fn record_lost(store: &dyn Store, vms: Vec<VmId>, observer: &dyn Observer)
     Ok(())
 }
 
-/// Connects a VM anew, and proves that its guest answers.
+/// Reconnects to a VM and checks that its guest answers.
 async fn reach(
     restorer: &Restorer,
     budget: &Arc<Budget>,
@@ -136,9 +136,9 @@ async fn reach(
     Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, deadline, reservation })
 }
 
-/// When its boot call arrived, by the clock that uptimes are told by.
+/// Converts the start time to the monotonic clock, for uptimes.
 fn began(started_at: Timestamp) -> Instant {
     let age = Duration::try_from(Timestamp::now().duration_since(started_at)).unwrap_or_default();
-    // A wall clock that was set may make it older than this machine is up.
+    // After a change of the wall clock the start may lie before the boot of the machine.
     Instant::now().checked_sub(age).unwrap_or_else(Instant::now)
 }

@@ -1,4 +1,4 @@
-//! The API as the guests of VMs reach it: at the bridge's address, where the packet filter lets through those that were admitted.
+//! Access of guests to the API at the bridge's address, which the packet filter allows for admitted VMs only.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,9 @@ use skep_keeper_protocol::ServerEnd;
 
 use crate::{BootOrder, Error, vm::BootedVm};
 
-/// Where guests reach the API, and who lets them.
 pub(crate) struct ApiAccess {
     keeper: ServerEnd,
-    /// `None`: no guest reaches it.
+    /// `None` if guests cannot reach the API.
     address: Option<SocketAddr>,
 }
 
@@ -19,14 +18,14 @@ impl ApiAccess {
         Self { keeper, address }
     }
 
-    /// Puts the address into the variables of a VM that gets a key of its own.
+    /// Sets the environment variable with the API's URL for a VM that gets an API key.
     pub(crate) fn announce(&self, order: &mut BootOrder) {
         if let (Some(address), Some(_)) = (self.address, &order.work) {
             order.env.insert(URL_VARIABLE.to_owned(), format!("http://{address}"));
         }
     }
 
-    /// Admits the VMs of an order that brings a key for them.
+    /// Admits the VMs of a request that brings an API key for them.
     pub(crate) async fn admit_all(&self, booted: &[BootedVm], order: &BootOrder) -> Result<(), Error> {
         for vm in booted.iter().filter(|_| order.work.is_some()) {
             self.admit(vm.facts.id).await?;
@@ -34,7 +33,7 @@ impl ApiAccess {
         Ok(())
     }
 
-    /// Lets the guest of a VM reach the API until the VM ends.
+    /// Allows the guest of a VM to reach the API until the VM ends.
     pub(crate) async fn admit(&self, vm: skep_api::VmId) -> Result<(), Error> {
         match self.address {
             Some(_) => Ok(self.keeper.admit_to_api(vm).await?),

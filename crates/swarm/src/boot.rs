@@ -1,4 +1,4 @@
-//! A boot: VMs out of the pool, and cold ones beyond it. All of them, or none.
+//! Boots: takes VMs from the pool and restores further ones. All VMs of a request boot, or none.
 
 use std::sync::{
     Arc,
@@ -18,16 +18,15 @@ use crate::{
     vm::BootedVm,
 };
 
-/// Restores are work for processors: more at once only make each of them later.
+/// Concurrent restores. They are CPU-bound, so more would only delay each of them.
 const AT_ONCE: usize = 4;
 
-/// What a boot needs.
 pub(crate) struct Booter {
     pub(crate) pool: Arc<Pool>,
 }
 
 impl Booter {
-    /// Boots all VMs of an order. Where one fails, none is left.
+    /// Boots all VMs of a request. If one fails, all are ended.
     pub(crate) async fn boot_all(
         &self,
         account: AccountId,
@@ -45,13 +44,14 @@ impl Booter {
             .buffer_unordered(AT_ONCE);
         let mut booted = Vec::new();
         let mut failed = None;
-        // After a failure no other begins, and those under way still end in order, each clearing away its own.
+        // After a failure no further boot begins. Those in progress complete and remove their own resources.
         while let Some(outcome) = boots.next().await {
             match outcome {
                 Ok(vm) => booted.extend(vm),
                 Err(error) => {
                     failing.store(true, Ordering::Relaxed);
-                    // The keeper ends the others where it finds that: whichever is seen first, this is why.
+                    // A damaged template makes the keeper kill the other VMs, so it is the cause even if another error
+                    // came first.
                     if failed.is_none() || error.code() == ErrorCode::TemplateDamaged {
                         failed = Some(error);
                     }
@@ -59,7 +59,7 @@ impl Booter {
             }
         }
         drop(boots);
-        // The first may have been ready long ago.
+        // A VM that was ready early may have ended since.
         let ended = booted.iter().find(|vm| vm.guest.is_closed());
         match failed.or_else(|| ended.map(|vm| not_booted(vm.facts.id, order, Error::EndedEarly))) {
             None => Ok(booted),
@@ -70,12 +70,12 @@ impl Booter {
         }
     }
 
-    /// Ends VMs that nobody was told of.
+    /// Ends booted VMs that are not recorded.
     pub(crate) async fn undo(&self, booted: Vec<BootedVm>) {
         join_all(booted.iter().map(|vm| self.pool.restorer.clear_away(vm.facts.id))).await;
     }
 
-    /// `None` where another of the order failed before.
+    /// `None` if another VM of the request failed before.
     async fn boot_one(
         &self,
         account: AccountId,
@@ -87,7 +87,7 @@ impl Booter {
         if let Some(parked) = parked {
             let id = parked.id();
             if failing.load(Ordering::Relaxed) {
-                // It is still nobody's, but which order it waits for would have to be known.
+                // It is unused, but the pool cannot take VMs back.
                 self.pool.restorer.clear_away(id).await;
                 return Ok(None);
             }
@@ -103,7 +103,7 @@ impl Booter {
             return Ok(None);
         }
         let (id, restored) = match self.restore(order).await {
-            // One that hangs or dies says nothing of the next.
+            // One retry: the failure of one guest or VMM does not predict the next.
             Err((_, error)) if error.is_of_one_vm() && !failing.load(Ordering::Relaxed) => {
                 self.restore(order).await
             }
@@ -160,7 +160,7 @@ fn booted(
         exec_id: order.command.as_ref().map(|_| new_exec_id()),
         boot,
     };
-    // Not by the wall clock, which may be set while a boot is under way.
+    // By the monotonic clock: the wall clock may be changed during a boot.
     let deadline = order.ttl.and_then(|ttl| order.arrived.checked_add(ttl));
     BootedVm { facts, guest, console, machine, pidfd, arrived: order.arrived, deadline, reservation }
 }

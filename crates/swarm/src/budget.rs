@@ -1,5 +1,5 @@
-//! What the machine can hold, and who holds how much of it. A boot reserves before it begins, so that many boots at
-//! once cannot promise the same memory twice. What is parked counts for nobody: it gives way to whoever boots.
+//! Accounting of the machine's capacity. A boot reserves its share before it begins, so that concurrent boots cannot
+//! reserve the same memory twice. Parked VMs belong to no account and are ended if a boot needs their capacity.
 
 use std::{
     collections::HashMap,
@@ -8,12 +8,11 @@ use std::{
 
 use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
 
-/// The machine's budget.
 #[derive(Debug)]
 pub(crate) struct Budget {
     max_vms: u32,
     memory_mb: u64,
-    /// What each VM takes besides its guest's memory, in MiB.
+    /// Memory of each VM in addition to its guest's, in MiB.
     overhead_mb: u64,
     held: Mutex<Held>,
 }
@@ -31,7 +30,7 @@ struct Used {
     guests_mb: u64,
 }
 
-/// A part of the budget. Dropping it gives it back.
+/// A reserved share of the budget, released on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
@@ -40,7 +39,7 @@ pub(crate) struct Reservation {
     guest_mb: u64,
 }
 
-/// Room for one parked VM. Dropping it gives it back.
+/// A reservation for one parked VM, released on drop.
 #[derive(Debug)]
 pub(crate) struct ParkingSpace {
     budget: Arc<Budget>,
@@ -52,7 +51,7 @@ impl Budget {
         Self { max_vms, memory_mb, overhead_mb, held: Mutex::default() }
     }
 
-    /// Room for a parked VM, if the machine has some left.
+    /// Reserves capacity for a parked VM. `None` if there is not enough.
     pub(crate) fn parking_space(self: &Arc<Self>, guest_mb: u64) -> Option<ParkingSpace> {
         let memory_mb = guest_mb + self.overhead_mb;
         let mut held = self.lock();
@@ -68,7 +67,7 @@ impl Budget {
         Some(ParkingSpace { budget: self.clone(), memory_mb })
     }
 
-    /// Whether accounts were promised what parked VMs have.
+    /// Whether accounts reserved capacity that parked VMs use.
     pub(crate) fn is_overcommitted(&self) -> bool {
         let held = self.lock();
         let total = sum(&held.accounts);
@@ -77,7 +76,7 @@ impl Budget {
                 || total.memory_mb + held.parked.memory_mb > self.memory_mb)
     }
 
-    /// Reserves room for `vms` guests of `guest_mb` each.
+    /// Reserves capacity for `vms` guests of `guest_mb` each.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         account: AccountId,
@@ -101,7 +100,7 @@ impl Budget {
         Ok(Reservation { budget: self.clone(), account, vms, guest_mb })
     }
 
-    /// Counts a guest that runs already, whatever the limits are by now.
+    /// Counts a guest that already runs, without checking limits.
     pub(crate) fn hold(self: &Arc<Self>, account: AccountId, guest_mb: u64) -> Reservation {
         let mut held = self.lock();
         let own = held.accounts.entry(account).or_default();
@@ -112,7 +111,6 @@ impl Budget {
         Reservation { budget: self.clone(), account, vms: 1, guest_mb }
     }
 
-    /// What stands in the status.
     pub(crate) fn capacity(&self) -> Capacity {
         let total = sum(&self.lock().accounts);
         Capacity { max_vms: self.max_vms, memory_mb: self.memory_mb, memory_used_mb: total.memory_mb }
@@ -168,7 +166,7 @@ fn check_quota(limits: &Limits, own: Used, vms: u32, guest_mb: u64) -> Result<()
 }
 
 impl Reservation {
-    /// Takes the part of one VM out of it, which then lives as long as that VM.
+    /// Splits off the share of one VM.
     pub(crate) fn split_one(&mut self) -> Reservation {
         self.vms -= 1;
         Reservation { budget: self.budget.clone(), account: self.account, vms: 1, guest_mb: self.guest_mb }

@@ -1,4 +1,4 @@
-//! The command that a VM was booted with: started once the VM is on record, and followed until one of the two ends.
+//! The command of a boot. It is started after the VM is recorded, and followed until the command or the VM ends.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,13 +13,13 @@ use tokio::time::sleep;
 
 use crate::{Error, command_outcome, run_log::RunLog, vm::VmHandle};
 
-/// How long it may run: longer than any ticket's attempt.
+/// Time limit of the command: longer than any attempt at a ticket.
 pub(crate) const LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The pause before the guest or the store is asked again; it doubles up to the longest.
+/// Back-off between attempts at the guest or the store. Doubles up to `MAX_BACKOFF`.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Starts it, and follows it from then on.
+/// Starts the command and follows it.
 pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn Store>, command: &str) -> Result<(), Error> {
     let Some(exec_id) = &vm.facts.exec_id else { return Ok(()) };
     let command = RunCommand {
@@ -34,8 +34,8 @@ pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn Store>, command: &str) 
     Ok(())
 }
 
-/// Waits, in a task of its own, for the end of one that was started, and records it with what it means for the ticket of the
-/// VM. Where the VM ends first, its own end says all.
+/// Waits in a new task for the end of a started command, and records it with its outcome for the VM's ticket. If the VM
+/// ends first, nothing is recorded here: the end of the VM decides about the ticket.
 pub(crate) fn follow(vm: &VmHandle, store: &Arc<dyn Store>) {
     let (vm, store) = (vm.clone(), Arc::clone(store));
     tokio::spawn(async move {
@@ -48,7 +48,7 @@ pub(crate) fn follow(vm: &VmHandle, store: &Arc<dyn Store>) {
     });
 }
 
-/// `None` where its VM ended first.
+/// `None` if the VM ended first.
 async fn outcome(vm: &VmHandle, exec_id: &str, store: &Arc<dyn Store>) -> Option<CommandOutcome> {
     let log = match vm.facts.ticket {
         Some(_) => Some(RunLog::resume(store, vm.facts.id).await),
@@ -62,13 +62,11 @@ async fn outcome(vm: &VmHandle, exec_id: &str, store: &Arc<dyn Store>) -> Option
     }
 }
 
-/// How the command of a boot ended.
 enum CommandEnd {
     Exit(ExecExit),
-    /// The guest does not know the command: the server ended before the command was started, or the command ended so long
-    /// before this server began that the guest has forgotten it.
+    /// The guest does not know the command: the earlier server ended before it was started, or the command ended so
+    /// long before this server started that the guest has dropped its state.
     Forgotten,
-    /// Its VM ended first.
     WithVm,
 }
 
@@ -91,7 +89,7 @@ async fn ended(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> Command
             return CommandEnd::WithVm;
         }
         if error.code() == ErrorCode::UnknownExec {
-            tracing::warn!(vm = %vm.facts.id, "VM {} knows its command no more", vm.facts.id);
+            tracing::warn!(vm = %vm.facts.id, "VM {} does not know its command any more", vm.facts.id);
             return CommandEnd::Forgotten;
         }
         tracing::warn!(vm = %vm.facts.id, %error, "the command of VM {} cannot be followed now: {error}", vm.facts.id);
@@ -100,7 +98,7 @@ async fn ended(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> Command
     }
 }
 
-/// A ticket whose agent has ended would be held for as long as its VM lives, so the store is asked until it answers.
+/// Retries until the end is recorded: otherwise the ticket would stay claimed until the VM ends.
 async fn record(store: &dyn Store, end: RecordCommandEnd) {
     let mut pause = FIRST_PAUSE;
     while let Err(error) = store.record_command_end(end.clone()).await {

@@ -1,11 +1,12 @@
-//! What the end of the command of a boot means for the ticket that the VM was booted for.
+//! The outcome for a ticket when the command of the boot ends.
 //!
-//! | exit | the ticket |
+//! | exit code | outcome |
 //! |---|---|
-//! | 0 | is completed with the object in [`RESULT_FILE`], else with the exit code and the end of the output |
-//! | 0, and the file is no such object | the attempt ended, counted |
-//! | 126, 127 | is given back: the shell could not start the command |
-//! | another one, or a signal | the attempt ended, counted |
+//! | 0, with a valid [`RESULT_FILE`] | the ticket is completed with the object in the file |
+//! | 0, without the file | the ticket is completed with the exit code and the end of the output |
+//! | 0, with an invalid file | the attempt failed and counts |
+//! | 126, 127 | the ticket is given back: the shell could not start the command |
+//! | any other, or a signal | the attempt failed and counts |
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -23,24 +24,24 @@ use tokio::time::{sleep, timeout};
 
 use crate::{ticket_file, vm::VmHandle};
 
-/// The exit codes of a shell whose command is not executable, or is not there.
+/// Exit codes of a shell whose command is not executable or does not exist.
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
-/// The largest result, in bytes.
+/// Size limit of the result file.
 const LARGEST_RESULT: usize = 1 << 20;
-/// The most commas in it, and so about the most values: each takes more memory than its text.
+/// Limit of commas in the result, and so roughly of values, because a parsed value takes more memory than its text.
 const MOST_COMMAS: usize = 250_000;
-/// Bytes of the end of each output that a completed ticket gets.
+/// Bytes of each output that a completed ticket gets.
 const RESULT_TAIL: usize = 64 << 10;
-/// The same for an attempt that did not complete its ticket: a ticket may have a thousand of these.
+/// Bytes of each output that a failed attempt gets. Less, because a ticket may have a thousand of these.
 const EVIDENCE_TAIL: usize = 4 << 10;
-/// How long the guest may take for the file, or for the output.
+/// Time limit for reading the file, and for reading the output.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often a guest is asked that does not answer, and the pause before it is asked again.
+/// Attempts at a guest that does not answer, and the pause between them.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What an exit means. `None` where the VM ended meanwhile: its own end says all.
+/// The outcome of an exit. `None` if the VM ended meanwhile: then the end of the VM decides.
 pub(crate) async fn of(vm: &VmHandle, exec_id: &str, exit: &ExecExit) -> Option<CommandOutcome> {
     let code = exit.exit_code;
     let result = if code == Some(0) { Some(result(vm).await?) } else { None };
@@ -63,7 +64,7 @@ pub(crate) async fn of(vm: &VmHandle, exec_id: &str, exit: &ExecExit) -> Option<
     })
 }
 
-/// The end of a command that the guest does not know. Nobody is to blame for it.
+/// The outcome if the guest does not know the command. It does not count as an attempt.
 pub(crate) fn of_forgotten() -> CommandOutcome {
     let message = "how the command ended is not known: it was not started before the server ended, or the server was away for \
                    more than ten minutes after its end";
@@ -83,8 +84,7 @@ fn evidence(exit: &ExecExit, tails: &[Tail; 2], bytes: usize) -> Object {
     evidence
 }
 
-/// The object that the command wrote; the inner `None` where it wrote no file, and the error says why a file is no result. The
-/// outer `None`: the VM ended.
+/// Reads the result file. The outer `None`: the VM ended. The inner `None`: there is no file. `Err`: why it is invalid.
 async fn result(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
     for _ in 0..TRIES {
         let error = match timeout(LIMIT, read_result(vm)).await {
@@ -103,11 +103,11 @@ async fn result(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
     Some(Err(format!("{RESULT_FILE} cannot be read")))
 }
 
-/// Why there are no bytes of the file.
+/// Why the result file could not be read.
 enum ReadError {
-    /// The file is no result, for this reason.
+    /// The file is not a valid result, with the reason.
     Invalid(String),
-    /// The guest did not answer as it should.
+    /// The guest did not answer correctly.
     Guest(Error),
 }
 
@@ -152,7 +152,7 @@ fn parsed(text: &[u8]) -> Result<Object, String> {
     }
 }
 
-/// The end of each of the two outputs of a command that ended, as the guest keeps them. `None`: the VM ended.
+/// The last part of stdout and stderr, as the guest keeps them. `None` if the VM ended.
 async fn tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
     let mut tails = [Tail::default(), Tail::default()];
     let read = async {
@@ -180,7 +180,7 @@ async fn tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
     Some(tails)
 }
 
-/// The end of an output.
+/// The last part of an output.
 #[derive(Debug, Default)]
 struct Tail {
     bytes: VecDeque<u8>,
@@ -195,7 +195,7 @@ impl Tail {
         self.is_cut |= over > 0;
     }
 
-    /// At most so many of its last bytes, as text. A character that was cut in the middle is left out.
+    /// At most the last `most` bytes as text, without a partial character at the beginning.
     fn text(&self, most: usize) -> String {
         let over = self.bytes.len().saturating_sub(most);
         let is_cut = self.is_cut || over > 0;

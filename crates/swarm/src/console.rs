@@ -1,4 +1,4 @@
-//! A VM's serial log: its last part, however much the guest prints.
+//! The last part of a VM's serial log.
 
 use std::{
     collections::VecDeque,
@@ -8,7 +8,7 @@ use std::{
 use skep_api::swarm::Console;
 use tokio::{io::AsyncReadExt, net::UnixStream};
 
-/// How much is kept of each VM, in bytes.
+/// Size limit per VM, in bytes.
 const KEPT_BYTES: usize = 256 << 10;
 
 /// The log of one VM.
@@ -22,7 +22,7 @@ struct Kept {
 }
 
 impl ConsoleLog {
-    /// Reads until the VMM is gone. Always: a console that nobody reads would stop the guest.
+    /// Reads until the VMM is gone. Must run for every VM: a guest blocks when its console is not read.
     pub(crate) async fn follow(self, mut stream: UnixStream) {
         let mut block = vec![0; 16 << 10];
         while let Ok(read @ 1..) = stream.read(&mut block).await {
@@ -30,14 +30,14 @@ impl ConsoleLog {
         }
     }
 
-    /// The log as it is now. What is not UTF-8 is replaced.
+    /// The current log. Invalid UTF-8 is replaced.
     pub(crate) fn read(&self) -> Console {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let console = String::from_utf8_lossy(kept.bytes.make_contiguous()).into_owned();
         Console { console, truncated: kept.truncated }
     }
 
-    /// The last bytes of the log as it is now. What is not UTF-8 is replaced.
+    /// The last bytes of the current log. Invalid UTF-8 is replaced.
     pub(crate) fn end(&self, bytes: usize) -> String {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all = kept.bytes.make_contiguous();

@@ -1,14 +1,14 @@
-//! Which template how many parked VMs are worth: as many as were asked of it lately.
+//! Divides the pool between templates, in proportion to their recent boots.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-/// After this time a boot counts half.
+/// After this time the weight of a boot is halved.
 const HALF_LIFE: Duration = Duration::from_secs(300);
 
-/// What was booted lately, by template.
+/// Recent boots by template.
 #[derive(Debug, Default)]
 pub(crate) struct Demand(BTreeMap<String, Booted>);
 
@@ -26,17 +26,16 @@ impl Booted {
 }
 
 impl Demand {
-    /// Notes that VMs were asked for.
     pub(crate) fn note(&mut self, template: &str, vms: u32, now: Instant) {
         let booted = self.0.entry(template.to_owned()).or_insert(Booted { weight: 0.0, at: now });
         *booted = Booted { weight: booted.weight(now) + f64::from(vms), at: now };
     }
 
-    /// How many of `size` VMs each template is worth. `first` is there before anybody asked, and keeps one.
+    /// The share of each template in a pool of `size` VMs. `first` has the weight of one boot even without boots.
     pub(crate) fn shares(&self, size: u32, first: &str, now: Instant) -> BTreeMap<String, u32> {
         let mut weights: BTreeMap<&str, f64> =
             self.0.iter().map(|(name, booted)| (name.as_str(), booted.weight(now))).collect();
-        // As much as one boot just now: the less the more others are asked for.
+        // The weight of one boot at this moment.
         *weights.entry(first).or_default() += 1.0;
         let total: f64 = weights.values().sum();
         let mut left = size;
@@ -49,7 +48,7 @@ impl Demand {
                 ((*name).to_owned(), share)
             })
             .collect();
-        // What rounding left belongs to those with the most.
+        // The remainder of rounding goes to the templates with the greatest weights.
         let mut names: Vec<(&str, f64)> = weights.into_iter().collect();
         names.sort_by(|one, other| other.1.total_cmp(&one.1));
         for (name, _) in names.iter().cycle().take(if names.is_empty() { 0 } else { left as usize }) {
@@ -73,7 +72,7 @@ mod tests {
         demand.note("mine", 7, now);
         let shares = demand.shares(8, "base", now);
         assert_eq!((shares["base"], shares["mine"]), (1, 7));
-        // Long after, it is as if nobody had.
+        // After a long time the boots have no weight any more.
         let later = now + HALF_LIFE * 20;
         assert_eq!(demand.shares(8, "base", later)["base"], 8);
     }

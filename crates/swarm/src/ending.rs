@@ -1,4 +1,4 @@
-//! Why a VM ended, for calls that were under way when it did.
+//! Why a VM ended, for calls that were in progress at that time.
 
 use std::{io, time::Duration};
 
@@ -9,12 +9,12 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::Error;
 
-/// How long a broken call waits for the reason. The VM's process is awaited and cleared away first, and its end recorded.
+/// How long a failed call waits for the reason. It is known after the VM is removed and its end recorded.
 const REASON_LIMIT: Duration = Duration::from_secs(15);
-/// How long a broken answer waits to learn whether the whole connection is.
+/// How long a broken answer waits to learn whether the whole connection is closed.
 const VERDICT: Duration = Duration::from_secs(1);
 
-/// The reason of a VM's end, once it is known. Cheap to clone.
+/// Receives the reason of a VM's end. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Ending(watch::Receiver<Option<EndReason>>);
 
@@ -24,7 +24,7 @@ impl Ending {
         (sender, Self(receiver))
     }
 
-    /// The error of a call, with the reason where the VM ended.
+    /// The error of a call, with the reason if the VM ended.
     pub async fn explain(&self, error: skep_channel::Error) -> Error {
         match error {
             skep_channel::Error::Ended => Error::VmEnded(self.reason().await),
@@ -32,7 +32,7 @@ impl Ending {
         }
     }
 
-    /// The same bytes. Where they break off because the VM ended, the error names the reason.
+    /// Passes a byte stream on. If it breaks off because the VM ended, the error names the reason.
     pub(crate) fn explain_content(self, guest: Guest, content: Content) -> Content {
         Box::pin(content.or_else(move |error| {
             let (ending, guest) = (self.clone(), guest.clone());
@@ -45,7 +45,7 @@ impl Ending {
         }))
     }
 
-    /// Waits for the reason. `None` where it does not come in time.
+    /// Waits for the reason. `None` after a timeout.
     async fn reason(&self) -> Option<EndReason> {
         let mut known = self.0.clone();
         let known = timeout(REASON_LIMIT, known.wait_for(Option::is_some)).await;

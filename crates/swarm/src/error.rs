@@ -1,51 +1,40 @@
-//! What can go wrong with a VM.
+//! The errors of the swarm.
 
 use skep_api::{ErrorCode, ErrorKind, Failure, VmId, swarm::EndReason};
 
-/// What can go wrong with a VM. What callers read of it is its [`Failure`]; the words here are for the log.
+/// An error of the swarm. Its message is for the log; callers get the message of its [`Failure`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A refusal for the caller, as it was made here, in the keeper or in the guest.
+    /// A refusal that is passed on to the caller.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// The guest did not answer, or not as it should.
+    /// The guest did not answer, or not correctly.
     #[error(transparent)]
     Guest(#[from] skep_channel::Error),
-    /// The guest is not what it was told to be.
+    /// The guest did not take its identity.
     #[error(transparent)]
     Identity(#[from] skep_channel::Mismatch),
-    /// The VMM did not do as it was told.
     #[error(transparent)]
     Engine(#[from] skep_engine::Error),
-    /// The keeper refused or is gone.
     #[error(transparent)]
     Keeper(#[from] skep_keeper_protocol::Error),
-    /// The store refused or is gone.
     #[error(transparent)]
     Store(#[from] skep_store::Error),
-    /// A VM did not come up, and none of its boot is left.
+    /// A VM did not start, and all VMs of its boot were ended.
     #[error("VM {vm} of template `{template}` did not come up: {source}")]
-    NotBooted {
-        /// The VM.
-        vm: VmId,
-        /// The template's name.
-        template: String,
-        /// What went wrong.
-        source: Box<Error>,
-    },
+    NotBooted { vm: VmId, template: String, source: Box<Error> },
     /// The VM ended between its boot and the answer.
     #[error("it ended right after its boot")]
     EndedEarly,
-    /// The VM ended during a call. Without a reason where none was known in time.
+    /// The VM ended during a call. `None` if the reason was not known in time.
     #[error("the VM ended{}", reason_after_colon(*.0))]
     VmEnded(Option<EndReason>),
-    /// A task of ours died.
+    /// A task of the swarm panicked or was cancelled.
     #[error("a task of the swarm ended early: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
 impl Error {
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(failure) => failure.code,
@@ -59,17 +48,16 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }
 
-    /// Whether a guest or its VMM failed, which says nothing of another VM.
+    /// Whether one guest or its VMM failed, so that a retry with another VM may succeed.
     pub(crate) fn is_of_one_vm(&self) -> bool {
         matches!(self, Self::Guest(_) | Self::Engine(_))
     }
 
-    /// What a boot is refused with because of this. A guest's or a VMM's own code says nothing about the boot.
+    /// The code of a boot that failed with this error. Codes of a guest or VMM do not describe the boot.
     fn code_of_boot(&self) -> ErrorCode {
         match self {
             Self::Guest(_) | Self::Engine(_) if self.kind() == ErrorKind::GuestTimeout => {
@@ -92,7 +80,7 @@ fn reason_after_colon(reason: Option<EndReason>) -> String {
     reason.map(|reason| format!(": {}", reason.as_str())).unwrap_or_default()
 }
 
-/// Callers learn no path of the server and nothing of its inside; both are for the log.
+/// Hides paths and internals of the server from callers; the log has them.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = error.code();
@@ -102,7 +90,7 @@ impl From<Error> for Failure {
             (_, Error::Guest(error)) => return error.into(),
             (_, error @ Error::VmEnded(_)) => error.to_string(),
             (_, Error::Store(error)) => return error.into(),
-            // The keeper's words for this are made for callers: which file, and what becomes of it.
+            // The keeper's message for this is meant for callers: it names the file and the consequence.
             (ErrorCode::TemplateDamaged, Error::Keeper(skep_keeper_protocol::Error::Refused(failure))) => {
                 return failure;
             }
@@ -155,7 +143,7 @@ mod tests {
             (boot(keeper(ErrorCode::Internal)), ErrorCode::Internal),
             (boot(keeper(ErrorCode::SwarmUnavailable)), ErrorCode::SwarmUnavailable),
             (boot(keeper(ErrorCode::NoCapacity)), ErrorCode::NoCapacity),
-            // As if the caller had asked for it.
+            // A code that would blame the caller.
             (boot(keeper(ErrorCode::InvalidValue)), ErrorCode::Internal),
             (boot(skep_keeper_protocol::Error::Closed.into()), ErrorCode::ShuttingDown),
             (boot(gone.into()), ErrorCode::BootFailed),

@@ -1,4 +1,4 @@
-//! What is told of the whole swarm to whoever watches the machine, and who is told of what happens in it.
+//! Metrics of the whole swarm, and the observer of its events.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -6,41 +6,39 @@ use skep_api::swarm::{BootReceipt, Capacity, EndReason, PoolState, VmState};
 use skep_keeper_protocol::ServerEnd;
 use tokio::time::timeout;
 
-/// How long the keeper may take to say what it holds.
+/// Time limit of the keeper's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Is told of VMs as they come and go. It must not wait.
+/// Gets notified of boots and ends of VMs. Its methods must not block.
 #[warn(missing_docs)]
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// A VM was booted, and its boot is on record.
+    /// A VM was booted and recorded.
     fn booted(&self, receipt: &BootReceipt);
-    /// A VM that belonged to somebody ended.
+    /// A recorded VM ended.
     fn ended(&self, reason: EndReason);
 }
 
-/// Whoever does not want to know.
+/// Ignores all events.
 impl Observer for () {
     fn booted(&self, _: &BootReceipt) {}
     fn ended(&self, _: EndReason) {}
 }
 
-/// Who is told, shared by all that happens.
 pub(crate) type Watcher = Arc<dyn Observer>;
 
-/// The whole swarm in figures, without regard to accounts.
+/// Metrics of the whole swarm, over all accounts.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// VMs that live, by state.
+    /// Running VMs by state.
     pub vms: Vec<(VmState, usize)>,
-    /// VMs kept ready, by template.
+    /// Parked VMs by template.
     pub pool: BTreeMap<String, PoolState>,
-    /// What the machine can hold.
     pub capacity: Capacity,
-    /// VMMs in their jails; `None` where the keeper did not say.
+    /// `None` if the keeper did not answer in time.
     pub vmms: Option<Vmms>,
 }
 
-/// A swarm that is not there.
+/// For a server without a swarm.
 impl Default for Figures {
     fn default() -> Self {
         Self {
@@ -52,16 +50,15 @@ impl Default for Figures {
     }
 }
 
-/// VMMs that the keeper holds.
+/// Numbers of VMMs that the keeper holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vmms {
-    /// Those that outlive this server: they are somebody's.
+    /// Those that outlive this server.
     pub committed: usize,
-    /// Those that wait in the pool, or are being restored.
+    /// Those that are parked or being restored.
     pub uncommitted: usize,
 }
 
-/// Asks the keeper what it holds.
 pub(crate) async fn vmms(keeper: &ServerEnd) -> Option<Vmms> {
     let held = timeout(PATIENCE, keeper.list()).await.ok()?.ok()?;
     let committed = held.iter().filter(|vm| vm.committed).count();

@@ -1,4 +1,5 @@
-//! A VM becomes somebody's: the time, fresh randomness, that person's variables.
+//! The hand-out of a VM to a caller: sets the clock, reseeds the random number generator and sets environment
+//! variables.
 
 use std::{
     collections::BTreeMap,
@@ -9,12 +10,12 @@ use skep_channel::{Guest, HandOut, HandOutReport, Moment};
 
 use crate::Error;
 
-/// A time that took longer on its way than this is too old, and told anew.
+/// If the message with the time took longer than this, the time is too old and sent again.
 pub(crate) const OLD: Duration = Duration::from_millis(40);
-/// On a machine where even the last one is late, a clock that is a little slow is what can be had.
+/// After this many attempts a slightly slow clock is accepted.
 const TRIES: usize = 5;
 
-/// Hands a VM out. Its clock is right when this returns, to within what the last order took.
+/// Hands a VM out. The error of its clock is at most the duration of the last message.
 pub(crate) async fn hand_out(guest: &Guest, env: &BTreeMap<String, String>) -> Result<HandOutReport, Error> {
     let mut step_ms = 0.0;
     let mut tries = 0;

@@ -1,4 +1,4 @@
-//! What makes a VM another one than its siblings.
+//! The identity of a VM, which distinguishes it from other VMs of the same template.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use rand::RngCore;
 use skep_channel::{Identity, Moment};
 use skep_keeper_protocol::Launched;
 
-/// A new identity for a VM that was just restored; without `env` it is nobody's yet.
+/// A new identity for a restored VM. Without `env` the VM is meant for the pool.
 pub(crate) fn new(launched: &Launched, env: Option<&BTreeMap<String, String>>) -> Identity {
     let mut random = rand::rng();
     Identity {

@@ -1,7 +1,7 @@
-//! The life of VMs: boot, identity, exec, end.
+//! The lifecycle of VMs: boot, identity, exec, end.
 //!
-//! One task owns a VM and takes commands from a queue; nobody locks a VM. The keeper holds the processes, this crate
-//! drives them and records what became of them.
+//! One task owns each VM and takes commands from a queue, so VMs need no locks. The keeper owns the processes; this
+//! crate controls them and records their state in the store.
 
 mod adopt;
 mod api_access;
@@ -36,7 +36,7 @@ pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
 pub use swarm::{Parts, Swarm};
 
-/// Milliseconds to a microsecond: more digits would be noise.
+/// In milliseconds, rounded to microseconds.
 fn round_ms(time: std::time::Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }

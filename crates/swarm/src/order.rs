@@ -1,4 +1,4 @@
-//! What the swarm is asked to do.
+//! Requests to the swarm, already validated.
 
 use std::{
     collections::BTreeMap,
@@ -9,42 +9,37 @@ use jiff::Timestamp;
 use skep_api::VmName;
 use skep_store::{BootedFor, Once};
 
-/// What is to change of a VM, checked. What is `None` stays.
+/// Changes of a VM. A field that is `None` stays as it is.
 #[derive(Debug, Clone, Default)]
 pub struct VmChange {
-    /// Its name; the inner `None` takes it away.
+    /// The inner `None` removes the name.
     pub name: Option<Option<VmName>>,
-    /// In place of all metadata.
+    /// Replaces all metadata.
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// When it ends by itself; the inner `None` is never.
+    /// When the VM ends by itself; the inner `None` means never.
     pub expires_at: Option<Option<Timestamp>>,
 }
 
-/// A boot, checked.
 #[derive(Debug, Clone)]
 pub struct BootOrder {
-    /// How many VMs.
     pub count: u32,
-    /// The name of the one VM of this order.
+    /// Only with a `count` of 1.
     pub name: Option<VmName>,
-    /// The template's name.
     pub template: String,
-    /// Time until they end by themselves.
+    /// Time until the VMs end by themselves.
     pub ttl: Option<Duration>,
-    /// Kept with the record.
     pub metadata: serde_json::Map<String, serde_json::Value>,
-    /// Seen by every command; never in a record, event or log.
+    /// Environment of every command in the VMs. Never in a record, event or log.
     pub env: BTreeMap<String, String>,
-    /// When the request arrived.
     pub arrived: Instant,
-    /// The same by the wall clock.
+    /// `arrived` as wall-clock time.
     pub started_at: Timestamp,
-    /// The request, for events.
+    /// The API request, for events.
     pub request_id: String,
-    /// What the one VM of this order works on, claimed already.
+    /// The ticket that the VM works on, already claimed. Only with a `count` of 1.
     pub work: Option<BootedFor>,
-    /// Is started in each VM once it is on record, and runs on by itself.
+    /// Started in each VM after it is recorded; runs detached.
     pub command: Option<String>,
-    /// What the caller named this boot, whose answer is kept then.
+    /// The caller's idempotency key, with which the answer is stored.
     pub once: Option<Once>,
 }

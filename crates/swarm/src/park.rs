@@ -1,4 +1,4 @@
-//! A VM that waits for somebody: restored, warm, stopped.
+//! A VM of the pool: restored, warmed up and paused.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -16,18 +16,18 @@ use skep_api::{
     swarm::{BootReceipt, BootSource},
 };
 
-/// How often the way of a command is walked. Each time an emulator translates less; after these the next is hardly faster.
+/// How often the warm-up command is run. An emulator translates less code each time; further rounds hardly help.
 const ROUNDS: usize = 4;
-/// How long a shell may take that does nothing, in a guest that runs it for the first time.
+/// Time limit of the warm-up command, including the first start of a shell.
 const REHEARSAL_MS: u64 = 30_000;
 
-/// A VM that waits for somebody. Nobody ever used it.
+/// A paused VM that no caller has used yet.
 pub(crate) struct Parked {
     pub(crate) vm: Restored,
 }
 
 impl Parked {
-    /// Restores a VM and parks it. Nothing is left where that fails.
+    /// Restores and parks a VM. Nothing is left behind after an error.
     pub(crate) async fn make(restorer: &Restorer, template: &str) -> Result<Self, Error> {
         let id = VmId::generate();
         let vm = restorer.restore(id, template, None).await?;
@@ -41,20 +41,19 @@ impl Parked {
         }
     }
 
-    /// Its id.
     pub(crate) fn id(&self) -> VmId {
         self.vm.launched.vm
     }
 
-    /// Lets it run on as somebody's, and has it outlive this server. It has that person's variables then, so it is handed
-    /// out or ended, never parked again.
+    /// Resumes the VM with the caller's environment variables and commits it, so that it outlives this server. Because
+    /// it has the variables, it is never parked again, even after an error.
     pub(crate) async fn hand_out(
         &self,
         keeper: &ServerEnd,
         env: &BTreeMap<String, String>,
         arrived: Instant,
     ) -> Result<BootReceipt, Error> {
-        // At once: what was sent to a stopped VM is there when it runs.
+        // Concurrently: data sent to a paused VM is delivered when it runs.
         let (resumed, report, committed) =
             tokio::join!(self.vm.machine.resume(), hand_out(&self.vm.guest, env), keeper.commit(self.id()));
         resumed?;
@@ -71,7 +70,8 @@ impl Parked {
     }
 }
 
-/// Walks the way of a hand-out and of a first command, so that an emulator has translated it, and stops the processors.
+/// Runs the code paths of a hand-out and of a first command, so that an emulator has translated them, and pauses the
+/// VM.
 async fn rehearse(vm: &Restored) -> Result<(), Error> {
     hand_out(&vm.guest, &BTreeMap::new()).await?;
     let command = RunCommand {
@@ -84,7 +84,7 @@ async fn rehearse(vm: &Restored) -> Result<(), Error> {
     for _ in 0..ROUNDS {
         vm.guest.call(&command).await?;
     }
-    // The shell of the next command is started ahead, too.
+    // Also starts the shell of the next command ahead.
     vm.guest.rest().await?;
     Ok(vm.machine.pause().await?)
 }

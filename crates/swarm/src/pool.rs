@@ -1,9 +1,9 @@
-//! VMs that wait for somebody: who takes them, and who restores the next ones.
+//! The pool of parked VMs. Boots take VMs from it, and the refill task restores new ones.
 //!
 //! ```text
-//! refill ── Parked::make ──► shelves ── take ──► boot
-//!    ▲                          │
-//!    └───── changed ────────────┘   (taken, died, given up)
+//! refill ── ParkedVm::create ──► pool ── take ──► boot
+//!    ▲                            │
+//!    └───────── changed ──────────┘   (taken, ended, evicted)
 //! ```
 
 use std::{
@@ -25,19 +25,18 @@ use crate::{
     restore::Restorer,
 };
 
-/// The pool.
 pub(crate) struct Pool {
     pub(crate) restorer: Arc<Restorer>,
     pub(crate) budget: Arc<Budget>,
     size: u32,
     shelves: Mutex<Shelves>,
-    /// Rings when something was taken, came or went.
+    /// Notified when a VM was taken, added or removed.
     pub(crate) changed: Notify,
-    /// Boots that somebody waits for.
+    /// Number of boots in progress.
     pub(crate) boots: watch::Sender<usize>,
 }
 
-/// A VM on its shelf, with its part of what the machine holds until somebody takes it.
+/// A parked VM and its reservation, which ends when the VM is taken.
 struct Waiting {
     parked: Parked,
     _space: ParkingSpace,
@@ -45,9 +44,9 @@ struct Waiting {
 
 #[derive(Default)]
 struct Shelves {
-    /// The longest waiting first.
+    /// By template, oldest first.
     ready: BTreeMap<String, VecDeque<Waiting>>,
-    /// Being restored.
+    /// Number of restores in progress, by template.
     coming: BTreeMap<String, u32>,
     demand: Demand,
 }
@@ -58,7 +57,7 @@ impl Shelves {
     }
 }
 
-/// While it exists, somebody waits for a boot.
+/// Counts a boot as in progress until it is dropped.
 pub(crate) struct BootUnderWay<'a>(&'a watch::Sender<usize>);
 
 impl Drop for BootUnderWay<'_> {
@@ -79,13 +78,13 @@ impl Pool {
         })
     }
 
-    /// Keeps refills back while somebody waits for a boot.
+    /// Delays refills while the guard exists.
     pub(crate) fn boot_under_way(&self) -> BootUnderWay<'_> {
         self.boots.send_modify(|boots| *boots += 1);
         BootUnderWay(&self.boots)
     }
 
-    /// Takes up to `count` VMs of a template, the longest waiting first.
+    /// Takes up to `count` VMs of a template, oldest first.
     pub(crate) fn take(&self, template: &str, count: u32) -> Vec<Parked> {
         let mut shelves = self.shelves();
         shelves.demand.note(template, count, Instant::now());
@@ -97,10 +96,10 @@ impl Pool {
         taken
     }
 
-    /// Gives up parked VMs until what accounts have, with what is parked, is no more than the machine holds.
+    /// Ends parked VMs until the VMs of accounts and the parked ones together fit the machine.
     pub(crate) async fn make_room(&self) {
         loop {
-            // Before the look: what comes between is not missed.
+            // Subscribed before the check, so that no change in between is missed.
             let changed = self.changed.notified();
             if !self.budget.is_overcommitted() {
                 return;
@@ -112,7 +111,6 @@ impl Pool {
         }
     }
 
-    /// What stands in the status.
     pub(crate) fn state(&self) -> BTreeMap<String, PoolState> {
         let shelves = self.shelves();
         let shares = shelves.demand.shares(self.size, BASE_TEMPLATE, Instant::now());
@@ -126,7 +124,7 @@ impl Pool {
             .collect()
     }
 
-    /// A template that lacks VMs, which is counted as coming from now on.
+    /// A template below its share. Counts a restore of it as in progress.
     pub(super) fn next_wanted(&self) -> Option<String> {
         let mut shelves = self.shelves();
         let shares = shelves.demand.shares(self.size, BASE_TEMPLATE, Instant::now());
@@ -137,7 +135,7 @@ impl Pool {
         Some(name)
     }
 
-    /// Takes in a VM that was coming, or notes that it does not come.
+    /// Ends a restore in progress: adds the VM to the pool, or nothing if the restore failed.
     pub(super) fn arrived(self: &Arc<Self>, template: &str, parked: Option<(Parked, ParkingSpace)>) {
         let mut shelves = self.shelves();
         if let Some(coming) = shelves.coming.get_mut(template) {
@@ -156,7 +154,7 @@ impl Pool {
         self.changed.notify_waiters();
     }
 
-    /// A parked VM ended. One that was taken meanwhile is not ours any more.
+    /// Removes a parked VM that ended. Does nothing if it was taken meanwhile.
     async fn died(&self, template: &str, id: VmId) {
         let dead = {
             let mut shelves = self.shelves();

@@ -1,4 +1,4 @@
-//! What keeps the pool full, behind all that somebody waits for.
+//! The background task that refills the pool. Boots have priority over it.
 
 use std::{
     sync::Arc,
@@ -9,15 +9,15 @@ use tokio::time::{sleep, timeout};
 
 use crate::{park::Parked, pool::Pool, swarm::GUEST_MB};
 
-/// How long a refill gives way to boots. Longer, and under steady load nothing would ever be parked.
+/// How long a refill waits for boots in progress. Limited, so that the pool is refilled under constant load too.
 const GIVE_WAY: Duration = Duration::from_secs(2);
-/// How long a full pool goes without a look: shares change with time too.
+/// How often a full pool is checked, because the shares of templates also change with time.
 const LOOK: Duration = Duration::from_secs(30);
-/// The pause after a VM that could not be parked; it doubles up to the longest.
+/// Back-off after a failed restore. Doubles up to `MAX_BACKOFF`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Refills until the keeper is gone.
+/// Refills the pool until the keeper is gone.
 pub(crate) async fn keep_full(pool: Arc<Pool>) {
     let mut pause = FIRST_PAUSE;
     while !pool.restorer.keeper.is_closed() {
@@ -38,7 +38,7 @@ pub(crate) async fn keep_full(pool: Arc<Pool>) {
             Ok(parked) => {
                 pool.arrived(&template, Some((parked, space)));
                 pause = FIRST_PAUSE;
-                // Half of the time is left to others, however long the refill took.
+                // Refills take at most half of the time.
                 sleep(begun.elapsed()).await;
             }
             Err(error) => {

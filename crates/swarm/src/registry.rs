@@ -1,4 +1,4 @@
-//! The VMs that live, by id.
+//! The running VMs by id.
 
 use std::{
     collections::BTreeMap,
@@ -9,10 +9,9 @@ use skep_api::{AccountId, ErrorCode, Failure, IdBeginning, VmId, VmName, VmRef, 
 
 use crate::vm::VmHandle;
 
-/// The VMs that a refusal of an ambiguous beginning names.
+/// How many VMs the error for an ambiguous id prefix names.
 const CANDIDATES: usize = 3;
 
-/// The VMs that live.
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<BTreeMap<VmId, VmHandle>>);
 
@@ -25,10 +24,10 @@ impl Registry {
         self.lock().remove(&id);
     }
 
-    /// A VM of this account. Another account's is answered as one that does not exist.
+    /// Finds a VM of this account. VMs of other accounts are unknown.
     ///
     /// # Errors
-    /// `unknown_vm`; `invalid_value` for the beginning of several ids.
+    /// `unknown_vm`; `invalid_value` for an ambiguous id prefix.
     pub(crate) fn find(&self, account: AccountId, vm: VmRef) -> Result<VmHandle, Failure> {
         let vms = self.lock();
         let mut own = vms.values().filter(|handle| handle.facts.account == account);
@@ -45,7 +44,7 @@ impl Registry {
         found.cloned().ok_or_else(|| Failure::unknown_vm(vm))
     }
 
-    /// The same by its id.
+    /// Finds a VM of this account by id.
     ///
     /// # Errors
     /// `unknown_vm`.
@@ -54,7 +53,7 @@ impl Registry {
         found.ok_or_else(|| Failure::unknown_vm(vm))
     }
 
-    /// Refuses a name that a VM of this account has. The store refuses it too; here it costs no boot.
+    /// Refuses a name that another VM of this account has. The store refuses it as well, but only after the boot.
     ///
     /// # Errors
     /// `name_taken`.
@@ -65,12 +64,12 @@ impl Registry {
         holder.map_or(Ok(()), |holder| Err(taken(holder).into()))
     }
 
-    /// The account's VMs, oldest first: ids are ordered by time.
+    /// The account's VMs, oldest first, because ids are ordered by time.
     pub(crate) fn of(&self, account: AccountId) -> Vec<VmHandle> {
         self.lock().values().filter(|handle| handle.facts.account == account).cloned().collect()
     }
 
-    /// The state of each VM, whosever it is.
+    /// The states of the VMs of all accounts.
     pub(crate) fn states(&self) -> Vec<VmState> {
         self.lock().values().map(VmHandle::state).collect()
     }
@@ -80,10 +79,10 @@ impl Registry {
     }
 }
 
-/// The one VM whose id begins so, if there is one.
+/// The VM whose id has this prefix, if there is one.
 ///
 /// # Errors
-/// `invalid_value` where several do.
+/// `invalid_value` if there are several.
 fn only<'vms>(
     own: impl Iterator<Item = &'vms VmHandle>,
     beginning: &IdBeginning,

@@ -1,4 +1,4 @@
-//! A VM out of a snapshot: launched, loaded, under an identity of its own.
+//! Restores a VM from a snapshot: launches the VMM, loads the state and gives the guest its identity.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +14,18 @@ use skep_keeper_protocol::{Launched, LaunchedVm, ServerEnd};
 
 use crate::{Error, console::ConsoleLog, hand_out, identity};
 
-/// A guest takes a tenth of a second; on a machine where everything is asked for at once, many.
+/// A guest usually answers within 0.1 s, but may take many seconds on an overloaded machine.
 const GUEST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much of the console of a VM that did not come up goes to the log, in bytes.
+/// How much of the console of a VM that failed to start is logged, in bytes.
 const SAID_BYTES: usize = 2 << 10;
 
-/// What restores VMs.
 pub(crate) struct Restorer {
     pub(crate) keeper: ServerEnd,
     pub(crate) driver: Arc<dyn Driver>,
 }
 
-/// A VM that runs under its own identity, and that nobody was told of.
+/// A VM that runs with its own identity and is not recorded yet.
 pub(crate) struct Restored {
     pub(crate) launched: Launched,
     pub(crate) pidfd: OwnedFd,
@@ -34,15 +33,15 @@ pub(crate) struct Restored {
     pub(crate) machine: Box<dyn Machine>,
     pub(crate) guest: Guest,
     pub(crate) report: IdentityReport,
-    /// Loading the snapshot until its processors ran.
+    /// Time from the start of loading until the processors ran.
     pub(crate) restore: Duration,
-    /// The handshake that gave it its identity.
+    /// Duration of the identity handshake.
     pub(crate) identity: Duration,
 }
 
 impl Restorer {
-    /// Restores a VM. Without `env` it is nobody's: it takes no command before it is handed out. Nothing is left where it
-    /// fails.
+    /// Restores a VM. Without `env` it accepts no commands until it is handed out. Nothing is left behind after an
+    /// error.
     pub(crate) async fn restore(
         &self,
         id: VmId,
@@ -55,18 +54,18 @@ impl Restorer {
         };
         if let Err(error) = &outcome {
             tracing::warn!(vm = %id, %error, "VM {id} did not come up");
-            // Also where the launch failed: it may have failed here, on what the keeper handed over.
+            // Also after a failed launch: the VMM may run, and the failure may be on this side of the answer.
             self.clear_away(id).await;
         }
         outcome
     }
 
-    /// Ends a VM that nobody was told of.
+    /// Ends a VM that is not recorded. Errors are logged.
     pub(crate) async fn clear_away(&self, id: VmId) {
         if let Err(error) = self.keeper.end(id).await
             && error.code() != ErrorCode::UnknownVm
         {
-            tracing::error!(vm = %id, %error, "what is left of VM {id} could not be cleared away");
+            tracing::error!(vm = %id, %error, "VM {id} could not be removed");
         }
     }
 }
@@ -91,7 +90,7 @@ async fn bring_up(
         if let Some(env) = env
             && begun.elapsed() > hand_out::OLD
         {
-            // It carried the time, which grew old on the way.
+            // The time in the identity message is too old, so the clock is set again.
             report.clock_step_ms += hand_out::hand_out(&guest, env).await?.clock_step_ms;
         }
         Ok::<_, Error>((machine, guest, report, restore, begun.elapsed()))
@@ -103,7 +102,7 @@ async fn bring_up(
         Err(error) => {
             let said = console.end(SAID_BYTES);
             if !said.is_empty() {
-                tracing::warn!(vm = %launched.vm, console = %said, "what VM {} said last", launched.vm);
+                tracing::warn!(vm = %launched.vm, console = %said, "last output of VM {}", launched.vm);
             }
             Err(error)
         }

@@ -1,4 +1,4 @@
-//! The log of a command that works on a ticket: what it prints, written to the store as it comes.
+//! Writes the output of a command that works on a ticket to the store while it runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,30 +16,29 @@ use tokio::{
 
 use crate::{command::LIMIT, vm::VmHandle};
 
-/// How long output waits for more before it is written.
+/// How long output is buffered before it is written.
 const GATHERED_FOR: Duration = Duration::from_millis(250);
-/// How much of it waits, in bytes.
+/// How much output is buffered, in bytes.
 const GATHERED_BYTES: usize = 256 << 10;
-/// What one command may write on average, in bytes per second. One that prints more waits, as for any pipe that is full.
+/// Average rate limit per command, in bytes per second. A command that prints more blocks, as on a full pipe.
 const RATE: f64 = 2.0 * 1024.0 * 1024.0;
-/// The pause before the store is asked again; it doubles up to the longest.
+/// Back-off between attempts at the store. Doubles up to `MAX_BACKOFF`.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Writes at once of all logs: what others ask of the store waits for no more than these.
+/// Concurrent writes of all logs, so that they do not delay other requests to the store.
 static WRITES: Semaphore = Semaphore::const_new(2);
 
-/// The log of one VM.
 pub(crate) struct RunLog {
     store: Arc<dyn Store>,
     vm: VmId,
     gathered: Vec<u8>,
     position: LogPosition,
-    /// When what was gathered is written.
+    /// When the buffer is written at the latest.
     due: Option<Instant>,
 }
 
 impl RunLog {
-    /// The log, where an earlier server may have begun it.
+    /// Continues the log after the part that an earlier server wrote.
     pub(crate) async fn resume(store: &Arc<dyn Store>, vm: VmId) -> Self {
         let mut pause = FIRST_PAUSE;
         let position = loop {
@@ -53,10 +52,10 @@ impl RunLog {
         Self { store: Arc::clone(store), vm, gathered: Vec::new(), position, due: None }
     }
 
-    /// Writes what the command prints until it ends. What came is written, also where its events break off.
+    /// Writes the output until the command ends. If the events break off, the output so far is written.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest refused, ended, or did not answer.
     pub(crate) async fn follow(&mut self, vm: &VmHandle, exec_id: &str) -> Result<ExecExit, Error> {
         let exit = self.gather(vm, exec_id).await;
         self.write().await;
@@ -75,7 +74,7 @@ impl RunLog {
                 Err(_) => self.write().await,
                 Ok(Some(Ok(ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes)))) => {
                     self.gathered.extend_from_slice(&bytes);
-                    // The offsets are a guest's word, and the store's numbers have a sign.
+                    // The guest is not trusted, and the store's integers are signed.
                     let most = i64::MAX.unsigned_abs();
                     self.position = LogPosition {
                         stdout: events.stdout_offset().min(most),
@@ -95,7 +94,7 @@ impl RunLog {
         }
     }
 
-    /// Writes what was gathered. Where the store does not take it, it is lost: the command must not wait for a disk that is full.
+    /// Writes the buffer. If the store fails, the output is lost: the command must not wait for a full disk.
     async fn write(&mut self) {
         self.due = None;
         if self.gathered.is_empty() {

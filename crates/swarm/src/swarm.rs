@@ -1,4 +1,4 @@
-//! What the server asks of the swarm.
+//! The interface of the swarm for the server.
 
 use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
 
@@ -30,38 +30,34 @@ use crate::{
     vm::{self, BootedVm, Surroundings, VmHandle},
 };
 
-/// Memory of a guest of the base template, in MiB, for the reservation ahead of the launch.
+/// Memory of a guest of the base template, in MiB, for the reservation before the launch.
 pub(crate) const GUEST_MB: u64 = 128;
-/// How long a command may run that a caller waits for, with the time for its answer.
+/// How long a command may run while a caller waits for it, including the time for its answer.
 const LONGEST_EXEC: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
-/// How long a command may run on whose ticket is finished.
+/// How long a command may continue after its ticket is finished.
 const LAST_STEPS: Duration = Duration::from_secs(5);
-/// Parked VMs for each processor: enough for the bursts that it serves before others are ready.
+/// Default pool size per processor: enough for a burst of boots until the pool is refilled.
 const PARKED_PER_CORE: u32 = 4;
-/// The most that are parked unasked.
+/// Upper limit of the default pool size.
 const MOST_PARKED: u32 = 32;
 
-/// What a swarm is made of.
+/// Dependencies and limits of a swarm.
 pub struct Parts {
-    /// The way to the keeper.
     pub keeper: ServerEnd,
-    /// What drives VMMs.
     pub driver: Arc<dyn Driver>,
-    /// Where VMs are recorded.
     pub store: Arc<dyn Store>,
-    /// The engine's report, for the status.
+    /// Shown in the status.
     pub engine: EngineReport,
-    /// VMs that this machine can hold.
+    /// Limit of concurrent VMs.
     pub max_vms: u32,
     /// Memory for VMs, in MiB.
     pub memory_mb: u64,
-    /// Memory that each VM takes besides its guest's, in MiB.
+    /// Memory of each VM in addition to its guest's, in MiB.
     pub overhead_mb: u64,
-    /// VMs that are kept ready. `None`: as many as this machine keeps without feeling it.
+    /// Target size of the pool. `None`: a default that depends on processors and capacity.
     pub pool_size: Option<u32>,
-    /// Where guests reach the API. `None`: they do not.
+    /// Address at which guests reach the API. `None` if they cannot.
     pub api: Option<SocketAddr>,
-    /// Is told of VMs as they come and go.
     pub observer: Arc<dyn Observer>,
 }
 
@@ -78,10 +74,10 @@ struct Inner {
 }
 
 impl Swarm {
-    /// Begins with what an earlier start left and still runs; the rest of it is recorded as lost.
+    /// Starts the swarm and adopts the VMs of an earlier server that still run. The others are recorded as lost.
     ///
     /// # Errors
-    /// The keeper or the store is away.
+    /// The keeper or the store is not available.
     pub async fn start(parts: Parts) -> Result<Self, Error> {
         let surroundings = Surroundings {
             keeper: parts.keeper.clone(),
@@ -99,7 +95,7 @@ impl Swarm {
         Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, budget, engine: parts.engine, api })))
     }
 
-    /// The account's VMs, and what the machine can hold.
+    /// The account's VMs, and the capacity of the machine.
     pub async fn status(&self, account: &AccountId) -> Result<SwarmStatus, Error> {
         let vms: Vec<Vm> = self.registry().of(*account).iter().map(VmHandle::record).collect();
         Ok(SwarmStatus {
@@ -111,10 +107,10 @@ impl Swarm {
         })
     }
 
-    /// Boots all VMs of an order, or none.
+    /// Boots all VMs of a request, or none.
     ///
     /// # Errors
-    /// Unknown template, quota, capacity, or a VM that did not come up.
+    /// Unknown template, quota, capacity, or a VM that did not start.
     pub async fn boot(
         &self,
         account: &AccountId,
@@ -130,7 +126,7 @@ impl Swarm {
         let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
         self.0.api.announce(&mut order);
         let (swarm, account) = (self.clone(), *account);
-        // In a task of its own: a caller that goes away must not leave half a boot behind.
+        // In a task of its own, so that a cancelled request does not leave a partial boot behind.
         tokio::spawn(async move {
             let booted = swarm.0.booter.boot_all(account, &order, reservation).await?;
             swarm.record(booted, &order).await
@@ -138,7 +134,7 @@ impl Swarm {
         .await?
     }
 
-    /// Ends all VMs of the account, and tells how many this call ended.
+    /// Ends all VMs of the account. Returns how many this call ended.
     pub async fn cleanup(&self, account: &AccountId, request_id: &str) -> Result<u32, Error> {
         let vms = self.registry().of(*account);
         let ends = join_all(vms.iter().map(|handle| handle.end(EndReason::Cleanup, Some(request_id)))).await;
@@ -146,7 +142,7 @@ impl Swarm {
         for end in ends {
             match end {
                 Ok(true) => terminated += 1,
-                // It ended by itself meanwhile, or another call ended it.
+                // The VM ended by itself or by another call.
                 Ok(false) => {}
                 Err(error) if error.code() == ErrorCode::UnknownVm => {}
                 Err(error) => return Err(error),
@@ -155,15 +151,15 @@ impl Swarm {
         Ok(terminated)
     }
 
-    /// The VM that a caller refers to. All that is done with it afterwards goes by its id.
+    /// Resolves a caller's reference to a VM. Further calls use its id.
     ///
     /// # Errors
-    /// Unknown VM, or the beginning of several ids.
+    /// Unknown VM, or an ambiguous prefix of an id.
     pub async fn vm(&self, account: &AccountId, vm: VmRef) -> Result<Vm, Error> {
         Ok(self.registry().find(*account, vm)?.record())
     }
 
-    /// Changes what may change of a VM, and answers its record.
+    /// Changes name, metadata or expiry of a VM, and returns its record.
     ///
     /// # Errors
     /// Unknown VM, or the store refused.
@@ -177,7 +173,7 @@ impl Swarm {
         self.registry().by_id(*account, vm)?.change(change, request_id).await
     }
 
-    /// Lets the guest of a VM that has a key of its own reach the API, until the VM ends.
+    /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.
     ///
     /// # Errors
     /// Unknown VM, or the keeper refused.
@@ -186,7 +182,7 @@ impl Swarm {
         self.0.api.admit(vm).await
     }
 
-    /// Ends one VM, and answers what it was.
+    /// Ends one VM and returns its record.
     ///
     /// # Errors
     /// Unknown VM.
@@ -196,11 +192,11 @@ impl Swarm {
         Ok(handle.record())
     }
 
-    /// Ends a VM because its attempt at a ticket has ended, if it still lives. Where the ticket is finished, a command that
-    /// the VM was booted with has a moment to end by itself, since it may be what finished the ticket.
+    /// Ends a VM because its attempt at a ticket has ended, if it still runs. If the ticket is finished, the command of
+    /// the boot gets some seconds to exit first, since it may have finished the ticket itself.
     ///
     /// # Errors
-    /// The keeper or the store is away.
+    /// The keeper or the store is not available.
     pub async fn end_after_attempt(&self, ended: VmWithoutAttempt) -> Result<(), Error> {
         let VmWithoutAttempt { account, vm, finished } = ended;
         let Ok(handle) = self.registry().by_id(account, vm) else { return Ok(()) };
@@ -213,10 +209,10 @@ impl Swarm {
         }
     }
 
-    /// Does an operation in a VM. Dropping the future ends it there.
+    /// Performs an operation in a VM. Dropping the future cancels it in the guest.
     ///
     /// # Errors
-    /// Unknown VM, one that ended meanwhile, a guest that does not answer, or what the guest refused.
+    /// Unknown VM, a VM that ended meanwhile, a guest that does not answer, or a refusal of the guest.
     pub async fn call<O: Operation>(
         &self,
         account: &AccountId,
@@ -230,8 +226,8 @@ impl Swarm {
         }
     }
 
-    /// Does an operation in a VM with bytes behind its request, or behind its answer. Dropping the future, or the bytes,
-    /// ends it there.
+    /// Performs an operation whose request or answer is followed by a byte stream. Dropping the future or the stream
+    /// cancels it in the guest.
     ///
     /// # Errors
     /// As [`Swarm::call`].
@@ -249,8 +245,8 @@ impl Swarm {
         }
     }
 
-    /// Runs a command in a VM, its output as it comes. Dropping the stream ends the command. Where the events break off, the
-    /// ending has the reason.
+    /// Runs a command in a VM and streams its output. Dropping the stream ends the command. If the events break off,
+    /// the [`Ending`] has the reason.
     ///
     /// # Errors
     /// As [`Swarm::call`].
@@ -267,8 +263,8 @@ impl Swarm {
         }
     }
 
-    /// Comes back to a command that is streamed, at these offsets. Dropping the stream ends the command, unless the VM was
-    /// booted with it. Where the events break off, the ending has the reason.
+    /// Attaches to a running command at these output offsets. Dropping the stream ends the command, unless it is the
+    /// command of the boot. If the events break off, the [`Ending`] has the reason.
     ///
     /// # Errors
     /// As [`Swarm::call`]; unknown command.
@@ -297,15 +293,12 @@ impl Swarm {
         Ok(self.registry().by_id(*account, vm)?.console.read())
     }
 
-    /// Whether VMs can be booted, or why not.
-    ///
-    /// # Errors
-    /// The reason.
+    /// Whether VMs can be booted. `Err`: the reason why not.
     pub fn health(&self) -> Result<(), String> {
         if self.0.surroundings.keeper.is_closed() { Err("the keeper is gone".to_owned()) } else { Ok(()) }
     }
 
-    /// The whole swarm in figures, without regard to accounts.
+    /// Metrics of the whole swarm, over all accounts.
     pub async fn figures(&self) -> Figures {
         Figures {
             vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
@@ -315,11 +308,11 @@ impl Swarm {
         }
     }
 
-    /// Lets the VMs of a boot begin with their work, or none of them is left.
+    /// Starts the work of booted VMs. If that fails, ends all of them.
     async fn begin_work(&self, vms: &[VmHandle], order: &BootOrder) -> Result<(), Error> {
         let Err(error) = self.start_work(vms, order).await else { return Ok(()) };
         let request_id = order.request_id.as_str();
-        // The request that booted them ends them: that does not count as an attempt at a ticket.
+        // The boot request itself ends them, so it does not count as an attempt at the ticket.
         for end in join_all(vms.iter().map(|vm| vm.end(EndReason::Deleted, Some(request_id)))).await {
             if let Err(error) = end {
                 tracing::warn!(%error, "a VM whose command did not start is not ended yet: {error}");
@@ -328,7 +321,7 @@ impl Swarm {
         Err(error)
     }
 
-    /// Writes the ticket into the VM that works on it, and starts the command of the boot in all of the VMs.
+    /// Writes the ticket file into the VM that works on it, and starts the command of the boot in all VMs.
     async fn start_work(&self, vms: &[VmHandle], order: &BootOrder) -> Result<(), Error> {
         let store = &self.0.surroundings.store;
         if let (Some(work), [vm]) = (&order.work, vms) {
@@ -355,7 +348,8 @@ impl Swarm {
             work: order.work.clone(),
             answer: order.once.clone().map(|once| (once, answer.clone())),
         };
-        // Before the key is valid: nothing of the guest runs yet, and where the keeper refuses, nothing is on record.
+        // Before the record, which makes the VM's API key valid: no guest command runs yet, and after a refusal of the
+        // keeper nothing is recorded.
         let recorded = match self.0.api.admit_all(&booted, order).await {
             Ok(()) => self.0.surroundings.store.record_boots(command).await.map_err(Error::from),
             Err(error) => Err(error),
@@ -370,7 +364,7 @@ impl Swarm {
             handles.push(vm::settle_in(vm, self.0.surroundings.clone()));
         }
         self.begin_work(&handles, order).await?;
-        // What is kept is answered as it is kept, to the letter.
+        // With an idempotency key the answer must equal the stored one.
         if order.once.is_none() {
             answer.elapsed_ms = round_ms(order.arrived.elapsed());
         }
@@ -378,7 +372,7 @@ impl Swarm {
     }
 }
 
-/// A quarter of what the machine holds at the most: memory that lies idle is memory that the page cache lacks.
+/// At most a quarter of the VMs that fit the machine, because idle VMs take memory from the page cache.
 fn default_pool_size(max_vms: u32) -> u32 {
     let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
     (cores * PARKED_PER_CORE).min(max_vms / 4).min(MOST_PARKED)

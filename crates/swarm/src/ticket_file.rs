@@ -1,4 +1,4 @@
-//! The file in which the commands of a VM find the ticket that the VM was booted for.
+//! The file in a VM that contains the ticket that the VM was booted for.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -15,15 +15,15 @@ use skep_store::{BootedFor, Store};
 
 use crate::{Error, vm::VmHandle};
 
-/// Records that are written whole, in bytes of JSON: the file lies in the memory of the guest.
+/// Up to this size, in bytes, prerequisites are written completely. The file is in the memory of the guest.
 const LARGEST_RECORDS: usize = 4 << 20;
-/// Programs of each user in the VM may read it: the VM belongs to this ticket alone.
+/// Readable by every user in the VM, which works on this ticket only.
 const MODE: u32 = 0o644;
 
-/// Writes the file, before any command of the VM is started.
+/// Writes the file. Called before any command of the VM is started.
 ///
 /// # Errors
-/// The store is away, the ticket is deleted, or the guest refused.
+/// The store is not available, the ticket is deleted, or the guest refused.
 pub(crate) async fn write(vm: &VmHandle, store: &dyn Store, work: &BootedFor) -> Result<(), Error> {
     let content = content(store, vm, work).await?;
     let upload = UploadFile {
@@ -38,7 +38,7 @@ pub(crate) async fn write(vm: &VmHandle, store: &dyn Store, work: &BootedFor) ->
     Ok(())
 }
 
-/// A path in a VM that this program names.
+/// A path in a VM, from a constant.
 pub(crate) fn path(text: &str) -> Result<AbsolutePath, Failure> {
     AbsolutePath::parse("path", text, PathEncoding::Plain)
 }
@@ -58,7 +58,7 @@ async fn content(store: &dyn Store, vm: &VmHandle, work: &BootedFor) -> Result<V
     Ok(file.finish())
 }
 
-/// The file while it is written.
+/// Builds the content of the file.
 struct TicketFile {
     text: Vec<u8>,
     is_first: bool,
@@ -72,7 +72,7 @@ impl TicketFile {
         Ok(Self { text, is_first: true })
     }
 
-    /// Adds a prerequisite: whole while there is room, then its id, title and status, which say that there is more to read.
+    /// Adds a prerequisite: completely up to the size limit, then only id, title and status, marked as truncated.
     fn add(&mut self, prerequisite: &Ticket) -> Result<(), Failure> {
         let mut record = serde_json::to_vec(prerequisite).map_err(fault)?;
         if self.text.len() + record.len() > LARGEST_RECORDS {

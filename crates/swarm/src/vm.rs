@@ -1,4 +1,4 @@
-//! One VM: the task that owns it, and the handle that others have.
+//! One VM: the task that owns it, and the handle to that task.
 
 use std::{
     os::fd::OwnedFd,
@@ -27,32 +27,33 @@ use crate::{
     registry::Registry,
 };
 
-/// How long a VMM whose agent cannot be reached any more may take to end by itself: its sockets close first.
+/// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
+/// first.
 const LAST_BREATH: Duration = Duration::from_secs(5);
-/// The pause before the keeper or the store is asked again; it doubles up to the longest.
+/// Back-off between attempts at the keeper or the store. Doubles up to `MAX_BACKOFF`.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// After its process is gone, a VMM's last word is already in the monitor's socket.
+/// How long to wait for the shutdown event of a VMM that exited. It is already in the monitor's socket then.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// How a guest's kernel announces its death on the serial console.
+/// The message of a guest kernel's panic on the serial console.
 const PANIC: &str = "Kernel panic - not syncing";
 
-/// What others have of a VM. Cheap to clone.
+/// A handle to a VM's task. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct VmHandle {
     pub(crate) facts: Arc<VmBooted>,
     pub(crate) guest: Guest,
     pub(crate) console: ConsoleLog,
     pub(crate) ending: Ending,
-    /// Whether nobody waits any more for the end of the command that it was booted with.
+    /// Whether the end of the command of the boot is recorded, or is not awaited.
     command_over: watch::Sender<bool>,
     arrived: Instant,
-    /// What may change of it, as it is on record.
+    /// The mutable attributes, as recorded.
     changing: watch::Receiver<Changing>,
     commands: mpsc::Sender<Command>,
 }
 
-/// What may change of a VM while it lives.
+/// The attributes of a VM that callers may change while it runs.
 #[derive(Debug, Clone)]
 struct Changing {
     name: Option<VmName>,
@@ -66,35 +67,33 @@ impl std::fmt::Debug for VmHandle {
     }
 }
 
-/// What a VM's task is asked to do.
+/// A command to a VM's task.
 enum Command {
     End(EndCommand),
     Change(ChangeCommand),
 }
 
-/// The order to change what may change.
 struct ChangeCommand {
     change: ChangeVm,
     done: oneshot::Sender<Result<(), Error>>,
 }
 
-/// The order to end a VM.
 struct EndCommand {
     reason: EndReason,
-    /// The request that ends it, if one does.
+    /// The API request that ends it, if any.
     request_id: Option<String>,
-    /// Whether it was this order that ended it.
+    /// Gets whether this command ended the VM, rather than an earlier cause.
     done: oneshot::Sender<Result<bool, Error>>,
 }
 
 impl ChangeCommand {
-    /// For a VM that is ending.
+    /// Fails the command, because the VM is ending.
     fn refuse(self) {
         let _ = self.done.send(Err(Failure::unknown_vm(self.change.vm).into()));
     }
 }
 
-/// A VM that was booted and is not yet recorded.
+/// A booted VM that is not recorded yet.
 pub(crate) struct BootedVm {
     pub(crate) facts: VmBooted,
     pub(crate) guest: Guest,
@@ -102,12 +101,12 @@ pub(crate) struct BootedVm {
     pub(crate) machine: Box<dyn Machine>,
     pub(crate) pidfd: OwnedFd,
     pub(crate) arrived: Instant,
-    /// When its time is over, by a clock that nobody sets.
+    /// When it expires, by the monotonic clock.
     pub(crate) deadline: Option<Instant>,
     pub(crate) reservation: Reservation,
 }
 
-/// What a VM's task needs of the swarm.
+/// The dependencies of a VM's task.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     pub(crate) keeper: ServerEnd,
@@ -117,7 +116,6 @@ pub(crate) struct Surroundings {
 }
 
 impl VmHandle {
-    /// Its record now.
     pub(crate) fn record(&self) -> Vm {
         let changing = self.changing.borrow().clone();
         Vm {
@@ -128,18 +126,16 @@ impl VmHandle {
         }
     }
 
-    /// Whether it has this name now.
     pub(crate) fn is_named(&self, name: &VmName) -> bool {
         self.changing.borrow().name.as_ref() == Some(name)
     }
 
-    /// Whether its processors run.
     #[expect(clippy::unused_self, reason = "every VM runs, for now")]
     pub(crate) fn state(&self) -> VmState {
         VmState::Running
     }
 
-    /// Changes what may change, and answers the record.
+    /// Changes attributes and returns the new record.
     pub(crate) async fn change(&self, change: VmChange, request_id: &str) -> Result<Vm, Error> {
         let (done, answer) = oneshot::channel();
         let VmChange { name, metadata, expires_at } = change;
@@ -156,7 +152,8 @@ impl VmHandle {
         Ok(self.record())
     }
 
-    /// Ends it, and waits until nothing of it is left and its end is on record. `false` where it was ending already.
+    /// Ends the VM, and waits until its resources are removed and its end is recorded. `false` if it was already
+    /// ending.
     pub(crate) async fn end(&self, reason: EndReason, request_id: Option<&str>) -> Result<bool, Error> {
         let (done, answer) = oneshot::channel();
         let command = EndCommand { reason, request_id: request_id.map(str::to_owned), done };
@@ -164,12 +161,12 @@ impl VmHandle {
         answer.await.map_err(|_| self.gone())?
     }
 
-    /// Notes that nobody waits any more for the end of the command that it was booted with.
+    /// Marks the command of the boot as ended and recorded, or as not awaited.
     pub(crate) fn command_is_over(&self) {
         self.command_over.send_replace(true);
     }
 
-    /// Waits until the end of the command that it was booted with is on record, where it was booted with one.
+    /// Waits until the end of the command of the boot is recorded. Returns at once if there is none.
     pub(crate) async fn command_over(&self) {
         if self.facts.exec_id.is_some() {
             // The sender lives as long as `self`, so this never fails.
@@ -186,7 +183,7 @@ impl VmHandle {
     }
 }
 
-/// The record of a VM that was booted by a request that arrived then.
+/// The record of a VM whose boot request arrived at `arrived`.
 pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
     Vm {
         pid: facts.pid,
@@ -209,7 +206,7 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
     }
 }
 
-/// Gives a VM its task and its place among those that live.
+/// Spawns the task of a VM and registers the VM.
 pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
     let (orders, commands) = mpsc::channel(16);
     let facts = Arc::new(vm.facts);
@@ -253,9 +250,9 @@ struct Life {
     machine: Box<dyn Machine>,
     surroundings: Surroundings,
     changes: watch::Sender<Changing>,
-    /// Takes the reason of its end.
+    /// Gets the reason of the end.
     ended: watch::Sender<Option<EndReason>>,
-    /// When its time is over, by a clock that nobody sets.
+    /// When it expires, by the monotonic clock.
     deadline: Option<Instant>,
     commands: mpsc::Receiver<Command>,
 }
@@ -275,14 +272,14 @@ impl Life {
         let recorded = self.surroundings.store.record_end(end.clone()).await;
         let Self { surroundings, ended, mut commands, .. } = self;
         surroundings.registry.remove(end.vm);
-        // After that, so that a caller who reads the reason finds the VM no more.
+        // After the removal from the registry, so that a caller who gets the reason does not find the VM any more.
         ended.send_replace(Some(reason));
         surroundings.observer.ended(reason);
         drop(reservation);
         commands.close();
         let outcome = recorded.clone().map(|_| ()).map_err(Error::from);
         if let Some(command) = command {
-            // The caller may have gone away; the VM is gone all the same.
+            // Fails only if the caller is gone.
             let _ = command.done.send(outcome.map(|()| true));
         }
         while let Ok(late) = commands.try_recv() {
@@ -298,7 +295,7 @@ impl Life {
         }
     }
 
-    /// Waits until it has to end. Who asks for it gives the reason; without one, the VMM's process ended.
+    /// Waits until the VM must end. Without a reason, the VMM's process ended by itself.
     async fn cause_of_end(&mut self, pidfd: OwnedFd) -> (Option<EndReason>, Option<EndCommand>) {
         let mut exited = pin!(exited(pidfd));
         loop {
@@ -315,7 +312,7 @@ impl Life {
                 () = self.guest.closed() => return match timeout(LAST_BREATH, exited).await {
                     Ok(()) => (None, None),
                     Err(_) => {
-                        tracing::warn!(vm = %self.facts.id, "the agent of VM {} is lost, so it is ended", self.facts.id);
+                        tracing::warn!(vm = %self.facts.id, "VM {} is ended: its agent is disconnected", self.facts.id);
                         (Some(EndReason::Failed), None)
                     }
                 },
@@ -323,7 +320,7 @@ impl Life {
         }
     }
 
-    /// First on record, then for whoever looks.
+    /// Changes the record in the store first, then the attributes that readers see.
     async fn change(&mut self, command: ChangeCommand) {
         let timed = command.change.expires_at.is_some();
         let changed = self.surroundings.store.change_vm(command.change).await.map(|record| {
@@ -333,18 +330,18 @@ impl Life {
             }
             self.changes.send_replace(Changing { name, metadata, expires_at });
         });
-        // The caller may have gone away; it is changed all the same.
+        // Fails only if the caller is gone.
         let _ = command.done.send(changed.map_err(Error::from));
     }
 
-    /// Has the keeper clear it away, and tells whether the kernel killed it for memory. While the keeper cannot, the VM
-    /// keeps its place: it is listed and counted, and whoever wants it ended is told why it is still there.
+    /// Lets the keeper remove the VM's resources, and returns whether the kernel killed it for memory. Retries until
+    /// that succeeds. Meanwhile the VM stays listed and counted, and requests to end it get the keeper's error.
     async fn clear_away(&mut self, command: &mut Option<EndCommand>) -> bool {
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match self.surroundings.keeper.end(self.facts.id).await {
                 Ok(out_of_memory) => return out_of_memory,
-                // Nothing of it is left.
+                // Its resources are already removed.
                 Err(error) if error.code() == ErrorCode::UnknownVm => return false,
                 Err(error) => error,
             };
@@ -366,14 +363,14 @@ impl Life {
     fn reason_of(&self, own_word: Option<VmmEnd>, out_of_memory: bool) -> EndReason {
         match own_word {
             _ if out_of_memory => EndReason::OutOfMemory,
-            // A panic ends in a reset, as a wanted reboot does; only the console tells them apart.
+            // A panic ends in a reset, as an intended reboot does; only the console distinguishes them.
             Some(VmmEnd::Poweroff) if !self.console.read().console.contains(PANIC) => EndReason::Poweroff,
             _ => EndReason::Crashed,
         }
     }
 }
 
-/// A VM that is gone but alive on record would keep its keys, so the store is asked until it answers.
+/// Retries until the end is recorded: a VM that is alive on record would keep its API keys.
 async fn record_later(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_store::Error) {
     let mut pause = FIRST_PAUSE;
     while error.code() != ErrorCode::UnknownVm {
@@ -387,18 +384,18 @@ async fn record_later(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_sto
     }
 }
 
-/// The wall clock is asked once: set by an hour later on, it makes no VM live longer or shorter.
+/// Converts wall-clock time to the monotonic clock, so that a later change of the wall clock does not move the expiry.
 pub(crate) fn deadline(expires_at: Option<Timestamp>) -> Option<Instant> {
     let left = expires_at?.duration_since(Timestamp::now());
     Instant::now().checked_add(Duration::try_from(left).unwrap_or_default())
 }
 
-/// A pidfd becomes readable when its process is gone.
+/// Waits until a process has ended: its pidfd becomes readable then.
 async fn exited(pidfd: OwnedFd) {
-    // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, and lives as long as the registration.
+    // SAFETY: the OwnedFd is moved in, so the descriptor stays open and unchanged as long as the registration exists.
     match unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) } {
         Ok(pidfd) => drop(pidfd.readable().await),
-        // Without the notice an end is only seen when somebody asks for it.
+        // Without it, the end is only noticed by the broken connection to the agent.
         Err(error) => {
             tracing::error!(%error, "a VMM's process cannot be watched");
             std::future::pending::<()>().await;

@@ -1,15 +1,15 @@
-//! How long a ticket rests after an attempt that ended by itself.
+//! The delay before the next claim, after an attempt that ended without completion or release.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// The rest after so many counted ends: none after the first, then 10 s, twice as long each time, at most 5 minutes.
+/// The delay after `counted` such attempts: none after the first, then 10 s, doubled each time, at most 5 minutes.
 pub(crate) fn rest(counted: u32) -> Duration {
     match counted {
         0 | 1 => Duration::ZERO,
-        // Beyond five doublings it is at its end.
+        // Five doublings reach the maximum.
         more => FIRST.saturating_mul(1 << (more - 2).min(5)).min(LONGEST),
     }
 }

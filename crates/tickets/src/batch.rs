@@ -1,4 +1,4 @@
-//! Tickets that are made together, and wait for each other by the names that they have in their batch.
+//! Batches of tickets, which can depend on each other by names within the batch.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,43 +14,36 @@ use crate::{
     request::{check_count, check_new, each_once, whole_millisecond},
 };
 
-/// What a dependency on a ticket of the same batch begins with.
+/// The prefix of a dependency on a ticket of the same batch.
 const SIBLING: &str = "ref:";
 
-/// A ticket that another one waits for.
+/// A dependency of a new ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needed {
-    /// One that should exist.
+    /// An existing ticket, whose existence is checked later.
     Ticket(TicketId),
-    /// One of the same batch, by its place in it.
+    /// A ticket of the same batch, by its index.
     Sibling(usize),
 }
 
-/// A ticket that may be made, if what it needs exists.
+/// A valid new ticket, provided that the tickets that it depends on exist.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTicket {
-    /// What it is about.
     pub title: String,
-    /// What is to be done.
     pub description: Option<String>,
-    /// How urgent it is.
     pub priority: Priority,
-    /// What must be completed before, each once.
+    /// Without duplicates.
     pub needs: Vec<Needed>,
-    /// Words by which it is chosen, each once.
+    /// Without duplicates.
     pub labels: Vec<Label>,
-    /// What the caller writes on it.
     pub metadata: Option<Object>,
-    /// Attempts that may end by themselves.
     pub max_attempts: u32,
-    /// The longest that one attempt may take.
     pub max_runtime: Duration,
-    /// When it may be claimed at the earliest.
     pub not_before: Option<Timestamp>,
 }
 
 impl NewTicket {
-    /// With what a request leaves open.
+    /// Applies the defaults to a request.
     pub(crate) fn of(request: CreateTicket, needs: Vec<Needed>) -> Self {
         Self {
             title: request.title,
@@ -66,10 +59,10 @@ impl NewTicket {
     }
 }
 
-/// Checks a batch, and gives its tickets with their names.
+/// Checks a batch, and returns its tickets with their names.
 ///
 /// # Errors
-/// What is wrong with which value of which ticket; a way round.
+/// The first invalid value, or a cycle.
 pub fn batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTicket)>, Refusal> {
     let tickets = request.tickets;
     if tickets.is_empty() {
@@ -88,7 +81,7 @@ pub fn batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTicket)>,
     Ok(made)
 }
 
-/// Where each name stands.
+/// Maps each name to the index of its ticket.
 fn names(tickets: &[BatchTicket]) -> Result<HashMap<String, usize>, Refusal> {
     let mut places = HashMap::new();
     for (place, ticket) in tickets.iter().enumerate() {

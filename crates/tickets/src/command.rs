@@ -1,4 +1,4 @@
-//! What can be asked of a ticket.
+//! Commands on tickets.
 
 use std::time::Duration;
 
@@ -8,31 +8,30 @@ use skep_api::{
     tickets::{AttemptOutcome, Object},
 };
 
-/// What shall happen to a ticket.
+/// A command on a ticket.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Somebody wants to hold it, or to hold it longer.
+    /// Claims the ticket, or renews a claim.
     Claim(Claim),
-    /// Somebody says that it is done, or given up.
+    /// Completes or fails the ticket.
     Finish(Finishing),
-    /// It shall be pending again.
+    /// Makes the ticket pending again.
     Release(Release),
-    /// A result without a word of what it means.
+    /// A result without a status. Accepted only as a repetition of the result that the ticket has.
     GiveResult(Patch<Object>),
-    /// Its holder lives.
+    /// Renews the lease.
     Beat(Beat),
-    /// Its attempt ended by itself.
+    /// Ends an attempt that its holder did not finish.
     End {
-        /// Which attempt: another one is none of this command's business.
+        /// The attempt that ends. The command has no effect if another attempt is current.
         attempt: u32,
-        /// What ended it.
         cause: EndCause,
-        /// The attempts before, for the result of a ticket that fails by them.
+        /// Previous attempts, for the result of a ticket that fails because of them.
         earlier: Vec<EndedAttempt>,
     },
-    /// Its time may have come.
+    /// Makes the ticket ready if its `not_before` has passed.
     Wake {
-        /// The time that passed: another one is none of this command's business.
+        /// The time that passed. The command has no effect if the ticket waits for another time.
         not_before: Timestamp,
     },
 }
@@ -40,35 +39,32 @@ pub enum Command {
 /// A claim, or its renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// For whom.
     pub assignee: Assignee,
-    /// For which VM.
     pub vm: Option<VmId>,
-    /// The attempt that the caller believes it holds.
+    /// The attempt that the caller believes to hold.
     pub attempt: Option<u32>,
-    /// For how long.
+    /// The length of the lease; a default unless given.
     pub lease: Option<Duration>,
 }
 
-/// Whom a claim is for. Two processes behind one key never both win: only a name that was given renews.
+/// The holder that a claim names. Only an explicit name renews a claim, so that of two processes with the same key
+/// only one gets the ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assignee {
-    /// As the caller said.
+    /// Given in the request.
     Named(String),
-    /// The name of the caller's key, where it said nothing.
+    /// The name of the caller's key, because the request gave none.
     OfKey(String),
 }
 
-/// An end that somebody reports.
+/// A request to complete or fail a ticket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finishing {
-    /// Which.
     pub resolution: Resolution,
-    /// What came out of it.
     pub result: Patch<Object>,
-    /// The attempt that the caller works on.
+    /// The attempt of the caller.
     pub attempt: Option<u32>,
-    /// Who the caller says it is.
+    /// The holder that the caller claims to be.
     pub assignee: Option<String>,
     /// The name of the caller's key.
     pub key_name: String,
@@ -77,58 +73,56 @@ pub struct Finishing {
 /// How a ticket is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// It is done.
     Completed,
-    /// It is given up.
     Failed,
 }
 
-/// A ticket that shall be pending again: given back, or retried.
+/// A request to make a ticket pending: releases a held ticket, or retries a failed one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
-    /// The attempt that the caller works on.
+    /// The attempt of the caller.
     pub attempt: Option<u32>,
-    /// Who the caller says it is.
+    /// The holder that the caller claims to be.
     pub assignee: Option<String>,
-    /// How long nobody may claim it.
+    /// How long the ticket cannot be claimed.
     pub retry_after: Option<Duration>,
-    /// Whether the status was named, as a retry needs.
+    /// Whether the request gave a status, which a retry requires.
     pub by_status: bool,
 }
 
-/// A sign of life.
+/// A heartbeat, which renews the lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beat {
-    /// The attempt that the caller works on.
+    /// The attempt of the caller.
     pub attempt: Option<u32>,
-    /// Who the caller says it is.
+    /// The holder that the caller claims to be.
     pub assignee: Option<String>,
-    /// For how long from now; as long as before unless given.
+    /// The new length of the lease; unchanged unless given.
     pub lease: Option<Duration>,
 }
 
-/// What ends an attempt by itself.
+/// Why an attempt ended without completion or release by its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCause {
-    /// No beat came in time.
+    /// The lease expired.
     LeaseExpired,
-    /// It took longer than it may.
+    /// The attempt exceeded `max_runtime_ms`.
     MaxRuntime,
-    /// Its VM ended by itself.
+    /// The VM ended, but not by request.
     VmEnded,
-    /// The command that its VM was booted with ended, and left the ticket open.
+    /// The boot command of the VM ended and left the ticket open.
     CommandEnded,
-    /// Its VM was ended by an operator. Not counted.
+    /// The VM was ended by request. Does not count.
     VmDeleted,
 }
 
 impl EndCause {
-    /// Whether it counts as a failed attempt.
+    /// Whether the attempt counts towards `max_attempts`.
     pub const fn is_counted(self) -> bool {
         !matches!(self, Self::VmDeleted)
     }
 
-    /// How the attempt ended, for the history.
+    /// The outcome for the history.
     pub const fn outcome(self) -> AttemptOutcome {
         match self {
             Self::LeaseExpired => AttemptOutcome::LeaseExpired,
@@ -140,13 +134,9 @@ impl EndCause {
     }
 }
 
-/// An attempt that ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedAttempt {
-    /// Its number.
     pub attempt: u32,
-    /// Who held the ticket.
     pub assignee: String,
-    /// How it ended.
     pub outcome: AttemptOutcome,
 }

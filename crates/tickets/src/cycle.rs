@@ -1,18 +1,18 @@
-//! Tickets that would wait for each other.
+//! Detection of cycles in the dependencies of tickets.
 
 use std::collections::BTreeMap;
 
-/// A way from `start` over `dependencies` back to `start`, both ends included; `None` where there is none. `of` gives what a
-/// node depends on; it is asked once for each. What it fails with ends the search.
+/// Finds a path from `start` along dependencies back to `start`, with `start` at both ends. `of` returns the
+/// dependencies of a node and is called once for each node. An error of `of` ends the search.
 ///
 /// # Errors
-/// That of `of`.
+/// The error of `of`.
 pub fn find_cycle<N: Copy + Ord, E>(
     start: N,
     dependencies: &[N],
     mut of: impl FnMut(N) -> Result<Vec<N>, E>,
 ) -> Result<Option<Vec<N>>, E> {
-    // From where each node was reached first.
+    // Each node that was reached, with its predecessor.
     let mut reached: BTreeMap<N, N> = BTreeMap::new();
     let mut next: Vec<(N, N)> = dependencies.iter().rev().map(|one| (*one, start)).collect();
     while let Some((node, from)) = next.pop() {
@@ -43,7 +43,7 @@ fn way_back<N: Copy + Ord>(start: N, last: N, reached: &BTreeMap<N, N>) -> Vec<N
     way
 }
 
-/// A way round among nodes that name each other by their places, both ends the same; `None` where there is none.
+/// Finds a cycle among nodes that are given by their indices, as a path whose first node is repeated at the end.
 pub fn cycle_among(dependencies: &[Vec<usize>]) -> Option<Vec<usize>> {
     let mut open: Vec<usize> = dependencies.iter().map(Vec::len).collect();
     let mut dependents = vec![Vec::new(); dependencies.len()];
@@ -61,7 +61,7 @@ pub fn cycle_among(dependencies: &[Vec<usize>]) -> Option<Vec<usize>> {
             }
         }
     }
-    // Whatever is left needs something that is left: going on comes back to where it was.
+    // Each remaining node depends on a remaining node, so following dependencies must reach a node twice.
     let mut way = vec![(0..open.len()).find(|node| open[*node] > 0)?];
     loop {
         let last = *way.last()?;
@@ -127,7 +127,7 @@ mod tests {
             edges in prop::collection::vec((0..8_u8, 0..8_u8), 0..20),
             dependencies in prop::collection::vec(0..8_u8, 0..4),
         ) {
-            // The closure, by brute force.
+            // The transitive closure, by brute force.
             let mut open: Vec<u8> = dependencies.clone();
             for _ in 0..8 {
                 let more: Vec<u8> = edges.iter().filter(|(from, _)| open.contains(from)).map(|(_, to)| *to).collect();

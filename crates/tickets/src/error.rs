@@ -1,4 +1,4 @@
-//! Why a ticket's rules say no.
+//! Errors of the ticket rules.
 
 use jiff::Timestamp;
 use skep_api::{
@@ -8,125 +8,101 @@ use skep_api::{
 
 use crate::limits::NAMED;
 
-/// A refusal, with the value that it is about and the way out.
+/// Why a command is refused, with the value that it concerns and what to do instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody else holds it.
     #[error(
         "`{id}` is held by {holder} (attempt {attempt}, until {until:.3}); claim another one, or wait until it is released"
     )]
     HeldBy {
-        /// Which ticket.
         id: TicketId,
-        /// Who.
         holder: String,
-        /// In which attempt.
         attempt: u32,
-        /// When the lease runs out, unless it is renewed.
+        /// When the lease expires, unless it is renewed.
         until: Timestamp,
     },
-    /// Dependencies are not completed.
     #[error("`{id}` is blocked by {}; they must be completed first, or be taken out of its `dependencies`", listed(*.total, .named))]
     Blocked {
-        /// Which ticket.
         id: TicketId,
-        /// By how many.
+        /// The number of open dependencies.
         total: u32,
         /// The first of them.
         named: Vec<Blocker>,
     },
-    /// Its time has not come.
     #[error("`{id}` cannot be claimed before {until:.3}; come again then, or PATCH its `not_before`")]
-    NotYet {
-        /// Which ticket.
-        id: TicketId,
-        /// Until when.
-        until: Timestamp,
-    },
-    /// Another attempt came after.
+    NotYet { id: TicketId, until: Timestamp },
+    /// A later attempt has begun.
     #[error("attempt {attempt} was superseded by attempt {current} ({holder}); stop working on `{id}`")]
     Superseded {
-        /// Which ticket.
         id: TicketId,
         /// The attempt of the caller.
         attempt: u32,
-        /// The latest one.
+        /// The latest attempt.
         current: u32,
-        /// Whose the latest one is or was.
+        /// The holder of the latest attempt.
         holder: String,
     },
-    /// There never was such an attempt.
+    /// The attempt number is greater than the latest one.
     #[error(
         "attempt {attempt} of `{id}` was never begun: the latest one is {current}; claim the ticket to begin one"
     )]
     NeverBegun {
-        /// Which ticket.
         id: TicketId,
         /// The attempt of the caller.
         attempt: u32,
-        /// The latest one.
+        /// The latest attempt.
         current: u32,
     },
-    /// The attempt is over, and nobody claimed since.
+    /// The attempt has ended, and the ticket was not claimed again.
     #[error(
         "nobody holds `{id}`: attempt {attempt} is over; finish it late with `attempt: {attempt}`, or claim the ticket again"
     )]
     LeaseLost {
-        /// Which ticket.
         id: TicketId,
         /// The latest attempt.
         attempt: u32,
     },
-    /// The status does not allow it.
+    /// The status does not permit the command.
     #[error("`{id}` is {status}: it cannot {what}; {way_out}")]
     State {
-        /// Which ticket.
         id: TicketId,
-        /// Where it stands.
         status: TicketStatus,
-        /// What was asked.
+        /// The refused action, as the end of "it cannot".
         what: &'static str,
         /// What to do instead.
         way_out: &'static str,
     },
-    /// It would wait for itself.
     #[error("these dependencies would form a cycle: {}; leave one of them out", .path.join(" → "))]
     Cycle {
-        /// The way round, from a ticket to itself.
+        /// The tickets of the cycle; the first is repeated at the end.
         path: Vec<String>,
     },
-    /// A value outside what it may be.
     #[error("{0}")]
     Value(String),
-    /// A value that is missing.
     #[error("{0}")]
     Missing(String),
-    /// A value over its limit.
     #[error(
         "`{field}` has {size} bytes; its limit is {limit}: send less, or keep it in a file and name that here"
     )]
     TooLarge {
-        /// Which field.
         field: String,
-        /// Its size.
+        /// In bytes.
         size: usize,
-        /// The limit.
+        /// In bytes.
         limit: usize,
     },
-    /// A `ref` that the batch does not have.
+    /// A `ref` that no ticket of the batch has.
     #[error(
         "`{field}` names `ref:{reference}`, which no ticket of this batch has as its `ref`; give one of them that `ref`"
     )]
     UnknownRef {
-        /// Where it stands.
+        /// The field with the reference.
         field: String,
-        /// The name.
         reference: String,
     },
 }
 
 impl Refusal {
-    /// The stable name of the refusal.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::HeldBy { .. } => ErrorCode::ClaimLost,
@@ -143,7 +119,6 @@ impl Refusal {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }
@@ -155,7 +130,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Blockers as a text, a few of them by name.
+/// Lists blockers for a message: up to [`NAMED`] with id and status, and the number of the others.
 pub(crate) fn listed(total: u32, named: &[Blocker]) -> String {
     let words = named.iter().take(NAMED).map(|one| format!("{} ({})", one.id, one.status));
     let words = words.collect::<Vec<_>>().join(", ");

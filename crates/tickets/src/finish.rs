@@ -1,4 +1,4 @@
-//! How a ticket is finished: by its holder, late, in one step by whoever did it, or given up by anybody.
+//! Completing and failing tickets: by the holder, by the last holder after its lease expired, or without a claim.
 
 use jiff::Timestamp;
 use skep_api::{Patch, VmId, tickets::Object};
@@ -45,7 +45,8 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> 
     }
 }
 
-/// A result alone says nothing of what became of the work; on a finished ticket it is a repetition.
+/// A result alone does not say whether the work is done, so it is accepted only on a finished ticket, if it is the
+/// same result.
 pub(crate) fn give_result(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Refusal> {
     match &ticket.state {
         State::Completed(finish) | State::Failed(finish) => same_result(ticket, finish, result),
@@ -68,7 +69,7 @@ fn same_result(ticket: &Ticket, finish: &Finish, result: &Patch<Object>) -> Resu
     }
 }
 
-/// Nobody holds it: done and claimed in one step, or given up before anybody began.
+/// Finishes a ticket that is not held: completing claims it in the same change, failing needs no attempt.
 fn from_pending(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> Result<Decision, Refusal> {
     match finishing.resolution {
         Resolution::Failed => Ok(finished(ticket, finishing, None, None, now)),

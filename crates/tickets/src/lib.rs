@@ -1,15 +1,16 @@
-//! Rules of tickets: who may do what to a ticket, and what comes of it. No I/O, no async, no clock: `now` is an argument.
+//! The rules of tickets: which command is permitted in which state, and its effect. No I/O, no async, no clock: `now`
+//! is an argument.
 //!
 //! ```text
 //!             claim                 finish
-//!  pending ─────────▶ in_progress ─────────▶ completed   never again
+//!  pending ─────────▶ in_progress ─────────▶ completed (final)
 //!   ▲  ▲ ▲              │    │
-//!   │  │ └── release ───┘    └── finish, or too many ends ──▶ failed
-//!   │  └──── lease, VM or runtime ends (counted)               │
+//!   │  │ └── release ───┘    └── finish, or max_attempts ───▶ failed
+//!   │  └──── lease, VM or time limit (counted)                 │
 //!   └─────────────────────── retry ────────────────────────────┘
 //! ```
-//! An *attempt* is one claim: its number only grows, and whoever comes with an older one is refused. That is the safety; the
-//! lease, which ends an attempt whose holder is silent, is the liveness.
+//! An *attempt* is one claim. Attempt numbers only increase, and a caller with an older attempt is refused, which
+//! gives safety. Liveness comes from the lease: it ends an attempt whose holder sends no heartbeats.
 
 mod backoff;
 mod batch;

@@ -1,4 +1,4 @@
-//! What requests ask for, checked field by field before any ticket is looked at.
+//! Validation of requests, field by field and without knowledge of the ticket, and their conversion to commands.
 
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
@@ -19,40 +19,33 @@ use crate::{
     transition::closed,
 };
 
-/// What changes of a ticket without a transition. What is `None` stays; the inner `None` takes away.
+/// The changes of a PATCH request other than transitions. `None` keeps a field; the inner `None` removes its value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Edits {
-    /// What it is about.
     pub title: Option<String>,
-    /// What is to be done.
     pub description: Option<Option<String>>,
-    /// How urgent it is.
     pub priority: Option<Priority>,
-    /// In place of all dependencies, each once.
+    /// Replaces all dependencies; without duplicates.
     pub dependencies: Option<Vec<TicketId>>,
-    /// In place of all labels, each once.
+    /// Replaces all labels; without duplicates.
     pub labels: Option<Vec<Label>>,
-    /// In place of all metadata.
+    /// Replaces all metadata.
     pub metadata: Option<Option<Object>>,
-    /// Attempts that may end by themselves.
     pub max_attempts: Option<u32>,
-    /// The longest that one attempt may take.
     pub max_runtime: Option<Duration>,
-    /// When it may be claimed at the earliest.
     pub not_before: Option<Option<Timestamp>>,
 }
 
 impl Edits {
-    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Checks a ticket that shall be made. `at` begins the names of its fields. Its dependencies are checked elsewhere.
+/// Checks a ticket to create, except its dependencies. `at` is the prefix of field names in error messages.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
     title(&request.title, at)?;
     text(request.description.as_deref(), &format!("{at}description"))?;
@@ -62,20 +55,20 @@ pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal>
     number(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
 }
 
-/// A ticket that may be made as asked, if what it depends on exists.
+/// Checks a ticket to create. Whether its dependencies exist is checked later.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub fn new_ticket(request: CreateTicket) -> Result<crate::NewTicket, Refusal> {
     check_new(&request, "")?;
     let needs = dependencies(request.dependencies.as_deref().unwrap_or_default())?;
     Ok(crate::NewTicket::of(request, needs.into_iter().map(crate::Needed::Ticket).collect()))
 }
 
-/// What a PATCH changes besides where the ticket stands.
+/// The changes of a PATCH request other than transitions.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
     request.title.as_deref().map(|text| title(text, "")).transpose()?;
     text(request.description.value().map(String::as_str), "description")?;
@@ -95,17 +88,17 @@ pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
     })
 }
 
-/// A time as it is kept: in milliseconds, and never sooner than it was asked for.
+/// Rounds a time up to the millisecond precision of the store, so that it is never earlier than requested.
 pub(crate) fn whole_millisecond(at: Timestamp) -> Timestamp {
     let whole = Timestamp::from_millisecond(at.as_millisecond());
     let beyond = i64::from(whole.is_ok_and(|whole| whole < at));
     Timestamp::from_millisecond(at.as_millisecond() + beyond).unwrap_or(at)
 }
 
-/// Where a PATCH moves a ticket; `None` where it says nothing of that.
+/// The transition that a PATCH request asks for; `None` if it has no field for one.
 ///
 /// # Errors
-/// What is wrong with which value, and fields that contradict each other.
+/// The first invalid value, or fields that contradict each other.
 pub fn transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Command>, Refusal> {
     let ChangeTicket { status, assignee, result, attempt, .. } = request;
     name(assignee.value().map(String::as_str), "assignee")?;
@@ -133,7 +126,7 @@ pub fn transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Comma
     Ok(command)
 }
 
-/// Fields that mean nothing beside the others would be silently lost.
+/// Refuses fields that have no meaning without others, instead of ignoring them.
 fn fits(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal> {
     if request.lease_ms.is_some() && !matches!(command, Some(Command::Claim(_))) {
         return Err(alone("lease_ms", "`status` `in_progress`"));
@@ -151,7 +144,7 @@ fn fits(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal
     {
         if moves && given {
             return Err(Refusal::Value(format!(
-                "`{field}` and a change of `status` or `assignee` stand in one request; send them one after the other"
+                "`{field}` and a change of `status` or `assignee` cannot be in one request; send one after the other"
             )));
         }
     }
@@ -159,7 +152,7 @@ fn fits(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal
 }
 
 fn alone(field: &str, with: &str) -> Refusal {
-    Refusal::Value(format!("`{field}` means something only with {with}; send both, or leave it out"))
+    Refusal::Value(format!("`{field}` is valid only with {with}; send both, or leave it out"))
 }
 
 fn release(request: &ChangeTicket, by_status: bool) -> Command {
@@ -194,27 +187,25 @@ fn assignee(named: Option<&String>, key_name: &str) -> Assignee {
     named.map_or_else(|| Assignee::OfKey(key_name.to_owned()), |name| Assignee::Named(name.clone()))
 }
 
-/// What a claim of any ticket asks for.
+/// A claim of any ready ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimOrder {
-    /// For whom.
     pub assignee: String,
-    /// At most so many.
+    /// The maximum number of tickets.
     pub count: u32,
-    /// For how long.
     pub lease: Option<Duration>,
-    /// Only these; all where there is none.
+    /// Restricts the claim to these priorities; empty means all.
     pub priorities: Vec<Priority>,
-    /// Only tickets that have all of these.
+    /// Labels that a ticket must all have.
     pub labels: Vec<Label>,
-    /// How long to wait for work.
+    /// How long to wait if no ticket can be claimed.
     pub wait: Duration,
 }
 
-/// Checks a claim of any ticket.
+/// Checks a claim of any ready ticket.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder, Refusal> {
     name(request.assignee.as_deref(), "assignee")?;
     number(request.count, "count", &CLAIMS)?;
@@ -239,10 +230,10 @@ pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder,
     })
 }
 
-/// What a beat asks for, and its progress.
+/// Checks a heartbeat. Its progress is checked, but is not part of the result.
 ///
 /// # Errors
-/// What is wrong with which value.
+/// The first invalid value.
 pub fn heartbeat(request: &Heartbeat) -> Result<Beat, Refusal> {
     name(request.assignee.as_deref(), "assignee")?;
     number(request.lease_ms, "lease_ms", &LEASES_MS)?;
@@ -256,10 +247,10 @@ pub fn heartbeat(request: &Heartbeat) -> Result<Beat, Refusal> {
     Ok(Beat { attempt: request.attempt, assignee: request.assignee.clone(), lease })
 }
 
-/// Refuses edits that the state of a ticket does not allow.
+/// Checks that the status of the ticket permits the changes.
 ///
 /// # Errors
-/// Which of them.
+/// The first change that is not permitted.
 pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
     let others = Edits { metadata: None, labels: None, ..edits.clone() };
     if matches!(ticket.state, State::Completed(_)) && !others.is_empty() {
@@ -277,23 +268,22 @@ fn dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
     Ok(once)
 }
 
-/// Labels without repetitions, in their order.
+/// Removes duplicates, keeping the order.
 ///
 /// # Errors
-/// They are too many.
+/// There are more than [`MOST_LABELS`].
 pub fn labels(given: &[Label], field: &str) -> Result<Vec<Label>, Refusal> {
     let once = each_once(given.iter().cloned());
     check_count(once.len(), field, MOST_LABELS)?;
     Ok(once)
 }
 
-/// Each of them where it stands first.
+/// Removes duplicates, keeping the first of each.
 pub(crate) fn each_once<T: Clone + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = BTreeSet::new();
     given.into_iter().filter(|one| seen.insert(one.clone())).collect()
 }
 
-/// Refuses a list that is too long.
 pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(), Refusal> {
     if count > limit {
         return Err(Refusal::Value(format!("`{field}` has {count} entries; keep it to {limit}")));

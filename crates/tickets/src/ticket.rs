@@ -1,4 +1,4 @@
-//! A ticket as the rules see it.
+//! The state of a ticket, as far as the rules depend on it.
 
 use std::time::Duration;
 
@@ -8,113 +8,95 @@ use skep_api::{
     tickets::{Blocker, Object, TicketStatus},
 };
 
-/// What decides about a ticket's next step.
+/// The state of a ticket that determines which commands are permitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ticket {
-    /// Its id.
     pub id: TicketId,
-    /// The number of its latest attempt; 0 before the first claim.
+    /// The number of the latest attempt; 0 before the first claim.
     pub attempt: u32,
-    /// Attempts that ended by themselves since it was made or retried.
+    /// Attempts since creation or the last retry that ended without completion or release.
     pub counted: u32,
-    /// How many of these it may have.
+    /// The limit of `counted_attempts`, at which the ticket fails.
     pub max_attempts: u32,
-    /// When it may be claimed at the earliest.
+    /// The earliest time of the next claim.
     pub wait: Wait,
-    /// The dependencies that are not completed.
     pub blockers: Blockers,
-    /// When its latest attempt began.
+    /// When the latest attempt began.
     pub started_at: Option<Timestamp>,
-    /// Where it stands.
     pub state: State,
 }
 
-/// When a ticket may be claimed at the earliest. That a time has passed is said once, by whoever saw it pass; then a clock
-/// that is set back takes nothing away again.
+/// The earliest time at which a ticket can be claimed. The timer records that the time has passed, so that the ready
+/// event is emitted once and a clock that is set back does not make the ticket wait again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// At once.
+    /// There is no such time.
     None,
-    /// Not before then; nobody has seen it pass.
+    /// The timer for this time has not fired yet.
     Until(Timestamp),
-    /// That time has passed.
+    /// The timer for this time has fired.
     Passed(Timestamp),
 }
 
-/// The dependencies that are not completed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blockers {
-    /// How many.
     pub total: u32,
-    /// The first of them, as far as somebody asked.
+    /// The first of them; empty unless the caller loaded them.
     pub named: Vec<Blocker>,
 }
 
-/// Where a ticket stands, with what only then is so.
+/// The status of a ticket, with the data that exists only in that status.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
-    /// Nobody holds it.
     Pending {
-        /// Who held it until the lease ran out, where nobody claimed it since.
+        /// The holder of the previous attempt, if that attempt ended without completion or release.
         lapsed: Option<Lapsed>,
     },
-    /// Somebody holds it.
     InProgress(Holder),
-    /// It is done.
     Completed(Finish),
-    /// It was given up.
     Failed(Finish),
 }
 
-/// Whoever holds a ticket.
+/// The holder of a ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name.
     pub assignee: String,
-    /// Its VM.
     pub vm: Option<VmId>,
-    /// For how long.
     pub lease: Lease,
 }
 
-/// How long a claim holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// From one beat on.
+    /// From the last renewal.
     pub length: Duration,
-    /// By the wall clock, for people. What ends a lease is a timer that no clock moves.
+    /// In wall-clock time, for display. The timer that ends the lease uses the monotonic clock.
     pub expires_at: Timestamp,
 }
 
-/// Whoever held a ticket until its attempt ended by itself.
+/// The holder of an attempt that ended without completion or release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lapsed {
-    /// Its name.
     pub assignee: String,
-    /// Its VM.
     pub vm: Option<VmId>,
 }
 
-/// How a ticket was finished.
+/// The end of a ticket that is completed or failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
-    /// By whom; nobody where it was given up before anybody held it.
+    /// The holder; `None` if the ticket failed while it was not held.
     pub assignee: Option<String>,
-    /// By which VM.
+    /// The VM of the holder.
     pub vm: Option<VmId>,
-    /// What came out of it.
     pub result: Option<Object>,
-    /// When.
     pub at: Timestamp,
 }
 
 impl Ticket {
-    /// Whether it can be claimed now: pending, every dependency completed, and its time has come.
+    /// Whether the ticket can be claimed now: pending, all dependencies completed, and no time to wait for.
     pub fn is_ready(&self, now: Timestamp) -> bool {
         matches!(self.state, State::Pending { .. }) && self.blockers.total == 0 && self.wait.is_over(now)
     }
 
-    /// The word for where it stands.
     pub fn status(&self) -> TicketStatus {
         match self.state {
             State::Pending { .. } => TicketStatus::Pending,
@@ -124,7 +106,7 @@ impl Ticket {
         }
     }
 
-    /// Who holds or finished it.
+    /// The current holder, or the holder that finished the ticket.
     pub fn assignee(&self) -> Option<&str> {
         match &self.state {
             State::Pending { .. } => None,
@@ -133,7 +115,7 @@ impl Ticket {
         }
     }
 
-    /// The VM that holds it or finished it.
+    /// The VM of the current holder, or of the holder that finished the ticket.
     pub fn vm(&self) -> Option<VmId> {
         match &self.state {
             State::Pending { .. } => None,
@@ -142,7 +124,6 @@ impl Ticket {
         }
     }
 
-    /// How it was finished.
     pub fn finish(&self) -> Option<&Finish> {
         match &self.state {
             State::Completed(finish) | State::Failed(finish) => Some(finish),
@@ -150,7 +131,7 @@ impl Ticket {
         }
     }
 
-    /// The same, seen at a moment at which its time has come.
+    /// The ticket with a wait that is over by `now` recorded as passed.
     pub(crate) fn seen(&self, now: Timestamp) -> Self {
         let wait = match self.wait {
             Wait::Until(at) if at <= now => Wait::Passed(at),
@@ -161,7 +142,7 @@ impl Ticket {
 }
 
 impl Wait {
-    /// A time as it is asked for now.
+    /// The wait for a requested time.
     pub fn until(at: Option<Timestamp>, now: Timestamp) -> Self {
         match at {
             None => Self::None,
@@ -170,7 +151,7 @@ impl Wait {
         }
     }
 
-    /// Whether there is nothing to wait for.
+    /// Whether there is no time to wait for.
     pub fn is_over(self, now: Timestamp) -> bool {
         !matches!(self, Self::Until(at) if at > now)
     }
@@ -185,7 +166,6 @@ impl Wait {
 }
 
 impl Lease {
-    /// A lease from now on.
     pub fn from(now: Timestamp, length: Duration) -> Self {
         Self { length, expires_at: now.checked_add(length).unwrap_or(Timestamp::MAX) }
     }

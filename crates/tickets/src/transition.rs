@@ -1,4 +1,4 @@
-//! The transition table: a command comes, the ticket changes or the refusal says why not.
+//! The transition table: the effect of each command in each state, or why it is refused.
 
 use jiff::Timestamp;
 use skep_api::tickets::{AttemptOutcome, Object, TicketStatus};
@@ -8,49 +8,45 @@ use crate::{
     Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
 };
 
-/// What comes of a command.
+/// The effect of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
-    /// Nothing: it is so already.
+    /// No change: the ticket is already in the requested state.
     Nothing,
-    /// The same attempt holds on. No event, no version.
+    /// Only the lease is renewed. This creates no event and no new version.
     Renewed(Lease),
-    /// One change, as one version: its steps in order, each an event.
+    /// One change with one new version. Each step, in order, is an event.
     Changed(Vec<Step>),
 }
 
-/// One step of a change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// What sort of step.
     pub kind: StepKind,
-    /// The ticket after it.
+    /// The ticket after the step.
     pub ticket: Ticket,
-    /// Who acts: whose attempt it is, also one that ends with this step.
+    /// The holder whose attempt the step belongs to, even if the step ends it.
     pub assignee: Option<String>,
 }
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
-    /// It can be claimed from now on.
+    /// The ticket can be claimed from now on.
     Ready,
     /// An attempt begins.
     Claimed,
-    /// Its attempt is given back.
+    /// The attempt is released.
     Released,
-    /// Its attempt ended by itself.
+    /// The attempt ends without completion or release.
     Expired(EndCause),
-    /// It is done.
     Completed,
-    /// It is given up.
     Failed,
-    /// It is retried.
+    /// The ticket is retried.
     Reopened,
 }
 
 impl StepKind {
-    /// How the step ends the latest attempt, where it does so to one that is open or lapsed.
+    /// The outcome that the step gives the latest attempt, if that attempt is open or lapsed.
     pub const fn ends(self) -> Option<AttemptOutcome> {
         match self {
             Self::Ready | Self::Claimed | Self::Reopened => None,
@@ -62,10 +58,10 @@ impl StepKind {
     }
 }
 
-/// Decides what a command does to a ticket now.
+/// Determines the effect of a command at the time `now`.
 ///
 /// # Errors
-/// Why it does nothing, with the way out.
+/// Why the command is refused.
 pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
     match command {
         Command::Claim(claim) => claim_it(ticket, claim, now),
@@ -78,15 +74,16 @@ pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Deci
     }
 }
 
-/// The step of a ticket that was just made, or whose dependencies or time changed, where it can be claimed from now on.
+/// The step [`StepKind::Ready`], if a new ticket or a change of dependencies or time made the ticket ready.
 pub fn readied(before: Option<&Ticket>, after: &Ticket, now: Timestamp) -> Option<Step> {
-    // Whoever waits for a time that nobody saw pass was not told yet; its timer may find nothing to tell after this change.
+    // If the timer of a wait has not fired, the ready event has not been emitted, and after this change that timer
+    // may no longer emit it.
     let said = |before: &Ticket| before.is_ready(now) && !matches!(before.wait, Wait::Until(_));
     let was = before.is_some_and(said);
     (after.is_ready(now) && !was).then(|| step(StepKind::Ready, after.seen(now), None))
 }
 
-/// The claim by which whoever finishes a ticket that nobody holds holds it for that moment.
+/// The steps of a claim. Also precedes the completion of a ticket that is not held, which needs an attempt.
 pub fn opening(
     ticket: &Ticket,
     assignee: &str,
@@ -97,7 +94,7 @@ pub fn opening(
     let mut steps = Vec::with_capacity(2);
     let seen = ticket.seen(now);
     if seen.wait != ticket.wait {
-        // The timer has not said it yet.
+        // The timer has not emitted the ready event yet.
         steps.push(step(StepKind::Ready, seen.clone(), None));
     }
     let holder = Holder { assignee: assignee.to_owned(), vm, lease };
@@ -111,7 +108,6 @@ pub fn opening(
     steps
 }
 
-/// The ticket with another time or other dependencies.
 pub fn rescheduled(ticket: &Ticket, wait: Wait, blockers: Blockers) -> Ticket {
     Ticket { wait, blockers, ..ticket.clone() }
 }
@@ -120,7 +116,6 @@ pub(crate) fn step(kind: StepKind, ticket: Ticket, assignee: Option<String>) -> 
     Step { kind, ticket, assignee }
 }
 
-/// Refuses what cannot be claimed now.
 pub(crate) fn require_ready(ticket: &Ticket, now: Timestamp) -> Result<(), Refusal> {
     if ticket.blockers.total > 0 {
         let Blockers { total, named } = ticket.blockers.clone();
@@ -132,7 +127,6 @@ pub(crate) fn require_ready(ticket: &Ticket, now: Timestamp) -> Result<(), Refus
     }
 }
 
-/// Refuses an attempt that is not the latest one.
 pub(crate) fn require_latest(ticket: &Ticket, attempt: Option<u32>) -> Result<(), Refusal> {
     let (id, current) = (ticket.id, ticket.attempt);
     match attempt {
@@ -149,7 +143,7 @@ pub(crate) fn require_latest(ticket: &Ticket, attempt: Option<u32>) -> Result<()
     }
 }
 
-/// Refuses whoever is not the holder, by its attempt and its name as far as it gave them.
+/// Checks that the caller is the holder, as far as it gave an attempt and a name.
 pub(crate) fn require_holder(
     ticket: &Ticket,
     holder: &Holder,
@@ -203,7 +197,7 @@ pub(crate) fn closed(ticket: &Ticket, what: &'static str, way_out: &'static str)
 
 fn release_it(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<Decision, Refusal> {
     match &ticket.state {
-        // Whatever attempt its caller speaks of, it is over.
+        // The caller's attempt is not checked: every attempt has ended.
         State::Pending { .. } => Ok(Decision::Nothing),
         State::InProgress(holder) => {
             require_holder(ticket, holder, release.attempt, release.assignee.as_deref())?;
@@ -236,7 +230,7 @@ fn beat_it(ticket: &Ticket, beat: &Beat, now: Timestamp) -> Result<Decision, Ref
         }
         State::Completed(_) | State::Failed(_) => {
             require_latest(ticket, beat.attempt)?;
-            Err(closed(ticket, "be kept by a beat", "stop working on it"))
+            Err(closed(ticket, "be kept by a heartbeat", "stop working on it"))
         }
     }
 }
@@ -283,7 +277,7 @@ fn end_it(
     ])
 }
 
-/// What stands as the result of a ticket that nobody failed but its attempts.
+/// The result of a ticket that failed because it reached `max_attempts`.
 fn exhausted(earlier: &[EndedAttempt], last: &EndedAttempt, counted: u32) -> Object {
     let attempts = earlier.iter().chain([last]).map(
         |one| serde_json::json!({"attempt": one.attempt, "assignee": one.assignee, "outcome": one.outcome}),
@@ -314,7 +308,7 @@ fn pending(ticket: &Ticket, counted: u32, wait: Wait, lapsed: Option<Lapsed>) ->
     Ticket { counted, wait, state: State::Pending { lapsed }, ..ticket.clone() }
 }
 
-/// A rest from now on; a time that is later anyway stays.
+/// The wait after a delay from now. A later existing wait is kept.
 fn rested(wait: Wait, rest: std::time::Duration, now: Timestamp) -> Wait {
     if rest.is_zero() {
         return wait;
@@ -331,7 +325,6 @@ fn and_ready(kind: StepKind, ticket: Ticket, by: Option<String>, now: Timestamp)
     std::iter::once(step(kind, ticket, by)).chain(ready).collect()
 }
 
-/// The word of a status, where a rule needs it without a ticket.
 pub(crate) const fn status_of(resolution: crate::Resolution) -> TicketStatus {
     match resolution {
         crate::Resolution::Completed => TicketStatus::Completed,

@@ -1,17 +1,17 @@
-//! Why a ticket does not take its next step, and what would free it.
+//! The reasons why a ticket cannot be claimed, and what would resolve them.
 
 use jiff::Timestamp;
 use skep_api::tickets::{Blocker, Reason, TicketStatus, Why};
 
 use crate::{Holder, State, Ticket, Wait, limits::NAMED};
 
-/// Every rule that keeps a ticket from its next step. Its blockers must all be named.
+/// Lists all reasons. `ticket.blockers` must name every blocker.
 pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
     let reasons = match &ticket.state {
         State::Pending { .. } => pending(ticket, now),
         State::InProgress(holder) => vec![held(ticket.attempt, holder)],
         State::Completed(_) => {
-            let who = "nothing: a completed ticket stays as it is".to_owned();
+            let who = "nothing: a completed ticket does not change".to_owned();
             vec![reason("completed", "it is completed".to_owned(), who)]
         }
         State::Failed(_) => {
@@ -22,7 +22,7 @@ pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
     Why { id: ticket.id, status: ticket.status(), ready: ticket.is_ready(now), reasons }
 }
 
-/// A VM need not beat: while it lives its lease is renewed.
+/// The lease of a VM is renewed while the VM lives, so no time is given for it.
 fn held(attempt: u32, Holder { assignee, vm, lease }: &Holder) -> Reason {
     if let Some(vm) = vm {
         let message = format!("{assignee} holds it (attempt {attempt}) with {vm}");
@@ -53,15 +53,15 @@ fn pending(ticket: &Ticket, now: Timestamp) -> Vec<Reason> {
     {
         let message = match usize::try_from(ticket.counted).unwrap_or(usize::MAX) {
             0 => "its `not_before` has not passed".to_owned(),
-            ended => format!("it rests after {} without a result", counted(ended, "attempt")),
+            ended => format!("it waits after {} without a result", counted(ended, "attempt")),
         };
-        let who = "the time alone: then it becomes ready".to_owned();
+        let who = "waiting: the ticket becomes ready at that time".to_owned();
         reasons.push(Reason { until: Some(until), ..reason("waiting", message, who) });
     }
     reasons
 }
 
-/// A number of things, in the plural where there are several.
+/// The number with the noun, in the plural unless it is 1.
 fn counted(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((by_vm.code.as_str(), by_vm.until), ("held", None));
         assert!(by_vm.message.contains(&vm.to_string()) && by_vm.message.contains("attempt 3"), "{by_vm:?}");
         assert!(by_vm.who.contains(&format!("the end of {vm}")), "{by_vm:?}");
-        // The control: without a VM the lease is what ends it.
+        // For comparison: without a VM, the lease ends the attempt at a known time.
         let by_agent = held_by(None);
         assert_eq!(by_agent.until, Some("1970-01-01T00:01:00Z".parse().unwrap()));
         assert!(by_agent.who.contains("agent-7") && by_agent.who.contains("lease"), "{by_agent:?}");

@@ -1,5 +1,5 @@
-//! The six invariants, whatever many agents do to a few tickets in whatever order. The board below is all that stands
-//! around the rules: it keeps what they decide, and replays its own events at the end.
+//! Six invariants under random sequences of actions on a few tickets. The model below stores the decisions of the
+//! rules, as the store does, and finally checks that replaying its events gives the same state.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use skep_tickets::{
 
 const TICKETS: usize = 5;
 
-/// What an agent, a timer or an operator does.
+/// An action of an agent, a timer or an operator.
 #[derive(Debug, Clone)]
 enum Act {
     Claim { ticket: usize, agent: u8, named: bool, attempt: Option<u32> },
@@ -55,7 +55,7 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What an event says: the ticket after it, but for what is derived and what beats write.
+/// An event with the state of the ticket after it, without derived fields and without the fields that heartbeats change.
 #[derive(Debug, Clone, PartialEq)]
 struct Told {
     ticket: usize,
@@ -73,11 +73,11 @@ struct Board {
     needs: Vec<Vec<usize>>,
     versions: Vec<u64>,
     events: Vec<Told>,
-    /// Claims that were answered 200 and began an attempt.
+    /// The number of successful claims.
     claims: usize,
-    /// Attempts that were begun and did not end, of each ticket.
+    /// The open attempts of each ticket.
     open: Vec<Vec<u32>>,
-    /// Whether somebody was told that it can be claimed, since it last could not.
+    /// Whether the ready event of a ticket was emitted since the ticket last became not ready.
     announced: Vec<bool>,
 }
 
@@ -202,13 +202,13 @@ impl Board {
             assert!(!self.announced[told.ticket], "it was said before");
             self.announced[told.ticket] = true;
         } else {
-            // Whatever happens to a ticket that can be claimed makes that another matter.
+            // After any other event, the ticket may become ready again, which needs a new event.
             self.announced[told.ticket] = false;
         }
         self.events.push(told);
     }
 
-    /// Those that waited for a ticket which is completed wait for one less.
+    /// Updates the tickets that depend on a completed ticket.
     fn spread(&mut self, place: usize) {
         for dependent in 0..TICKETS {
             if !self.needs[dependent].contains(&place) {
@@ -234,7 +234,7 @@ impl Board {
         Blockers { total: u32::try_from(named.len()).unwrap(), named }
     }
 
-    /// Other dependencies, where it is pending and they form no cycle.
+    /// Replaces the dependencies of a ticket, if it is pending and they form no cycle.
     fn need(&mut self, place: usize, mut needs: Vec<usize>) {
         needs.sort_unstable();
         needs.dedup();
@@ -253,7 +253,7 @@ impl Board {
 
     fn check(&self) {
         for (place, ticket) in self.tickets.iter().enumerate() {
-            // Ready exactly when pending, every dependency completed, and its time has come.
+            // Ready exactly if pending, all dependencies completed, and `not_before` passed.
             let done = |need: &usize| self.tickets[*need].status() == TicketStatus::Completed;
             let met = self.needs[place].iter().all(done);
             let time = ticket.wait.time().is_none_or(|at| at <= self.now);
@@ -262,7 +262,7 @@ impl Board {
             if ticket.is_ready(self.now) {
                 assert!(self.announced[place], "nobody was told that {place} is ready");
             }
-            // One open attempt at a time, and only while it is in progress.
+            // At most one open attempt, and only while the ticket is in progress.
             let held = ticket.status() == TicketStatus::InProgress;
             assert_eq!(self.open[place], if held { vec![ticket.attempt] } else { vec![] });
             // No cycle.
@@ -272,7 +272,7 @@ impl Board {
         }
     }
 
-    /// The events, one after the other, give the board again.
+    /// Checks that the events lead to the current state.
     fn replay(&self) {
         for (place, ticket) in self.tickets.iter().enumerate() {
             let own: Vec<&Told> = self.events.iter().filter(|told| told.ticket == place).collect();
@@ -285,7 +285,7 @@ impl Board {
                 ticket.finish().and_then(|finish| finish.result.clone())
             );
             assert_eq!(last.and_then(|told| told.not_before), ticket.wait.time());
-            // After a completion nothing is told any more.
+            // A completed ticket has no further events.
             let completed = own.iter().position(|told| told.status == TicketStatus::Completed);
             assert!(completed.is_none_or(|at| at + 1 == own.len()), "{own:?}");
         }

@@ -1,4 +1,4 @@
-//! The transition table, row by row: what each request does in each state, and how it is refused otherwise.
+//! The transition table: the effect of each request in each state, or how it is refused.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -22,22 +22,22 @@ fn result(word: &str) -> Object {
     Object::from_iter([("word".to_owned(), word.into())])
 }
 
-/// The states that the table tells apart.
+/// The initial states of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Was {
     /// Never claimed, ready.
     Fresh,
-    /// Ready, after its first attempt was given back.
+    /// Ready, after its third attempt was released.
     GivenBack,
-    /// Its third attempt, agent-9's, ended by its lease.
+    /// Pending, after the lease of its third attempt, held by agent-9, expired.
     Lapsed,
-    /// The same, and a dependency is open by now.
+    /// As `Lapsed`, with a dependency that is not completed.
     LapsedBlocked,
-    /// A dependency failed.
+    /// Pending, with a failed dependency.
     Blocked,
-    /// Its time has not come.
+    /// Pending, with `not_before` in the future.
     Waiting,
-    /// Its time has come, and no timer has said so.
+    /// Pending, with `not_before` passed, but before its timer has fired.
     JustDue,
     /// Held by agent-9, attempt 3.
     Held,
@@ -90,16 +90,16 @@ fn ticket(from: Was) -> Ticket {
     }
 }
 
-/// What comes of a request.
+/// The expected effect of a request.
 #[derive(Debug, Clone, Copy)]
 enum To {
-    /// Nothing; 200.
+    /// No change, and no error.
     Nothing,
-    /// The lease is renewed.
+    /// Only the lease is renewed.
     Renewed,
-    /// These steps, then this attempt and this assignee.
+    /// These steps, which lead to this attempt and this assignee.
     Steps(&'static [StepKind], u32, Option<&'static str>),
-    /// It is refused, with a word of the message.
+    /// An error with this code, whose message contains this text.
     No(ErrorCode, &'static str),
 }
 
@@ -112,7 +112,7 @@ const ME: Option<&str> = Some("agent-1");
 const HOLDER: Option<&str> = Some("agent-9");
 const KEY: Option<&str> = Some("the key");
 
-/// Each row of the table with each of its otherwises.
+/// Each permitted transition, and the ways in which it can be refused.
 const TABLE: &[(Was, &str, To)] = &[
     // pending → in_progress: ready and unclaimed.
     (Fresh, r#"{"status": "in_progress", "assignee": "agent-1"}"#, Steps(&[Claimed], 1, ME)),
@@ -132,7 +132,7 @@ const TABLE: &[(Was, &str, To)] = &[
         No(ErrorCode::Superseded, "attempt 3 (agent-9)"),
     ),
     (Fresh, r#"{"assignee": "agent-9", "attempt": 2}"#, No(ErrorCode::Superseded, "never begun")),
-    // in_progress → in_progress: the same explicit assignee alone.
+    // in_progress → in_progress: only for the same assignee, named explicitly.
     (Held, r#"{"assignee": "agent-9"}"#, Renewed),
     (Held, r#"{"status": "in_progress", "assignee": "agent-9", "attempt": 3}"#, Renewed),
     (
@@ -156,7 +156,7 @@ const TABLE: &[(Was, &str, To)] = &[
     ),
     (Held, r#"{"status": "failed", "attempt": 4}"#, No(ErrorCode::Superseded, "never begun")),
     (Held, r#"{"status": "completed", "assignee": "agent-1"}"#, No(ErrorCode::ClaimLost, "agent-9")),
-    // pending → completed: claim and completion in one step, by the caller.
+    // pending → completed: the caller claims and completes in one change.
     (Fresh, r#"{"status": "completed", "assignee": "agent-1"}"#, Steps(&[Claimed, DONE], 1, ME)),
     (GivenBack, r#"{"status": "completed"}"#, Steps(&[Claimed, DONE], 4, KEY)),
     (GivenBack, r#"{"status": "completed", "attempt": 3}"#, Steps(&[Claimed, DONE], 4, KEY)),
@@ -166,12 +166,12 @@ const TABLE: &[(Was, &str, To)] = &[
     (LapsedBlocked, r#"{"status": "completed"}"#, No(ErrorCode::Blocked, "tkt_")),
     (Waiting, r#"{"status": "completed"}"#, No(ErrorCode::NotYet, "not_before")),
     (GivenBack, r#"{"status": "completed", "attempt": 2}"#, No(ErrorCode::Superseded, "attempt 2")),
-    // pending → failed: always, attempt unchanged.
+    // pending → failed: always permitted; the attempt does not change.
     (Fresh, r#"{"status": "failed"}"#, Steps(&[GIVEN_UP], 0, None)),
     (Blocked, r#"{"status": "failed", "assignee": "agent-1"}"#, Steps(&[GIVEN_UP], 0, None)),
     (Waiting, r#"{"status": "failed"}"#, Steps(&[GIVEN_UP], 0, None)),
     (Was::Lapsed, r#"{"status": "failed"}"#, Steps(&[GIVEN_UP], 3, None)),
-    // pending → completed, failed with the last attempt: late, ready or not.
+    // pending → completed, failed with the last attempt: late, even if the ticket is not ready.
     (Was::Lapsed, r#"{"status": "completed", "attempt": 3}"#, Steps(&[DONE], 3, HOLDER)),
     (
         LapsedBlocked,
@@ -185,7 +185,7 @@ const TABLE: &[(Was, &str, To)] = &[
         No(ErrorCode::Superseded, "agent-9"),
     ),
     (Was::Lapsed, r#"{"status": "completed", "attempt": 1}"#, No(ErrorCode::Superseded, "attempt 1")),
-    // in_progress → pending: given back.
+    // in_progress → pending: a release.
     (Held, r#"{"status": "pending"}"#, Steps(&[Released, Ready], 3, None)),
     (Held, r#"{"assignee": null}"#, Steps(&[Released, Ready], 3, None)),
     (Held, r#"{"status": "pending", "retry_after_ms": 1}"#, Steps(&[Released], 3, None)),
@@ -199,7 +199,7 @@ const TABLE: &[(Was, &str, To)] = &[
     // failed → pending: a retry.
     (Failed, r#"{"status": "pending"}"#, Steps(&[Reopened, Ready], 3, None)),
     (Failed, r#"{"status": "pending", "retry_after_ms": 5}"#, Steps(&[Reopened], 3, None)),
-    // terminal → the same, same result or none given.
+    // terminal → the same status, with the same result or none.
     (Completed, r#"{"status": "completed"}"#, Nothing),
     (Completed, r#"{"status": "completed", "result": {"word": "old"}}"#, Nothing),
     (Completed, r#"{"result": {"word": "old"}}"#, Nothing),
@@ -281,7 +281,7 @@ fn beats_keep_only_what_is_held() {
     }
 }
 
-/// What an attempt that ends by itself does to a ticket with so many counted ends before.
+/// The effect of the end of an attempt on a ticket with `counted` counted attempts before.
 fn ended(counted: u32, cause: EndCause) -> (Vec<StepKind>, Ticket) {
     let before = Ticket { counted, ..ticket(Held) };
     match decide(&before, &Command::End { attempt: 3, cause, earlier: Vec::new() }, now()) {
@@ -311,7 +311,7 @@ fn attempts_that_end_by_themselves_rest_longer_each_time_and_then_fail() {
             (&"max_attempts".into(), &3.into())
         );
     }
-    // An operator's act is no failure of the attempt.
+    // The deletion of the VM by request does not count.
     let (steps, after) = ended(4, EndCause::VmDeleted);
     assert_eq!((steps, after.counted), (vec![Released, Ready], 4));
 }

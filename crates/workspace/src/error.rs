@@ -1,4 +1,4 @@
-//! Why an operation was refused.
+//! Errors of workspace operations.
 
 use std::{
     io,
@@ -8,269 +8,159 @@ use std::{
 use rustix::io::Errno;
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
-/// Why an operation was refused. The message is for the caller; the cause is the source.
+/// Why an operation failed. The message is for the caller; the cause is the source.
+///
+/// A field `path` holds the path as the caller wrote it, unless noted otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing is known by this name.
+    /// No operation has this name.
     #[error(
-        "`{name}` is no operation of this workspace; it may be older than the server: make its template anew"
+        "this workspace has no operation `{name}`; its template may be older than the server: build it again"
     )]
-    UnknownOperation {
-        /// The name that was asked for.
-        name: String,
-    },
-    /// The operation's JSON does not fit.
+    UnknownOperation { name: String },
+    /// The JSON of the request does not match the operation's type.
     #[error("the request of `{operation}` is malformed: {source}")]
-    Malformed {
-        /// The operation's name.
-        operation: &'static str,
-        /// Where it does not fit.
-        source: serde_json::Error,
-    },
-    /// The answer cannot be told as JSON.
+    Malformed { operation: &'static str, source: serde_json::Error },
+    /// The answer cannot be serialised as JSON.
     #[error("internal error")]
     Unspeakable(#[source] serde_json::Error),
-    /// A field holds what it may not.
+    /// A field has an invalid value.
     #[error("`{field}` {reason}")]
     InvalidValue {
-        /// The field's name.
         field: &'static str,
-        /// What is wrong with its value, and what would be right.
+        /// What is wrong with the value, and what would be valid.
         reason: String,
     },
-    /// The working directory is not there.
     #[error("the working directory `{path}` does not exist; make it first or name another `cwd`")]
-    UnknownDirectory {
-        /// As the caller named it.
-        path: String,
-    },
-    /// The working directory is something else.
+    UnknownDirectory { path: String },
     #[error("the working directory `{path}` is not a directory; name one as `cwd`")]
-    NotADirectory {
-        /// As the caller named it.
-        path: String,
-    },
-    /// The working directory lies elsewhere.
+    NotADirectory { path: String },
     #[error("the working directory `{path}` lies outside the workspace; name one inside as `cwd`")]
-    OutsideRoot {
-        /// As the caller named it.
-        path: String,
-    },
-    /// A root that is none, or that this process does not reach.
+    OutsideRoot { path: String },
+    /// A configured root that is missing, is not a directory, or cannot be accessed by this process.
     #[error("the root {} cannot be used: {source}; {}", path.display(), way_out(source))]
     Root {
         /// As it is configured.
         path: PathBuf,
-        /// What is wrong with it.
         source: io::Error,
     },
-    /// Nothing is there.
     #[error("`{path}` does not exist; `GET /api/ls` shows what its folder has")]
-    UnknownPath {
-        /// As the caller named it.
-        path: String,
-    },
-    /// It lies, or leads, elsewhere.
+    UnknownPath { path: String },
+    /// The path, or what its links lead to, is outside the roots.
     #[error(
         "`{path}` lies outside the roots of this workspace, or leads there by a link; `GET /api/whoami` names them"
     )]
-    OutsideRoots {
-        /// As the caller named it.
-        path: String,
-    },
-    /// A file stands where a folder is needed.
+    OutsideRoots { path: String },
+    /// A file where a folder is needed within the path.
     #[error("`{path}` leads through a file where a folder should be")]
-    ThroughAFile {
-        /// As the caller named it.
-        path: String,
-    },
-    /// A FIFO, a device, a socket.
-    #[error("`{path}` is no regular file, and nothing else is opened")]
-    NotAFile {
-        /// As the caller named it.
-        path: String,
-    },
+    ThroughAFile { path: String },
+    /// A FIFO, a device or a socket.
+    #[error("`{path}` is not a regular file, and other kinds of files are not opened")]
+    NotAFile { path: String },
     /// A folder where a file is needed.
     #[error("`{path}` is a directory, which has no content; `GET /api/ls` lists it")]
-    IsADirectory {
-        /// As the caller named it.
-        path: String,
-    },
-    /// Something else where a folder is needed.
-    #[error("`{path}` is no directory; `GET /api/files/read` reads a file")]
-    NotAFolder {
-        /// As the caller named it.
-        path: String,
-    },
-    /// A folder that is not empty, where nobody said that what is in it shall go too.
-    #[error("`{path}` is a directory that is not empty; remove what is in it, or say `recursive=true`")]
-    NotEmpty {
-        /// As the caller named it.
-        path: String,
-    },
-    /// Another file system.
-    #[error("`{path}` is a mount point, or has one below it; it is removed by whoever mounted it")]
-    MountPoint {
-        /// As the caller named it.
-        path: String,
-    },
-    /// Something has the name.
-    #[error("`{path}` is there already; name another path, or say `overwrite: true` to replace a file")]
-    AlreadyExists {
-        /// As the caller named it.
-        path: String,
-    },
-    /// A folder that would lie in itself.
-    #[error("`{path}` lies within what should be put there; name a path elsewhere")]
-    WithinItself {
-        /// As the caller named it.
-        path: String,
-    },
-    /// Others change it without a pause, or its file system does not answer.
+    IsADirectory { path: String },
+    /// Not a folder, where the operation needs one.
+    #[error("`{path}` is not a directory; `GET /api/files/read` reads a file")]
+    NotAFolder { path: String },
+    /// The folder is not empty and the request was not recursive.
+    #[error("`{path}` is a directory that is not empty; remove what is in it, or set `recursive=true`")]
+    NotEmpty { path: String },
+    /// Another file system is mounted at or below the path.
+    #[error("`{path}` is a mount point, or has one below it; unmount it first")]
+    MountPoint { path: String },
+    #[error("`{path}` already exists; name another path, or set `overwrite: true` to replace a file")]
+    AlreadyExists { path: String },
+    /// The target folder lies inside the source folder.
+    #[error("`{path}` lies inside the folder that is moved or copied there; name a path elsewhere")]
+    WithinItself { path: String },
+    /// Other requests keep changing the file, or its file system does not answer.
     #[error("`{path}` is being changed by other requests, or its file system does not answer; try again")]
-    Busy {
-        /// As the caller named it.
-        path: String,
-    },
-    /// What the caller demanded of the file does not hold.
+    Busy { path: String },
+    /// The condition of the request (`If-Match`, `If-None-Match`) does not hold.
     #[error("`{path}` is not what `If-Match` or `If-None-Match` asks for; read it again")]
-    Precondition {
-        /// As the caller named it.
-        path: String,
-    },
-    /// More than fits into one answer.
+    Precondition { path: String },
+    /// The content does not fit into one answer.
     #[error(
         "what was asked for of `{path}` takes more than 32 MiB as JSON in this encoding; read a window by `offset` and `limit`, \
              or stream it with `Accept: application/octet-stream`"
     )]
-    ContentTooLong {
-        /// As the caller named it.
-        path: String,
-    },
-    /// Bytes that are no text.
+    ContentTooLong { path: String },
+    /// The file is not valid text in the requested encoding.
     #[error("`{path}` is not valid {encoding} here; read it with `encoding=base64`")]
     NotText {
-        /// As the caller named it.
         path: String,
-        /// The encoding that was asked for.
+        /// The requested encoding.
         encoding: String,
     },
-    /// Text that the encoding cannot say.
-    #[error("`content` has characters that {encoding} does not; write it as `utf-8`")]
+    /// The text has characters that the encoding cannot represent.
+    #[error("`content` has characters that {encoding} cannot represent; write it as `utf-8`")]
     NotInEncoding {
-        /// The encoding that was asked for.
+        /// The requested encoding.
         encoding: String,
     },
-    /// A regex or a glob that is none.
+    /// An invalid regex or glob.
     #[error("`{field}` {reason}")]
-    InvalidPattern {
-        /// The field's name.
-        field: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Folders in folders without end.
-    #[error("`{path}` holds folders more than {limit} deep; copy or move what is in them by itself")]
-    TooDeep {
-        /// As the caller named it.
-        path: String,
-        /// How deep it may be.
-        limit: usize,
-    },
-    /// Content that did not come whole.
-    #[error("the body was cut short, so nothing was written: {reason}")]
-    BodyBroken {
-        /// What happened to it.
-        reason: String,
-    },
-    /// Input of a command that did not come whole.
-    #[error("the input was cut short: {reason}")]
-    InputBroken {
-        /// What happened to it.
-        reason: String,
-    },
-    /// No room.
+    InvalidPattern { field: &'static str, reason: String },
+    /// Folders nested too deeply.
     #[error(
-        "no room is left for `{path}`: the disk, or what this user may have of it, is full; remove what nobody needs"
+        "`{path}` contains folders nested more than {limit} deep; copy or move the inner ones separately"
     )]
-    DiskFull {
-        /// As the caller named it.
-        path: String,
-    },
-    /// More than the file system, or the user's limit, allows for one file.
-    #[error("`{path}` would be larger than a file may be here; write less")]
-    FileTooLong {
-        /// As the caller named it.
-        path: String,
-    },
-    /// More folders than are watched at once.
+    TooDeep { path: String, limit: usize },
+    /// The request body ended early.
+    #[error("the body was cut short, so nothing was written: {reason}")]
+    BodyBroken { reason: String },
+    /// The input for a command ended early.
+    #[error("the input was cut short: {reason}")]
+    InputBroken { reason: String },
+    /// The disk or a quota is full.
+    #[error(
+        "no space is left for `{path}`: the disk, or the quota of this user, is full; remove files that are not needed"
+    )]
+    DiskFull { path: String },
+    /// The file would exceed the limit of the file system or of the user.
+    #[error("`{path}` would exceed the largest file size allowed here; write less")]
+    FileTooLong { path: String },
+    /// More folders than can be watched at the same time.
     #[error("`{path}` has more folders than can be watched ({reason}); watch one below it")]
-    TooManyFolders {
-        /// As the caller named it.
-        path: String,
-        /// Which limit it is.
-        reason: &'static str,
-    },
-    /// A thread that could not be limited to the roots, or not be started.
+    TooManyFolders { path: String, reason: &'static str },
+    /// A worker thread could not be started or restricted to the roots.
     #[error("internal error")]
     Unfenced(#[source] io::Error),
-    /// Work that ended without an answer.
+    /// A worker thread ended without a result.
     #[error("internal error")]
     Broken,
-    /// Links without end.
     #[error("`{path}` leads through more than 40 links; name what they lead to")]
-    TooManyLinks {
-        /// As the caller named it.
-        path: String,
-    },
-    /// The workspace's user may not.
+    TooManyLinks { path: String },
+    /// The user of the workspace lacks the permission.
     #[error("the workspace's user may not do this at `{path}`; change its mode or owner")]
-    Denied {
-        /// As the caller named it.
-        path: String,
-    },
-    /// The kernel refused what should work.
+    Denied { path: String },
+    /// Any other error of the kernel.
     #[error("`{path}`: {source}")]
-    Path {
-        /// As the caller named it.
-        path: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The command could not be started.
+    Path { path: String, source: io::Error },
     #[error("the command could not be started: {source}")]
     NotStarted {
-        /// What the kernel said.
         #[from]
         source: io::Error,
     },
-    /// The control group that a command needs.
-    #[error("no control group for the command at {}: {source}", path.display())]
-    ControlGroup {
-        /// Where it should be.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Nobody started it, or it was forgotten.
+    /// The control group of a command could not be created or entered.
+    #[error("cannot set up the control group of the command at {}: {source}", path.display())]
+    ControlGroup { path: PathBuf, source: io::Error },
+    /// The command was never started, or its result was discarded.
     #[error("there is no command `{id}`: it was never started, or ended too long ago")]
     UnknownCommand {
-        /// The id that was asked for.
+        /// The requested id.
         id: String,
     },
-    /// A git operation.
     #[error(transparent)]
     Git(#[from] crate::git::Refused),
-    /// Two commands under one id.
+    /// The id of the command is in use.
     #[error("a command `{id}` was started already; give each command an id of its own")]
-    IdTaken {
-        /// The id.
-        id: String,
-    },
+    IdTaken { id: String },
 }
 
 impl Error {
-    /// What the kernel said of a path, in words for the caller.
+    /// The error for an `io::Error` that concerns `path`.
     pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
         let named = path.display().to_string();
         match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -292,7 +182,7 @@ impl Error {
         }
     }
 
-    /// The stable code.
+    /// The stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::UnknownOperation { .. } => ErrorCode::UnknownRoute,
@@ -334,7 +224,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }
@@ -343,9 +232,9 @@ impl Error {
 /// What to do about a root that cannot be used.
 fn way_out(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied {
-        "the server reaches the roots that it knew when it was started: restart it, or let its user read that folder"
+        "the server can access only the roots configured at its start: restart it, or let its user read that folder"
     } else {
-        "make that folder, or give the account others as `roots`"
+        "create that folder, or give the account other `roots`"
     }
 }
 

@@ -1,4 +1,4 @@
-//! What every program does first that is started at a place with a fence.
+//! The sandbox that a program enters between fork and exec.
 
 use std::{
     io,
@@ -15,8 +15,8 @@ use rustix::{
     thread::set_no_new_privs,
 };
 
-/// Landlock rules, and a filter of system calls, that a program and all that it starts cannot leave. The creator of the
-/// place makes them; here they are only entered. Cheap to clone.
+/// Landlock rules and a system call filter that a program and its descendants cannot leave. The creator of the place
+/// builds them; this type only enters them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Fence {
     ruleset: Option<Arc<OwnedFd>>,
@@ -28,13 +28,13 @@ pub struct Fence {
 pub struct Denials(Arc<[libc::sock_filter]>);
 
 impl Denials {
-    /// Of the instructions of a seccomp program: operation, both jumps, and operand.
+    /// Each instruction of the seccomp program is its operation, both jump offsets and the operand.
     pub fn new(instructions: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Self {
         let filter = |(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k };
         Self(instructions.into_iter().map(filter).collect())
     }
 
-    /// For this thread and all that it starts from now on. Needs `no_new_privs`; makes one plain system call.
+    /// Applies to this thread and all processes it starts later. Requires `no_new_privs`; makes a single system call.
     fn enter(&self) -> io::Result<()> {
         let len = u16::try_from(self.0.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
@@ -49,30 +49,30 @@ impl Denials {
 }
 
 impl Fence {
-    /// A fence of these rules: a ruleset of Landlock. `None` where the kernel has no Landlock.
+    /// A fence with a Landlock ruleset. `None` where the kernel has no Landlock.
     pub fn new(ruleset: Option<OwnedFd>) -> Self {
         Self { ruleset: ruleset.map(Arc::new), denials: None }
     }
 
-    /// The same fence, which denies these system calls too.
+    /// Adds a system call filter.
     #[must_use]
     pub fn denying(self, denials: Denials) -> Self {
         Self { denials: Some(denials), ..self }
     }
 
-    /// Has the program enter it between fork and exec.
+    /// Makes the program enter the fence between fork and exec.
     pub fn around(&self, command: &mut Command) {
         let fence = self.clone();
         // SAFETY: `enter` makes plain system calls; nothing in it allocates or takes a lock.
         unsafe { command.pre_exec(move || fence.enter()) };
     }
 
-    /// For this thread and all that it starts from now on. Only plain system calls.
+    /// Applies to this thread and all processes it starts later. Makes only plain system calls.
     fn enter(&self) -> io::Result<()> {
         set_no_new_privs(true)?;
         offer_to_the_oom_killer();
         if let Some(ruleset) = &self.ruleset {
-            // SAFETY: it takes two numbers and touches no memory.
+            // SAFETY: the call takes two numbers and accesses no memory.
             let entered = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
             if entered != 0 {
                 return Err(io::Error::last_os_error());
@@ -82,7 +82,7 @@ impl Fence {
     }
 }
 
-/// Where memory runs out, a program goes before whoever started it. One that cannot say so runs all the same.
+/// Makes the OOM killer prefer the program over the process that started it. A failure is ignored.
 fn offer_to_the_oom_killer() {
     let opened =
         rustix::fs::openat(CWD, c"/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());

@@ -1,4 +1,4 @@
-//! When work on a thread ends at the latest: at its time, or when nobody waits for it any more.
+//! Cancellation of blocking work: by a time limit, or when the caller stops waiting.
 
 use std::{
     sync::{
@@ -8,19 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Work asks it now and then whether it should end.
+/// Checked regularly by blocking work to see whether it must stop.
 #[derive(Debug, Clone)]
 pub(crate) struct Leash {
     cut: Arc<AtomicBool>,
     deadline: Instant,
 }
 
-/// Ends the work when it is dropped.
+/// Cancels the work when dropped.
 #[derive(Debug)]
 pub(crate) struct CutOnDrop(Arc<AtomicBool>);
 
 impl Leash {
-    /// For work that may take so long, and whoever waits for it.
+    /// A token for work that may take up to `limit`. The caller keeps the guard for as long as it waits.
     pub(crate) fn of(limit: Duration) -> (Self, CutOnDrop) {
         let cut = Arc::default();
         (Self { cut: Arc::clone(&cut), deadline: Instant::now() + limit }, CutOnDrop(cut))

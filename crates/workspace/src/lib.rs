@@ -1,6 +1,7 @@
-//! Operations on a place with files, git and a shell. The server and the guest agent run this very crate.
+//! Operations on a workspace: files, git and commands. The server and the guest agent both run this crate.
 //!
-//! An operation is a value of `skep_api`; [`Run`] does it at a [`Place`], and [`run_by_name`] finds it by its name.
+//! An operation is a value of `skep_api`. [`Run`] executes it at a [`Place`]; [`run_by_name`] looks the operation up
+//! by its name.
 
 mod error;
 pub mod exec;

@@ -1,4 +1,4 @@
-//! Which operations there are: a name and JSON in, JSON out.
+//! The list of operations, each looked up by name, with a JSON request and a JSON answer.
 
 use std::future::Future;
 
@@ -19,27 +19,28 @@ use skep_api::{
 
 use crate::{Error, Place};
 
-/// An operation that a workspace does.
+/// An operation of a workspace with a JSON request and a JSON answer.
 #[warn(missing_docs)]
 pub trait Run: Operation {
-    /// Does it without starting a program, where that can be. `None` leaves it to [`Self::run`], errors too.
+    /// Runs without starting a program if possible. `None` means that the caller must call [`Self::run`], also after
+    /// an error.
     fn run_without_programs(&self, _: &Place) -> impl Future<Output = Option<Self::Answer>> + Send {
         std::future::ready(None)
     }
 
-    /// The memory that it and its answer may take at this place, in bytes.
+    /// The most memory that the operation and its answer may take, in bytes.
     fn memory_bytes(&self, _: &Place) -> impl Future<Output = u64> + Send {
         std::future::ready(self.answer_limit().bytes as u64)
     }
 
-    /// Does it at this place.
+    /// Runs the operation at `place`.
     fn run(self, place: &Place) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 }
 
-/// Does the operation of this name with this JSON at this place, and tells its answer as JSON.
+/// Runs the operation called `name` with a JSON request and returns its answer as JSON.
 ///
 /// # Errors
-/// An unknown name, JSON that does not fit, and whatever the operation itself refuses.
+/// The name is unknown, the JSON does not match the request type, or the operation fails.
 pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Vec<u8>, Error> {
     match name {
         RunCommand::NAME => run_json::<RunCommand>(request, place).await,

@@ -1,4 +1,4 @@
-//! One place with files, git and a shell.
+//! A workspace: its roots, environment, running commands and fences.
 
 use std::{
     collections::BTreeMap,
@@ -17,20 +17,21 @@ use crate::{
     roots::Found,
 };
 
-/// Limits the thread that calls it, and all that it starts from then on, to what is read below these folders.
+/// Restricts the calling thread, and all processes it starts from then on, to reading below these folders.
 pub type WalkFence = fn(&[BorrowedFd<'_>]) -> io::Result<()>;
 
-/// Makes the fence around a git and all that it starts, whatever settings say.
+/// Makes the sandbox for each git process, independent of any setting.
 #[warn(missing_docs)]
 pub trait GitFence: fmt::Debug + Send + Sync {
-    /// A fence that lets a git connect so far, and start no other programs than it needs for that. A kernel that lacks a mechanism makes one without it.
+    /// Returns a fence that allows the network access of `reach` and only the programs that git needs for it. On a
+    /// kernel that lacks a mechanism, the fence omits that mechanism.
     ///
     /// # Errors
-    /// The rules cannot be made.
+    /// The Landlock rules cannot be created.
     fn around(&self, reach: Reach) -> io::Result<Fence>;
 }
 
-/// One place below one root. Cheap to clone; clones share the commands that run here.
+/// A workspace below one or more roots. Cheap to clone; clones share the commands that run in it.
 #[derive(Debug, Clone)]
 pub struct Place {
     ground: Arc<Ground>,
@@ -53,8 +54,8 @@ struct Ground {
 }
 
 impl Place {
-    /// A place below `root`, whose commands start in `default_cwd` and see `env` and nothing else, and whose
-    /// control groups lie below `cgroup_parent`, a directory of cgroup v2 that may be written.
+    /// A workspace below `root`. Its commands start in `default_cwd` and see only the variables in `env`. Their
+    /// control groups are created below `cgroup_parent`, a writable cgroup v2 directory.
     pub fn new(
         root: impl Into<PathBuf>,
         default_cwd: impl Into<PathBuf>,
@@ -78,15 +79,15 @@ impl Place {
         }
     }
 
-    /// The same place, which keeps a shell that is loaded and linked for the next command. Only for a process whose
-    /// commands are all started on one thread.
+    /// Keeps a shell loaded and linked for the next command. Only for a process that starts all commands on one
+    /// thread.
     #[must_use]
     pub fn with_shell_ahead(self) -> Self {
         self.commands.start_ahead(self.ground.default_cwd.clone());
         self
     }
 
-    /// The same place, whose commands see these variables too; these win.
+    /// Adds environment variables for commands; on a conflict, these win.
     #[must_use]
     pub fn with_env(&self, more: &BTreeMap<String, String>) -> Self {
         let mut ground = Ground::clone(&self.ground);
@@ -94,20 +95,20 @@ impl Place {
         Self { ground: Arc::new(ground), ..self.clone() }
     }
 
-    /// The same place, whose files lie in these folders and nowhere else.
+    /// Replaces the roots: all files of the workspace lie below these folders.
     #[must_use]
     pub fn with_roots(self, roots: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { folders: roots.into_iter().collect(), roots: Arc::default(), ..self }
     }
 
-    /// The same place, where nobody may make control groups: of a command, what descends from its shell is ended.
+    /// Runs commands without control groups. Ending a command then ends the descendants of its shell.
     #[must_use]
     pub fn without_groups(self) -> Self {
         Self { commands: Commands::new(None), ..self }
     }
 
-    /// The same place for one account: its files lie in these folders, the first of which is where its commands start and
-    /// their home, and every program that is started enters this fence first.
+    /// Restricts the workspace to one account. `roots` are its folders; the first is the working directory and the
+    /// `HOME` of its commands. Every program that is started enters `fence` first.
     #[must_use]
     pub fn for_account(&self, roots: Vec<PathBuf>, fence: Fence) -> Self {
         let mut ground = Ground::clone(&self.ground);
@@ -118,49 +119,48 @@ impl Place {
         Self { ground: Arc::new(ground), fence: Some(fence), ..self.clone().with_roots(roots) }
     }
 
-    /// The same place, where whatever walks by path does so behind this fence.
+    /// Applies this fence to threads that walk directories by path.
     #[must_use]
     pub fn with_walk_fence(self, fence: WalkFence) -> Self {
         Self { walk_fence: Some(fence), ..self }
     }
 
-    /// The same place, where git may use this too.
+    /// Sets what git may access in addition to the roots.
     #[must_use]
     pub fn with_git(self, grants: GitGrants) -> Self {
         Self { git: Arc::new(grants), ..self }
     }
 
-    /// The same place, where each git is behind such a fence.
+    /// Runs every git process inside a fence made by `fence`.
     #[must_use]
     pub fn with_git_fence(self, fence: Arc<dyn GitFence>) -> Self {
         Self { git_fence: Some(fence), ..self }
     }
 
-    /// The same place, whose roots are made where they are missing, as long as they stand in this folder.
+    /// Creates missing roots that are direct children of `folder`.
     #[must_use]
     pub fn making_roots_in(self, folder: impl Into<PathBuf>) -> Self {
         Self { made_below: Some(folder.into().into()), ..self }
     }
 
-    /// The same place, where these locks keep changes of one name apart. Places of which one has files of the other
-    /// share them; else only clones of a place do.
+    /// Serialises changes of one name with these locks. Places whose roots overlap must share them; by default only
+    /// clones of a place do.
     #[must_use]
     pub fn with_entry_locks(self, entry_locks: EntryLocks) -> Self {
         Self { entry_locks, ..self }
     }
 
-    /// The same place, for one call: a command of this call runs under this id, by which it can be cancelled.
+    /// Sets the id of the current call. Commands started by the call run under this id, which is used to cancel them.
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
         Self { call: Some(id.into()), ..self.clone() }
     }
 
-    /// The commands that run here.
     pub fn commands(&self) -> &Commands {
         &self.commands
     }
 
-    /// The folders in which its files lie, opened when they are first needed.
+    /// The roots of the workspace, opened on first use.
     pub(crate) fn roots(&self) -> Result<Arc<Roots>, Error> {
         if let Some(roots) = self.roots.get() {
             return Ok(Arc::clone(roots));
@@ -170,30 +170,30 @@ impl Place {
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
     }
 
-    /// Finds what its roots have at a path, where that takes no waiting. Not where one root is all that there is: files of
-    /// a VM are read through an overlay, which always may wait.
+    /// Looks up a path if the kernel can resolve it without blocking. Returns `None` when `/` is a root: the files of
+    /// a VM are read through an overlay, where any access may block.
     pub(crate) fn at_hand(&self, path: &Path) -> Option<Found> {
         let is_everything = self.folders.iter().any(|folder| folder == Path::new("/"));
         if is_everything { None } else { Found::at_hand(&self.folders, path) }
     }
 
-    /// The folders themselves, by their resolved paths. One that a link has taken the place of is found at no path.
+    /// The resolved paths of the roots. A root that was replaced by a symbolic link matches no path.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.folders.iter().map(PathBuf::as_path)
     }
 
-    /// Has a program do first what every program does that is started here. Whatever starts one calls this, after all else
-    /// that it wants done between fork and exec.
+    /// Makes a program enter the fence of this workspace, if there is one. Every caller that starts a program calls
+    /// this, after its other `pre_exec` hooks.
     pub(crate) fn fence_in(&self, command: &mut Command) {
         if let Some(fence) = &self.fence {
             fence.around(command);
         }
     }
 
-    /// Has a git enter the fence of its kind before the fence of the place.
+    /// Makes a git process enter its own fence first, then the fence of the workspace.
     ///
     /// # Errors
-    /// The fence cannot be made.
+    /// The git fence cannot be created.
     pub(crate) fn fence_git_in(&self, command: &mut Command, reach: Reach) -> io::Result<()> {
         if let Some(fence) = &self.git_fence {
             fence.around(reach)?.around(command);
@@ -206,15 +206,14 @@ impl Place {
         &self.git
     }
 
-    /// Whether what is started here is behind a fence.
     pub(crate) fn has_fence(&self) -> bool {
         self.fence.is_some()
     }
 
-    /// Makes the roots that it may make and that are missing.
+    /// Creates the missing roots, if [`Self::making_roots_in`] allows it.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A root cannot be created.
     pub fn make_roots(&self) -> Result<(), Error> {
         let Some(below) = &self.made_below else { return Ok(()) };
         for root in self.folders.iter().filter(|root| root.parent() == Some(below)) {

@@ -1,4 +1,4 @@
-//! Operations with bytes behind the request, or behind the answer.
+//! Operations whose request or answer is followed by a stream of bytes.
 
 use std::{future::Future, io};
 
@@ -13,13 +13,13 @@ use skep_api::{
 
 use crate::{Error, Place};
 
-/// Bytes that come piece by piece. An error ends them: what came before it is not all.
+/// A stream of bytes. An error ends the stream and means that it is incomplete.
 pub type Content = BoxStream<'static, io::Result<Bytes>>;
 
-/// An operation with bytes behind its request, or behind its answer.
+/// An operation whose request or answer is followed by a stream of bytes.
 #[warn(missing_docs)]
 pub trait RunStreamed: Operation {
-    /// Does it at this place.
+    /// Runs the operation at `place`. `content` follows the request; the returned content follows the answer.
     fn run_streamed(
         self,
         content: Content,
@@ -27,15 +27,15 @@ pub trait RunStreamed: Operation {
     ) -> impl Future<Output = Result<(Self::Answer, Content), Error>> + Send;
 }
 
-/// No bytes.
+/// An empty stream.
 pub fn no_content() -> Content {
     Box::pin(futures_util::stream::empty())
 }
 
-/// Does the operation of this name with this JSON and these bytes at this place; tells its answer as JSON.
+/// Runs the operation called `name` with a JSON request and `content`, and returns its answer as JSON.
 ///
 /// # Errors
-/// An unknown name, JSON that does not fit, and whatever the operation itself refuses.
+/// The name is unknown, the JSON does not match the request type, or the operation fails.
 pub async fn run_streamed_by_name(
     name: &str,
     request: &[u8],

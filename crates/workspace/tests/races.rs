@@ -1,5 +1,5 @@
-//! A folder that turns into a link and back while every operation walks through it. Nothing outside may be read, changed,
-//! made or removed.
+//! A folder is repeatedly replaced by a link while every operation walks through it. Nothing outside may be read,
+//! changed, created or removed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,14 +28,14 @@ use skep_workspace::{Content, Place, Run, RunStreamed, no_content};
 
 const CANARY: &str = "canary";
 const INSIDE: &str = "inside";
-/// Enough for some thousand exchanges on a machine that is busy.
+/// Long enough for thousands of exchanges on a busy machine.
 const TIME: Duration = Duration::from_secs(4);
 
 fn path(path: &Path) -> AbsolutePath {
     AbsolutePath::parse("path", path.to_str().unwrap(), PathEncoding::Plain).unwrap()
 }
 
-/// All names below a folder, and what stands in its files.
+/// All names below a folder, with the contents of files.
 fn state(folder: &Path) -> Vec<(String, String)> {
     let mut state: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -86,7 +86,7 @@ async fn a_folder_that_becomes_a_link_leads_nobody_out() {
     assert!(seen > 20, "the exchange let almost nothing through: {seen}");
 }
 
-/// Does everything again and again. How often something was read.
+/// Runs all operations repeatedly. Returns how often something was read.
 async fn walk(place: &Place, root: &Path) -> u32 {
     let (folder, file) = (root.join("folder"), path(&root.join("folder/file")));
     let begun = Instant::now();

@@ -1,95 +1,95 @@
-//! What git operations answer.
+//! Answers of git operations.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::path::PathEncoding;
 
-/// What happened to a file.
+/// The kind of a file's change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ChangeKind {
-    /// It is new.
+    /// The file was added.
     Added,
-    /// Its content or mode differs.
+    /// The content or the mode was changed.
     Modified,
-    /// It is gone.
+    /// The file was deleted.
     Deleted,
-    /// It has another path.
+    /// The file was renamed.
     Renamed,
-    /// It is a copy of another one.
+    /// The file is a copy of another one.
     Copied,
-    /// It became something else: a link, a file, a submodule.
+    /// The type changed, for example from a file to a symbolic link or a submodule.
     Typechange,
 }
 
-/// One that changed.
+/// A changed file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangedPath {
-    /// Below the repository's top.
+    /// The path relative to the top of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "src/main.rs"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of the paths; absent if they are UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// What happened to it.
+    /// The kind of the change.
     pub change: ChangeKind,
-    /// Its earlier path, where it was renamed or copied.
+    /// The previous path of a renamed file, or the source of a copied one.
     pub from: Option<String>,
 }
 
-/// A path below the repository's top.
+/// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FilePath {
-    /// Below the repository's top.
+    /// The path relative to the top of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "src/main.rs"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
 }
 
-/// What is changed in a work tree.
+/// The state of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepositoryStatus {
-    /// As it was asked for, or found.
+    /// The path of the repository, as requested or found.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// The current branch; null where no branch is checked out.
+    /// The current branch; null if none is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub branch: Option<String>,
-    /// The current commit; null before the first.
+    /// The hash of the current commit; null before the first commit.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: Option<String>,
-    /// Whether no branch is checked out.
+    /// Whether a commit is checked out instead of a branch.
     pub detached: bool,
-    /// The branch that it follows.
+    /// The upstream of the current branch.
     #[cfg_attr(feature = "openapi", schema(example = "origin/main"))]
     pub upstream: Option<String>,
-    /// Commits that the upstream lacks.
+    /// The number of commits that the branch has and the upstream lacks.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub ahead: Option<u64>,
-    /// Commits that it lacks.
+    /// The number of commits that the upstream has and the branch lacks.
     #[cfg_attr(feature = "openapi", schema(example = 0))]
     pub behind: Option<u64>,
-    /// What a commit would hold.
+    /// The changes in the index: the content of the next commit.
     pub staged: Vec<ChangedPath>,
-    /// What is changed and not staged.
+    /// The changes in the work tree that are not staged.
     pub modified: Vec<ChangedPath>,
-    /// Files that git does not know.
+    /// The untracked files.
     pub untracked: Vec<FilePath>,
-    /// Files in which two changes meet.
+    /// The files with merge conflicts.
     pub conflicted: Vec<FilePath>,
-    /// Whether there is none of all these.
+    /// Whether all these lists are empty.
     pub clean: bool,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the lists were cut off at 16 MiB of JSON.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub truncated: bool,
@@ -99,62 +99,62 @@ pub struct RepositoryStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DiffFile {
-    /// Below the repository's top.
+    /// The path relative to the top of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "src/main.rs"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of the paths; absent if they are UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// What happened to it.
+    /// The kind of the change.
     pub change: ChangeKind,
-    /// Its earlier path, where it was renamed or copied.
+    /// The previous path of a renamed file, or the source of a copied one.
     pub from: Option<String>,
-    /// Lines that are new.
+    /// The number of added lines.
     #[cfg_attr(feature = "openapi", schema(example = 3))]
     pub additions: u64,
-    /// Lines that are gone.
+    /// The number of deleted lines.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub deletions: u64,
-    /// Whether it has no lines.
+    /// Whether the content is binary, so that lines are not counted.
     pub binary: bool,
 }
 
-/// What differs.
+/// The difference between two states of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Diff {
-    /// As `git diff` writes it. What is not UTF-8 is replaced.
+    /// The difference in the format of `git diff`. Bytes that are not UTF-8 are replaced by U+FFFD.
     #[cfg_attr(feature = "openapi", schema(example = "diff --git a/notes.md b/notes.md\n"))]
     pub diff: String,
-    /// Each file.
+    /// The changed files.
     pub files: Vec<DiffFile>,
-    /// Whether `diff` and `files` together would take more than 16 MiB of JSON.
+    /// Whether the diff was cut off, because `diff` and `files` together would exceed 16 MiB of JSON.
     pub truncated: bool,
 }
 
-/// Who.
+/// The name and address of an author, a committer or a tagger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Person {
-    /// The name.
+    /// The name of the person.
     #[cfg_attr(feature = "openapi", schema(example = "Ada"))]
     pub name: String,
-    /// The address.
+    /// The email address of the person.
     #[cfg_attr(feature = "openapi", schema(example = "ada@example.com"))]
     pub email: String,
 }
 
-/// Who, and when.
+/// The author or committer of a commit, with a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Signature {
-    /// The name.
+    /// The name of the person.
     #[cfg_attr(feature = "openapi", schema(example = "Ada"))]
     pub name: String,
-    /// The address.
+    /// The email address of the person.
     #[cfg_attr(feature = "openapi", schema(example = "ada@example.com"))]
     pub email: String,
-    /// When.
+    /// The time of authorship or of the commit.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub date: Timestamp,
@@ -164,20 +164,20 @@ pub struct Signature {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Commit {
-    /// Its hash.
+    /// The hash of the commit.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub id: String,
-    /// Those before it.
+    /// The hashes of the parents.
     #[cfg_attr(feature = "openapi", schema(example = json!(["8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"])))]
     pub parents: Vec<String>,
-    /// Who wrote it.
+    /// The author of the changes.
     pub author: Signature,
-    /// Who committed it.
+    /// The committer, who may differ from the author.
     pub committer: Signature,
-    /// The first paragraph of its message, as one line.
+    /// The first paragraph of the message, joined to one line.
     #[cfg_attr(feature = "openapi", schema(example = "Say hello"))]
     pub subject: String,
-    /// The rest of its message.
+    /// The remaining paragraphs of the message.
     #[cfg_attr(feature = "openapi", schema(example = "It is polite."))]
     pub body: String,
 }
@@ -186,184 +186,184 @@ pub struct Commit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Log {
-    /// Newest first.
+    /// The commits, newest first.
     pub commits: Vec<Commit>,
-    /// What the next page begins with; null on the last.
+    /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// A branch.
+/// A branch of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Branch {
-    /// Its name; a remote's begins with that remote's.
+    /// The name; a remote-tracking branch begins with the name of the remote.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub name: String,
-    /// Where it is.
+    /// The hash of the commit that the branch is at.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub commit: String,
-    /// The branch that it follows.
+    /// The upstream of the branch.
     #[cfg_attr(feature = "openapi", schema(example = "origin/main"))]
     pub upstream: Option<String>,
-    /// Commits that the upstream lacks; null without one.
+    /// The number of commits that the branch has and the upstream lacks; null without an upstream.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub ahead: Option<u64>,
-    /// Commits that it lacks; null without an upstream.
+    /// The number of commits that the upstream has and the branch lacks; null without an upstream.
     #[cfg_attr(feature = "openapi", schema(example = 0))]
     pub behind: Option<u64>,
-    /// Whether it is a remote's, as it was last seen.
+    /// Whether this is a remote-tracking branch, which shows the state of the last fetch.
     pub remote: bool,
 }
 
-/// The branches.
+/// The branches of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Branches {
-    /// The one that is checked out, which may have no commit yet.
+    /// The current branch, which may not have a commit yet; null if none is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub current: Option<String>,
-    /// Whether none is checked out.
+    /// Whether a commit is checked out instead of a branch.
     pub detached: bool,
-    /// By name.
+    /// The branches, sorted by name.
     pub branches: Vec<Branch>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub truncated: bool,
 }
 
-/// What is staged.
+/// The state of the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Staged {
-    /// All that the next commit would hold.
+    /// All changes in the index: the content of the next commit.
     pub staged: Vec<ChangedPath>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub truncated: bool,
 }
 
-/// A commit that was made.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Committed {
-    /// Its hash.
+    /// The hash of the new commit.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub commit: String,
-    /// The branch that it is on.
+    /// The branch of the new commit; null if none is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub branch: Option<String>,
-    /// The first paragraph of its message, as one line.
+    /// The first paragraph of the message, joined to one line.
     #[cfg_attr(feature = "openapi", schema(example = "Say hello"))]
     pub subject: String,
-    /// Files that it changed.
+    /// The number of changed files.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub files_changed: u64,
-    /// Lines that it added.
+    /// The number of added lines.
     #[cfg_attr(feature = "openapi", schema(example = 3))]
     pub additions: u64,
-    /// Lines that it took away.
+    /// The number of deleted lines.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub deletions: u64,
 }
 
-/// A branch that was sent.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Pushed {
-    /// Where to.
+    /// The name of the remote.
     #[cfg_attr(feature = "openapi", schema(example = "origin"))]
     pub remote: String,
-    /// Which.
+    /// The name of the branch.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub branch: String,
-    /// Where it was there; null where it was not.
+    /// The previous commit of the remote branch; null if the branch is new.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub from: Option<String>,
-    /// Where it is there now.
+    /// The new commit of the remote branch.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub to: String,
-    /// Whether it is new there.
+    /// Whether the push created the remote branch.
     pub created: bool,
 }
 
-/// What came with a pull.
+/// The result of a pull or a merge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Pulled {
-    /// The commit before; null where there was none.
+    /// The previous commit of the branch; null if there was none.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub from: Option<String>,
-    /// The commit now.
+    /// The new commit of the branch.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub to: String,
-    /// Commits that are new here.
+    /// The number of commits that were added.
     #[cfg_attr(feature = "openapi", schema(example = 2))]
     pub commits: u64,
-    /// Files that differ now.
+    /// The number of files that changed.
     #[cfg_attr(feature = "openapi", schema(example = 3))]
     pub files_changed: u64,
 }
 
-/// A repository that was made.
+/// The result of creating a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Initialized {
-    /// As it was asked for, or found.
+    /// The path of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// The branch that the first commit will be on.
+    /// The name of the initial branch.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub branch: String,
 }
 
-/// A repository that was cloned.
+/// The result of a clone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cloned {
-    /// As it was asked for, or found.
+    /// The path of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
     /// The branch that is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub branch: Option<String>,
-    /// Its commit; null where the remote has none.
+    /// The hash of its commit; null if the remote has no commits.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: Option<String>,
 }
 
-/// What is checked out.
+/// The result of a checkout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CheckedOut {
-    /// The branch; null where a commit was asked for.
+    /// The branch that is checked out; null if a commit was requested.
     #[cfg_attr(feature = "openapi", schema(example = "main"))]
     pub branch: Option<String>,
-    /// The commit.
+    /// The hash of the current commit.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: Option<String>,
-    /// Whether no branch is checked out.
+    /// Whether a commit is checked out instead of a branch.
     pub detached: bool,
 }
 
-/// A branch that was made or deleted.
+/// The result of creating or deleting a branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BranchChanged {
-    /// Its name.
+    /// The name of the branch.
     #[cfg_attr(feature = "openapi", schema(example = "topic"))]
     pub name: String,
-    /// Where it is, or was.
+    /// The hash of the commit that the branch is or was at.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub commit: String,
-    /// Whether it was deleted.
+    /// Whether the branch was deleted.
     pub deleted: bool,
 }
 
@@ -371,21 +371,21 @@ pub struct BranchChanged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Worktree {
-    /// Its folder.
+    /// The folder of the work tree.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/topic"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// Its commit.
+    /// The hash of the commit that is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: Option<String>,
-    /// Its branch.
+    /// The branch that is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "topic"))]
     pub branch: Option<String>,
-    /// Whether it has no branch.
+    /// Whether a commit is checked out instead of a branch.
     pub detached: bool,
-    /// Whether it has no files: a bare repository itself.
+    /// Whether this is a bare repository, which has no files checked out.
     pub bare: bool,
 }
 
@@ -393,88 +393,88 @@ pub struct Worktree {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Worktrees {
-    /// The main one first.
+    /// The work trees, the main one first.
     pub worktrees: Vec<Worktree>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub truncated: bool,
 }
 
-/// A work tree that was added or removed.
+/// The result of adding or removing a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorktreeChanged {
-    /// Its folder.
+    /// The folder of the work tree.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/topic"))]
     pub worktree: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `worktree`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
-    /// Its commit; null where it was removed.
+    /// The hash of the commit that is checked out; null if the work tree was removed.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: Option<String>,
-    /// Its branch.
+    /// The branch that is checked out.
     #[cfg_attr(feature = "openapi", schema(example = "topic"))]
     pub branch: Option<String>,
-    /// Whether it was removed.
+    /// Whether the work tree was removed.
     pub removed: bool,
 }
 
-/// Where the branch is now.
+/// The result of a reset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResetDone {
-    /// The commit.
+    /// The hash of the commit that the branch is at now.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: String,
 }
 
-/// Changes that were put away.
+/// A stash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Stash {
-    /// What git calls it.
+    /// The name of the stash in git, such as `stash@{0}`.
     #[cfg_attr(feature = "openapi", schema(example = "stash@{0}"))]
     pub name: String,
-    /// Its hash.
+    /// The hash of the stash.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub commit: String,
-    /// What it says.
+    /// The message of the stash.
     #[cfg_attr(feature = "openapi", schema(example = "On main: half done"))]
     pub message: String,
 }
 
-/// What is put away.
+/// The stashes of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Stashes {
-    /// Newest first.
+    /// The stashes, newest first.
     pub stashes: Vec<Stash>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub truncated: bool,
 }
 
-/// A repository.
+/// A repository of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepositoryPath {
-    /// Its folder.
+    /// The folder of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
     pub path: String,
-    /// How paths are written here, where one is not UTF-8.
+    /// The encoding of `path`; absent if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_encoding: Option<PathEncoding>,
 }
 
-/// The repositories of a place.
+/// The repositories of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Repositories {
-    /// By path.
+    /// The repositories, sorted by path.
     pub repositories: Vec<RepositoryPath>,
-    /// Whether there may be more: a folder has more than 10,000 entries, or 16 MiB of JSON were reached.
+    /// Whether there may be more repositories: a folder has more than 10,000 entries, or 16 MiB of JSON were reached.
     pub truncated: bool,
 }

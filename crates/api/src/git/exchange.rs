@@ -1,5 +1,5 @@
-//! What a push or a pull of a VM's repository is made of: the VM says what it wants and sends or takes objects; the
-//! server speaks to the remote. So no token enters a VM.
+//! Push and pull for a repository in a VM, split so that no token enters the VM: the VM plans the exchange and packs
+//! or receives the objects, and the server talks to the remote.
 
 use std::time::Duration;
 
@@ -11,139 +11,140 @@ use crate::{
     path::AbsolutePath,
 };
 
-/// Says what would be exchanged with which remote.
+/// Plans a push or a pull: determines the remote, the branch and the commits that the VM has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitExchange {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// A remote's name; that of the branch, or `origin`, where `None`.
+    /// The name of a remote; if `None` the branch's remote, or `origin`.
     pub remote: Option<String>,
-    /// The branch: of a push its own, of a pull the remote's.
+    /// For a push the local branch, for a pull the remote branch.
     pub branch: Option<String>,
-    /// Whether it is a push.
+    /// Whether the exchange is a push; otherwise it is a pull.
     pub pushes: bool,
 }
 
-/// What would be exchanged. All of it is the VM's word, to be looked at by whoever acts on it.
+/// The plan of an exchange. It comes from the VM and is untrusted: the code that acts on it must validate it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangePlan {
-    /// The remote's name.
+    /// The name of the remote.
     pub remote: String,
-    /// Where it is.
+    /// The URL of the remote.
     pub url: String,
-    /// Whether that is a path in the same place.
+    /// Whether `url` is a path in the same workspace.
     pub is_local: bool,
-    /// The branch.
+    /// The name of the branch.
     pub branch: String,
-    /// Of a push: what the branch is at.
+    /// For a push: the commit of the local branch.
     pub commit: Option<String>,
-    /// What the remote's branch was at when it was last seen.
+    /// The commit of the remote-tracking branch.
     pub last_seen: Option<String>,
-    /// Commits that are there already.
+    /// Commits that the VM already has.
     pub has: Vec<String>,
-    /// Those whose parents are not there, in a shallow repository. An agent of before refuses those, and tells of none.
+    /// Commits in `has` whose parents are missing, in a shallow repository. Older agents reject shallow repositories
+    /// and never send this field.
     #[serde(default)]
     pub boundary: Vec<String>,
 }
 
-/// Packs a commit with all that it stands on, as far as that is there. The pack follows the answer.
+/// Packs a commit with the history that the repository has of it. The pack follows the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitPack {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// Its hash.
+    /// The hash of the commit.
     pub commit: String,
 }
 
-/// Sends the commit of a pack to a remote. The pack follows the request.
+/// Pushes the commit of a pack to a remote. The pack follows the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitSend {
-    /// Where the remote is.
+    /// The URL of the remote.
     pub url: String,
-    /// Whether `url` is a path of the place that sends.
+    /// Whether `url` is a path in the workspace that runs this operation.
     #[serde(default)]
     pub here: bool,
-    /// The branch there.
+    /// The name of the remote branch.
     pub branch: String,
-    /// What it shall be at.
+    /// The new commit of the remote branch.
     pub commit: String,
-    /// What the remote's branch was at when it was last seen.
+    /// The commit of the remote-tracking branch.
     pub last_seen: Option<String>,
-    /// Whether the remote's branch may lose commits, where it is as it was last seen.
+    /// Whether the remote branch may lose commits, provided that it is still at `last_seen`.
     pub force_with_lease: bool,
-    /// Commits whose parents the pack lacks, since they are the remote's already.
+    /// Commits whose parents are not in the pack, because the remote has them.
     pub boundary: Vec<String>,
-    /// What may be reached.
+    /// The addresses that git may connect to.
     pub reach: GitReach,
 }
 
-/// What came of it.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
-    /// What the branch was at there.
+    /// The previous commit of the remote branch; `None` if the branch is new.
     pub from: Option<String>,
-    /// Whether it is new there.
+    /// Whether the push created the remote branch.
     pub created: bool,
 }
 
-/// Notes what a push did.
+/// Records a completed push in the VM's repository: updates the remote-tracking branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitNotePush {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// The remote.
+    /// The name of the remote.
     pub remote: String,
-    /// The branch.
+    /// The name of the branch.
     pub branch: String,
-    /// What it is at there.
+    /// The commit that the remote branch is at now.
     pub commit: String,
-    /// Whether the branch follows it from now on.
+    /// Whether the remote branch becomes the upstream of the branch.
     pub set_upstream: bool,
 }
 
-/// It is so.
+/// An empty answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {}
 
-/// Fetches a branch from a remote, and packs what is new. The pack follows the answer.
+/// Fetches a branch from a remote and packs the new objects. The pack follows the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitFetch {
-    /// Where the remote is.
+    /// The URL of the remote.
     pub url: String,
-    /// Whether `url` is a path of the place that fetches.
+    /// Whether `url` is a path in the workspace that runs this operation.
     #[serde(default)]
     pub here: bool,
-    /// The branch there.
+    /// The name of the remote branch.
     pub branch: String,
-    /// Commits that are known.
+    /// Commits that the receiver of the pack already has.
     pub has: Vec<String>,
-    /// Those whose parents are neither known nor wanted.
+    /// Commits in `has` whose parents the receiver does not have.
     pub boundary: Vec<String>,
-    /// What may be reached.
+    /// The addresses that git may connect to.
     pub reach: GitReach,
 }
 
-/// What the branch is at.
+/// The result of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
-    /// Its hash.
+    /// The hash of the commit that the remote branch is at.
     pub commit: String,
 }
 
-/// Joins a commit with the current branch. A pack of what is new follows the request.
+/// Combines a fetched commit with the current branch. A pack with the new objects follows the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitJoin {
-    /// The work tree; the one of the place where `None`.
+    /// The work tree; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// The remote.
+    /// The name of the remote.
     pub remote: String,
-    /// The remote's branch.
+    /// The name of the remote branch.
     pub branch: String,
-    /// What it is at.
+    /// The commit of the remote branch.
     pub commit: String,
-    /// How.
+    /// How local and remote commits are combined.
     pub strategy: PullStrategy,
-    /// Who commits a merge.
+    /// The committer of a merge or of rebased commits.
     pub committer: Person,
 }
 
@@ -165,7 +166,7 @@ macro_rules! operations {
     };
 }
 
-/// Of a plan with some ten thousand hashes.
+/// Enough for about ten thousand hashes.
 const PLAN: crate::AnswerLimit = crate::AnswerLimit { bytes: 1 << 20, values: 1 << 14 };
 const SHORT: crate::AnswerLimit = crate::AnswerLimit::SHORT;
 

@@ -1,18 +1,18 @@
-//! Commits, files of commits, tags and merges.
+//! Operations on commits, files of commits, tags and merges.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Commit, Diff, GitReach, Person};
 use crate::path::AbsolutePath;
 
-/// Shows a commit with its changes, or a file as it is in a commit.
+/// Returns a commit with its changes, or the content of a file in a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitShow {
-    /// The repository; the only one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// The commit; the current one where `None`.
+    /// The commit; the current commit if `None`.
     pub revision: Option<String>,
-    /// The file, below the repository's top.
+    /// The path of the file relative to the top of the repository.
     pub file: Option<String>,
 }
 
@@ -22,46 +22,46 @@ pub struct GitShow {
 pub struct Shown {
     /// The commit.
     pub commit: Commit,
-    /// What differs from its first parent; null where a file was asked for.
+    /// The difference from the first parent; null if a file was requested.
     pub changes: Option<Diff>,
-    /// The file; null where none was asked for.
+    /// The requested file; null if none was requested.
     pub file: Option<ShownFile>,
 }
 
-/// A file as it is in a commit.
+/// The content of a file in a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShownFile {
-    /// Below the repository's top.
+    /// The path relative to the top of the repository.
     #[cfg_attr(feature = "openapi", schema(example = "src/main.rs"))]
     pub path: String,
-    /// The content, as text or in base64.
+    /// The content, in the encoding given by `encoding`.
     pub content: String,
-    /// How the content is written.
+    /// The encoding of `content`.
     pub encoding: BlobEncoding,
-    /// The size of the whole file.
+    /// The size of the whole file, in bytes.
     #[cfg_attr(feature = "openapi", schema(example = 14))]
     pub size_bytes: u64,
-    /// Whether the content ends before the file does, since 16 MiB of JSON were reached.
+    /// Whether the content was cut off at 16 MiB of JSON.
     pub truncated: bool,
 }
 
-/// How the content of a file is written.
+/// The encoding of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum BlobEncoding {
-    /// As it is.
+    /// Plain UTF-8 text.
     #[serde(rename = "utf-8")]
     Utf8,
-    /// In base64, since it is not UTF-8.
+    /// Base64, because the content is not valid UTF-8.
     #[serde(rename = "base64")]
     Base64,
 }
 
-/// Lists tags.
+/// Lists the tags of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitTags {
-    /// The repository; the only one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
 }
 
@@ -69,71 +69,71 @@ pub struct GitTags {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tag {
-    /// Its name.
+    /// The name of the tag.
     #[cfg_attr(feature = "openapi", schema(example = "v1.0"))]
     pub name: String,
-    /// The object that it names: a commit as a rule.
+    /// The hash of the tagged object, usually a commit.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub commit: String,
-    /// The first paragraph of its message; null of a tag without one.
+    /// The first paragraph of the tag's message; null for a lightweight tag.
     #[cfg_attr(feature = "openapi", schema(example = "The first release"))]
     pub message: Option<String>,
 }
 
-/// The tags.
+/// The tags of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tags {
-    /// By name.
+    /// The tags, sorted by name.
     pub tags: Vec<Tag>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     pub truncated: bool,
 }
 
-/// Makes or deletes a tag.
+/// Creates or deletes a tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitChangeTag {
     /// The repository.
     pub path: AbsolutePath,
-    /// The tag.
+    /// The name of the tag.
     pub name: String,
-    /// The commit that it names; the current one where `None`.
+    /// The commit to tag; the current commit if `None`.
     pub revision: Option<String>,
-    /// Its message; without one it is no more than a name.
+    /// The message of an annotated tag; a lightweight tag is created if `None`.
     pub message: Option<String>,
-    /// Whether it is deleted.
+    /// Whether the tag is deleted.
     pub delete: bool,
-    /// Who makes it.
+    /// The tagger of an annotated tag.
     pub tagger: Person,
 }
 
-/// A tag that was made or deleted.
+/// The result of creating or deleting a tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TagChanged {
-    /// Its name.
+    /// The name of the tag.
     #[cfg_attr(feature = "openapi", schema(example = "v1.0"))]
     pub name: String,
-    /// The object that it names, or named.
+    /// The hash of the tagged object.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub commit: String,
-    /// Whether it was deleted.
+    /// Whether the tag was deleted.
     pub deleted: bool,
 }
 
-/// Merges a commit into the current branch. A conflict leaves branch and work tree as they were.
+/// Merges a commit into the current branch. A conflict leaves branch and work tree unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitMerge {
     /// The work tree.
     pub path: AbsolutePath,
-    /// The branch, tag or commit that is merged.
+    /// The branch, tag or commit to merge.
     pub revision: String,
-    /// Whether it is refused where the current branch has commits of its own.
+    /// Whether the merge fails if the current branch has commits of its own.
     pub ff_only: bool,
-    /// The message of a merge commit; git's own where `None`.
+    /// The message of a merge commit; git's default if `None`.
     pub message: Option<String>,
-    /// Who commits the merge.
+    /// The committer of a merge commit.
     pub committer: Person,
-    /// What filters may reach.
+    /// The addresses that filters, such as Git LFS, may connect to.
     pub reach: GitReach,
 }

@@ -1,4 +1,4 @@
-//! Git: the operations, and what they answer. Each runs on the server's workspace and inside a VM alike.
+//! Git operations and their answers. Each operation runs alike on the server's workspace and inside a VM.
 
 mod answers;
 mod credentials;
@@ -40,197 +40,198 @@ use crate::{
     path::AbsolutePath,
 };
 
-/// The longest diff that is answered, in bytes.
+/// The longest diff in an answer, in bytes before JSON encoding.
 pub const LONGEST_DIFF: usize = 16 << 20;
-/// The longest page of a log.
+/// The largest page of a log, in commits.
 pub const LONGEST_LOG: u32 = 1_000;
 
-/// Tells what is changed in a work tree.
+/// Reports the changes in a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitStatus {
     /// The work tree, or a folder in it.
     pub path: AbsolutePath,
 }
 
-/// Lists the repositories of a place: a root, or the folder in which commands start, that is one; else those directly below.
+/// Lists the repositories of a workspace: a root or the commands' initial folder if it is a repository, otherwise the
+/// repositories directly below it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitRepositories {}
 
-/// Compares two states of the files.
+/// Compares two states of a repository's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitDiff {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// Whether what is staged is compared, and not the work tree.
+    /// Whether the index is compared instead of the work tree.
     pub staged: bool,
-    /// The older state; the index, or of `staged` the last commit, where `None`.
+    /// The older state; if `None` the index, or with `staged` the last commit.
     pub from: Option<String>,
-    /// The newer state; the work tree or the index where `None`.
+    /// The newer state; if `None` the work tree, or with `staged` the index.
     pub to: Option<String>,
-    /// Only this file or folder.
+    /// Restricts the diff to this file or folder.
     pub file: Option<String>,
-    /// Lines around each change.
+    /// The number of context lines around each change.
     pub context: u32,
 }
 
 /// Lists commits, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitLog {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// The commit to begin with; the current one where `None`.
+    /// The commit to start from; the current commit if `None`.
     pub revision: Option<String>,
-    /// Only commits that changed this file or folder.
+    /// Restricts the log to commits that changed this file or folder.
     pub file: Option<String>,
-    /// Commits at the most; 1 to [`LONGEST_LOG`].
+    /// The maximum number of commits: 1 to [`LONGEST_LOG`].
     pub limit: u32,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Lists branches.
+/// Lists the branches of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitBranches {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// Whether those of remotes, as they were last seen, are listed too.
+    /// Whether remote-tracking branches are included.
     pub remote: bool,
 }
 
-/// Lists work trees.
+/// Lists the work trees of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitWorktrees {
     /// The repository.
     pub path: AbsolutePath,
 }
 
-/// Stages files.
+/// Stages files for the next commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitAdd {
     /// The work tree.
     pub path: AbsolutePath,
-    /// Literal names; all files where `None`.
+    /// The paths to stage, taken literally and not as patterns; all files if `None`.
     pub files: Option<Vec<String>>,
 }
 
-/// Commits what is staged.
+/// Commits the staged changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitCommit {
     /// The work tree.
     pub path: AbsolutePath,
-    /// What the commit says.
+    /// The commit message.
     pub message: String,
-    /// Who wrote it.
+    /// The author; the committer if `None`.
     pub author: Option<Person>,
-    /// Who commits it, and wrote it where `author` is `None`.
+    /// The committer.
     pub committer: Person,
-    /// Whether changes of files that git knows are staged first.
+    /// Whether changes of tracked files are staged first.
     pub all: bool,
-    /// Whether the last commit is replaced.
+    /// Whether the new commit replaces the last one.
     pub amend: bool,
-    /// Whether a commit may change nothing.
+    /// Whether a commit without changes is allowed.
     pub allow_empty: bool,
 }
 
-/// Sends a branch to a remote.
+/// Pushes a branch to a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitPush {
-    /// The repository; the one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// A remote's name; that of the branch, or `origin`, where `None`.
+    /// The name of a remote; if `None` the branch's remote, or `origin`.
     pub remote: Option<String>,
-    /// The branch; the current one where `None`.
+    /// The branch; the current branch if `None`.
     pub branch: Option<String>,
-    /// Whether the remote's branch becomes the branch's upstream.
+    /// Whether the remote branch becomes the upstream of the branch.
     pub set_upstream: bool,
-    /// Whether the remote's branch may lose commits, where it is as it was last seen.
+    /// Whether the remote branch may lose commits, provided that it has not moved since it was last fetched.
     pub force_with_lease: bool,
-    /// What may be reached.
+    /// The addresses that git may connect to.
     pub reach: GitReach,
 }
 
-/// How a pull joins what is here and what is there.
+/// How a pull combines local and remote commits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PullStrategy {
-    /// Only where nothing was committed here.
+    /// Fast-forward only: fails if there are local commits.
     #[default]
     FfOnly,
-    /// By a commit of both.
+    /// With a merge commit.
     Merge,
-    /// By doing the commits of here again on those of there.
+    /// By rebasing the local commits onto the remote ones.
     Rebase,
 }
 
-/// Fetches a branch from a remote and joins it with the current one.
+/// Fetches a branch from a remote and combines it with the current branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitPull {
-    /// The work tree; the one of the place where `None`.
+    /// The work tree; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// A remote's name; that of the branch, or `origin`, where `None`.
+    /// The name of a remote; if `None` the branch's remote, or `origin`.
     pub remote: Option<String>,
-    /// The remote's branch; the upstream of the current one where `None`.
+    /// The remote branch; the upstream of the current branch if `None`.
     pub branch: Option<String>,
-    /// How.
+    /// How local and remote commits are combined.
     pub strategy: PullStrategy,
-    /// Who commits a merge.
+    /// The committer of a merge or of rebased commits.
     pub committer: Person,
-    /// What may be reached.
+    /// The addresses that git may connect to.
     pub reach: GitReach,
 }
 
-/// Makes a repository.
+/// Creates a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitInit {
-    /// The folder, which is made where it is missing.
+    /// The folder, which is created if it is missing.
     pub path: AbsolutePath,
-    /// Whether it has no work tree: others push to it.
+    /// Whether the repository is bare: without a work tree, as a target of pushes.
     #[serde(default)]
     pub bare: bool,
 }
 
-/// Makes a repository out of another one.
+/// Clones a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitClone {
-    /// What is cloned.
+    /// The URL of the repository to clone.
     pub url: String,
-    /// The folder, which is made.
+    /// The folder to create.
     pub path: AbsolutePath,
-    /// The branch that is checked out; the remote's own where `None`.
+    /// The branch to check out; the current branch of the remote if `None`.
     pub branch: Option<String>,
-    /// Only so many commits of its history.
+    /// The maximum number of commits of history; all if `None`.
     pub depth: Option<u32>,
-    /// What may be reached.
+    /// The addresses that git may connect to.
     pub reach: GitReach,
 }
 
-/// Puts another commit into the work tree.
+/// Checks out a branch or a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitCheckout {
     /// The work tree.
     pub path: AbsolutePath,
-    /// A branch, or a commit.
+    /// The branch or commit to check out.
     pub revision: String,
-    /// Whether the branch is made, from the current commit.
+    /// Whether the branch is created from the current commit.
     pub create: bool,
-    /// What filters may reach.
+    /// The addresses that filters, such as Git LFS, may connect to.
     #[serde(default)]
     pub reach: GitReach,
 }
 
-/// Makes or deletes a branch.
+/// Creates or deletes a branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitChangeBranch {
     /// The repository.
     pub path: AbsolutePath,
     /// The branch.
     pub name: String,
-    /// What it begins at; the current commit where `None`.
+    /// The commit at which a new branch starts; the current commit if `None`.
     pub from: Option<String>,
-    /// Whether it is deleted.
+    /// Whether the branch is deleted.
     pub delete: bool,
-    /// Whether it is deleted though its commits are nowhere else.
+    /// Whether a branch is deleted even if its commits are not merged.
     pub force: bool,
 }
 
@@ -239,72 +240,72 @@ pub struct GitChangeBranch {
 pub struct GitChangeWorktree {
     /// The repository.
     pub path: AbsolutePath,
-    /// The work tree's folder.
+    /// The folder of the work tree.
     pub worktree: AbsolutePath,
-    /// What is put into it; a new branch of the folder's name where `None`.
+    /// The branch or commit to check out; a new branch with the name of the folder if `None`.
     pub revision: Option<String>,
-    /// Whether it is removed.
+    /// Whether the work tree is removed.
     pub remove: bool,
-    /// What filters may reach.
+    /// The addresses that filters, such as Git LFS, may connect to.
     #[serde(default)]
     pub reach: GitReach,
 }
 
-/// What a reset takes back.
+/// What a reset changes besides the current branch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ResetMode {
-    /// The branch alone.
+    /// Nothing else.
     Soft,
-    /// What is staged too.
+    /// The index.
     #[default]
     Mixed,
-    /// The work tree too.
+    /// The index and the work tree.
     Hard,
 }
 
-/// Puts the current branch at another commit.
+/// Moves the current branch to another commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitReset {
     /// The work tree.
     pub path: AbsolutePath,
-    /// Where to; the current commit where `None`.
+    /// The commit to move to; the current commit if `None`.
     pub to: Option<String>,
-    /// What is taken back.
+    /// What is reset besides the branch.
     pub mode: ResetMode,
-    /// What filters may reach.
+    /// The addresses that filters, such as Git LFS, may connect to.
     #[serde(default)]
     pub reach: GitReach,
 }
 
-/// What is done with stashes.
+/// An operation on stashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum StashAction {
-    /// All changes, of new files too, are put away.
+    /// Stashes all changes, including untracked files.
     Push,
-    /// The newest is brought back, and dropped.
+    /// Applies the newest stash and drops it.
     Pop,
-    /// The newest is brought back, and stays.
+    /// Applies the newest stash and keeps it.
     Apply,
-    /// The newest is dropped.
+    /// Drops the newest stash.
     Drop,
-    /// Nothing: they are listed.
+    /// Lists the stashes without a change.
     List,
 }
 
-/// Puts changes away, or brings them back.
+/// Stashes changes, or applies them again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitStash {
     /// The work tree.
     pub path: AbsolutePath,
-    /// What is done.
+    /// The operation.
     pub action: StashAction,
-    /// What a new stash says.
+    /// The message of a new stash.
     pub message: Option<String>,
-    /// Who puts it away.
+    /// The committer of a new stash.
     pub committer: Person,
 }
 
@@ -327,10 +328,12 @@ macro_rules! operations {
     };
 }
 
-/// How long what needs no network may take.
+/// The time limit of git commands that use no network.
 pub const LOCAL_LIMIT: Duration = Duration::from_secs(120);
-/// The same with the time in which its answer travels, and it waits for another one on the same repository.
+/// [`LOCAL_LIMIT`], and time for the transfer of the answer and for waiting on another operation in the same
+/// repository.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(180);
+/// [`NETWORK_LIMIT`], and the same allowance as in [`ANSWERED_WITHIN`].
 const FETCHED_WITHIN: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);
 
 operations! {
@@ -368,12 +371,12 @@ fn gathered<O>(_: &O) -> crate::AnswerLimit {
     crate::AnswerLimit::GATHERED
 }
 
-/// A commit has a message beside its changes.
+/// The answer contains the commit message as well as the diff.
 fn of_a_commit(_: &GitShow) -> crate::AnswerLimit {
     WITH_TEXT
 }
 
-/// The text of a diff is limited before it is written as JSON, in which it grows.
+/// The diff is limited before it is encoded as JSON, where escapes make it longer.
 fn of_a_diff(_: &GitDiff) -> crate::AnswerLimit {
     WITH_TEXT
 }

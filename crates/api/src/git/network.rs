@@ -1,29 +1,29 @@
-//! What git may reach, and what it says there.
+//! Restrictions on the connections of git, and the credentials that it sends.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// How long a call of another machine may take.
+/// The time limit of a git command that uses the network.
 pub const NETWORK_LIMIT: Duration = Duration::from_secs(600);
 
-/// What git may reach.
+/// The addresses that git may connect to. Public addresses are always permitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitReach {
-    /// Private and loopback addresses, as CIDR, and names of hosts that may have such addresses.
+    /// Permitted private and loopback addresses, as CIDRs, and host names that may resolve to such addresses.
     pub allow: Vec<String>,
-    /// Whether that is not looked at: the network of the place decides, as in a VM.
+    /// Disables the check of addresses. Used in VMs, where the VM's network enforces the rules.
     pub anywhere: bool,
-    /// By host. They are for the server's workspace alone.
+    /// Credentials by host. Used only for the server's workspace.
     pub credentials: BTreeMap<String, Credential>,
 }
 
-/// What a host wants to hear.
+/// A credential for a git host.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential {
-    /// As whom.
+    /// The user name that git sends.
     pub username: String,
-    /// The secret.
+    /// The secret, sent as the password. It is omitted from debug output.
     pub token: String,
 }
 

@@ -1,5 +1,5 @@
-//! A clone between two places: one exports a repository, the other imports it, and the server passes the pack on. And the
-//! URL of a repository in another place of the same server.
+//! A clone between two workspaces: one exports a repository, the other imports it, and the server passes the pack on.
+//! Also the `skep://` URL of a repository in another workspace of the same server.
 
 use std::{fmt, time::Duration};
 
@@ -12,84 +12,85 @@ use crate::{
     path::{AbsolutePath, PathEncoding, encoded},
 };
 
-/// Branches and tags that a relayed clone may have together.
+/// The maximum number of branches and tags together that a relayed clone may have.
 pub const MOST_EXPORTED_REFS: usize = 20_000;
-/// Commits at which the exported history may begin.
+/// The maximum number of commits at which an exported shallow history may begin.
 const MOST_BOUNDARY: u32 = 10_000;
 
-/// Checks that a repository can be made in a folder: it is missing, or empty.
+/// Checks that a repository can be created in a folder: the folder is missing or empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitCheckTarget {
     /// The folder.
     pub path: AbsolutePath,
 }
 
-/// Where an exported repository is.
+/// The location of the repository to export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportSource {
-    /// A repository of the place that exports it.
+    /// A repository of the workspace that runs the export.
     Path(AbsolutePath),
-    /// A remote, by https or ssh.
+    /// A remote, reached by https or ssh.
     Url {
-        /// Its URL.
+        /// The URL of the remote.
         url: String,
-        /// What may be reached.
+        /// The addresses that git may connect to.
         reach: GitReach,
     },
 }
 
-/// Lists branches and tags of a repository, and packs their commits. The pack follows the answer, unless there is no commit.
+/// Lists branches and tags of a repository, and packs their commits. The pack follows the answer, unless there is no
+/// commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitExport {
     /// The repository.
     pub source: ExportSource,
-    /// The branch or tag that will be checked out; that of the source where `None`.
+    /// The branch or tag to check out; the current branch of the source if `None`.
     pub branch: Option<String>,
-    /// The number of commits of one branch; all of all branches where `None`.
+    /// The number of commits of history of a single branch; the full history of all branches if `None`.
     pub depth: Option<u32>,
-    /// Commits that are known where the pack goes.
+    /// Commits that the receiver of the pack already has.
     #[serde(default)]
     pub has: Vec<String>,
-    /// Those whose parents are not known there.
+    /// Commits in `has` whose parents the receiver does not have.
     #[serde(default)]
     pub has_boundary: Vec<String>,
 }
 
-/// A repository as it was exported. The importing place trusts none of it.
+/// The content of an exported repository. The importing side must treat it as untrusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exported {
-    /// The current branch, which may have no commit; `None` where a commit is checked out that no branch is at.
+    /// The current branch, which may have no commit; `None` if a commit without a branch is checked out.
     pub head: Option<String>,
-    /// The current commit.
+    /// The hash of the current commit; `None` if there is none.
     pub commit: Option<String>,
-    /// Branches and tags, by name.
+    /// Branches and tags, sorted by name.
     pub refs: Vec<ExportedRef>,
-    /// Commits whose parents are not in the pack.
+    /// Commits whose parents are not in the pack, in a shallow history.
     pub boundary: Vec<String>,
 }
 
-/// A branch or a tag.
+/// A branch or a tag of an exported repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportedRef {
-    /// The full name: `refs/heads/main`.
+    /// The full name, such as `refs/heads/main`.
     pub name: String,
-    /// The hash of its object.
+    /// The hash of the object that the reference names.
     pub id: String,
 }
 
-/// Makes a repository out of an exported one. Its pack follows the request. What fails leaves nothing behind.
+/// Creates a repository from an exported one. The pack follows the request. A failed import leaves nothing behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitImport {
-    /// The folder, which is missing or empty.
+    /// The folder, which must be missing or empty.
     pub path: AbsolutePath,
-    /// The URL of the remote `origin`.
+    /// The URL to configure for the remote `origin`.
     pub url: String,
-    /// The branch or tag that is checked out; that of the source where `None`.
+    /// The branch or tag to check out; the current branch of the source if `None`.
     pub branch: Option<String>,
-    /// What was exported.
+    /// The answer of the export.
     pub exported: Exported,
-    /// What filters may reach.
+    /// The addresses that filters, such as Git LFS, may connect to.
     pub reach: GitReach,
 }
 
@@ -128,22 +129,22 @@ impl Operation for GitImport {
     }
 }
 
-/// How the URL of a repository in another place begins. Git knows no such transport: only the server follows it.
+/// The URL scheme of a repository in another workspace. Git has no such transport: only the server resolves it.
 const SCHEME: &str = "skep://";
-/// The server's workspace, which no VM is called.
+/// The name of the server's workspace. No VM can have this name.
 const SERVER: &str = "server";
 
-/// A place of a server.
+/// A workspace of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayPlace {
-    /// The workspace of the account.
+    /// The account's workspace on the server.
     Server,
-    /// A VM.
+    /// The workspace of a VM.
     Vm(VmRef),
 }
 
 impl RelayPlace {
-    /// Reads `server`, or what refers to a VM. `None` is neither.
+    /// Parses `server` or a reference to a VM. Returns `None` for other text.
     pub fn parse(text: &str) -> Option<Self> {
         if text == SERVER { Some(Self::Server) } else { VmRef::parse(text).map(Self::Vm) }
     }
@@ -158,17 +159,18 @@ impl fmt::Display for RelayPlace {
     }
 }
 
-/// A repository in another place of the same server: `skep://server/srv/project`, `skep://vm_.../root/project`.
+/// The URL of a repository in another workspace of the same server: `skep://server/srv/project`,
+/// `skep://vm_.../root/project`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayUrl {
-    /// The place.
+    /// The workspace that has the repository.
     pub place: RelayPlace,
-    /// The repository there.
+    /// The path of the repository in that workspace.
     pub path: AbsolutePath,
 }
 
 impl RelayUrl {
-    /// Reads such a URL; `None` is another one, or a malformed one.
+    /// Parses a `skep://` URL. Returns `None` for other schemes and malformed URLs.
     pub fn parse(url: &str) -> Option<Self> {
         let rest = url.strip_prefix(SCHEME)?;
         let (place, path) = rest.split_at(rest.find('/')?);

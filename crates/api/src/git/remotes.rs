@@ -1,4 +1,4 @@
-//! Remotes, and what is fetched from them.
+//! Operations on remotes, and fetching from them.
 
 use std::time::Duration;
 
@@ -10,34 +10,34 @@ use crate::{
     path::AbsolutePath,
 };
 
-/// Lists remotes.
+/// Lists the remotes of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitRemotes {
-    /// The repository; the only one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
 }
 
-/// A remote.
+/// A remote of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Remote {
-    /// Its name.
+    /// The name of the remote.
     #[cfg_attr(feature = "openapi", schema(example = "origin"))]
     pub name: String,
-    /// Where it is, without a user or a token.
+    /// The URL of the remote, without user name and token.
     #[cfg_attr(feature = "openapi", schema(example = "https://git.example.com/project.git"))]
     pub url: String,
-    /// Where pushes go, where that is another URL.
+    /// The URL for pushes; null if it is `url`.
     pub push_url: Option<String>,
 }
 
-/// The remotes.
+/// The remotes of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Remotes {
-    /// By name.
+    /// The remotes, sorted by name.
     pub remotes: Vec<Remote>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     pub truncated: bool,
 }
 
@@ -46,89 +46,90 @@ pub struct Remotes {
 pub struct GitChangeRemote {
     /// The repository.
     pub path: AbsolutePath,
-    /// The remote.
+    /// The name of the remote.
     pub name: String,
-    /// What is done.
+    /// The change.
     pub change: RemoteChange,
 }
 
-/// What is done with a remote.
+/// A change of a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemoteChange {
-    /// It is added, with this URL.
+    /// Adds the remote with this URL.
     Add(String),
-    /// It gets this URL.
+    /// Changes the URL of the remote.
     SetUrl(String),
-    /// It is removed, with what was fetched from it.
+    /// Removes the remote and its remote-tracking branches.
     Remove,
 }
 
-/// A remote that was added, changed or removed.
+/// The result of adding, changing or removing a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RemoteChanged {
-    /// Its name.
+    /// The name of the remote.
     #[cfg_attr(feature = "openapi", schema(example = "origin"))]
     pub name: String,
-    /// Where it is; null where it was removed.
+    /// The URL of the remote; null if it was removed.
     #[cfg_attr(feature = "openapi", schema(example = "https://git.example.com/project.git"))]
     pub url: Option<String>,
-    /// Whether it was removed.
+    /// Whether the remote was removed.
     pub removed: bool,
 }
 
-/// Fetches all branches of a remote. The current branch stays.
+/// Fetches all branches of a remote. The current branch does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitFetchRemote {
-    /// The repository; the only one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// A remote's name; that of the branch, or `origin`, where `None`.
+    /// The name of a remote; if `None` the branch's remote, or `origin`.
     pub remote: Option<String>,
-    /// Whether branches are forgotten that the remote has no longer.
+    /// Whether remote-tracking branches are deleted if the remote no longer has the branch.
     pub prune: bool,
-    /// What may be reached.
+    /// The addresses that git may connect to.
     pub reach: GitReach,
 }
 
-/// Takes in what another place exported of a remote. Its pack follows the request.
+/// Updates remote-tracking branches and tags from an export of the remote by another workspace. The pack follows the
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitTake {
-    /// The repository; the only one of the place where `None`.
+    /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
-    /// The remote.
+    /// The name of the remote.
     pub remote: String,
-    /// Whether branches are forgotten that the remote has no longer.
+    /// Whether remote-tracking branches are deleted if the remote no longer has the branch.
     pub prune: bool,
-    /// What was exported.
+    /// The answer of the export.
     pub exported: Exported,
 }
 
-/// A branch of a remote, or a tag, that changed.
+/// A remote-tracking branch or a tag that changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FetchedRef {
-    /// `origin/main` of a branch, the name of a tag.
+    /// The name: `origin/main` for a branch, the plain name for a tag.
     #[cfg_attr(feature = "openapi", schema(example = "origin/main"))]
     pub name: String,
-    /// What it was at; null where it is new.
+    /// The previous commit; null if the reference is new.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub from: Option<String>,
-    /// What it is at; null where it is gone.
+    /// The new commit; null if the reference was deleted.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub to: Option<String>,
 }
 
-/// What came of a remote.
+/// The result of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FetchedRefs {
-    /// The remote.
+    /// The name of the remote.
     #[cfg_attr(feature = "openapi", schema(example = "origin"))]
     pub remote: String,
-    /// What changed.
+    /// The changed branches and tags.
     pub changed: Vec<FetchedRef>,
-    /// Whether 16 MiB of JSON were reached, and there is more.
+    /// Whether the list was cut off at 16 MiB of JSON.
     pub truncated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The stream beneath the HTTP/2 connections: they come and go, it stays.
+//! The byte stream beneath successive HTTP/2 connections.
 
 use std::{
     future::poll_fn,
@@ -14,7 +14,7 @@ use crate::marker::{Marker, Scanner};
 
 const READ_BYTES: usize = 16 * 1024;
 
-/// The stream, watched for markers.
+/// The byte stream, with a scanner for markers.
 #[derive(Debug)]
 pub(super) struct Link<S>(Arc<Mutex<Inner<S>>>);
 
@@ -23,12 +23,12 @@ struct Inner<S> {
     stream: S,
     scanner: Scanner,
     buffer: Box<[u8]>,
-    /// Bytes for the connection, read up to `position`.
+    /// Bytes for the current connection, read up to `position`.
     passed: Vec<u8>,
     position: usize,
-    /// What was read behind a marker.
+    /// The bytes after a marker.
     rest: Vec<u8>,
-    /// A marker that nobody answered yet. The connection before it is over.
+    /// A marker that has not been answered. The connection before it is over.
     found: Option<Marker>,
     closed: bool,
 }
@@ -48,7 +48,7 @@ impl<S: AsyncRead + Unpin> Link<S> {
         Self(Arc::new(Mutex::new(inner)))
     }
 
-    /// Throws away whatever comes before the next marker. `None` at the end of the stream.
+    /// Discards everything up to the next marker. `None` at the end of the stream.
     pub(super) async fn next_marker(&self) -> io::Result<Option<Marker>> {
         poll_fn(|cx| {
             let mut inner = lock(&self.0);
@@ -67,7 +67,7 @@ impl<S: AsyncRead + Unpin> Link<S> {
         .await
     }
 
-    /// Drives a connection until it is over, the stream ends, or a marker begins the next one.
+    /// Drives a connection until it is over, the stream ends, or a marker starts the next connection.
     pub(super) async fn until_superseded(&self, connection: impl Future) {
         let mut connection = pin!(connection);
         poll_fn(|cx| {
@@ -80,7 +80,7 @@ impl<S: AsyncRead + Unpin> Link<S> {
 }
 
 impl<S: AsyncRead + Unpin> Inner<S> {
-    /// Takes in the next bytes, with `passed` all read.
+    /// Reads the next bytes. All of `passed` must have been consumed.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.passed.clear();
         self.position = 0;
@@ -102,7 +102,7 @@ impl<S: AsyncRead + Unpin> Inner<S> {
     }
 }
 
-/// One connection's view of the stream: it ends where the next connection begins.
+/// The part of the stream that belongs to one connection. It ends where the next marker begins.
 #[derive(Debug)]
 pub(super) struct Session<S>(Arc<Mutex<Inner<S>>>);
 
@@ -140,13 +140,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Session<S> {
         Pin::new(&mut lock(&self.0).stream).poll_flush(cx)
     }
 
-    /// The stream is the next connection's too, so it stays open.
+    /// The next connection uses the same stream, so it stays open.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_flush(cx)
     }
 }
 
-/// A panic elsewhere leaves nothing half done that would matter: the next marker begins anew.
+/// Recovering from poisoning is sound: the next marker resynchronises the stream.
 fn lock<S>(inner: &Mutex<Inner<S>>) -> MutexGuard<'_, Inner<S>> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }

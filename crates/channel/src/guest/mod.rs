@@ -1,4 +1,4 @@
-//! The guest's end: answers whoever is at the other side of the stream now.
+//! The guest end of the channel: serves the host that is currently connected.
 
 mod link;
 mod routes;
@@ -21,35 +21,36 @@ use link::{Link, Session};
 /// The events of a command, each with the offset of its first byte in its stream.
 pub type Events = Pin<Box<dyn Stream<Item = (u64, ExecEvent)> + Send>>;
 
-/// What the guest does about each request. A request whose caller went away is dropped where it waits.
+/// Handles the requests of a host. A request whose caller goes away is dropped while it waits.
 #[warn(missing_docs)]
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// The longest body that there is memory for, in bytes.
+    /// The longest request body that the memory allows, in bytes.
     fn request_limit(&self) -> usize;
-    /// The handler of a call on this ground. A guest has one owner, and no ground but its own.
+    /// Returns the handler for a request with account roots. A VM has a single owner and refuses such requests.
     fn on(&self, ground: Ground) -> Result<Self, Failure> {
-        let message = format!("this place has roots of its own, and none for {} others", ground.roots.len());
+        let message =
+            format!("this workspace has a single owner and takes no {} other roots", ground.roots.len());
         Err(Failure::new(ErrorCode::PathOutsideRoots, message))
     }
-    /// Becomes another machine, and tells what it reads back.
+    /// Sets the identity of the VM, and reports what it reads back.
     fn take_identity(
         &self,
         identity: Identity,
     ) -> impl Future<Output = Result<IdentityReport, Failure>> + Send;
-    /// Becomes somebody's. Refused where there is no identity.
+    /// Assigns the VM to its owner. Fails if it has no identity.
     fn hand_out(&self, hand_out: HandOut) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
-    /// Waits until nothing is left to do ahead of the next command.
+    /// Waits until the next command is prepared.
     fn rest(&self) -> impl Future<Output = Result<(), Failure>> + Send;
-    /// Comes to rest before the snapshot.
+    /// Warms up the VM before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
-    /// Does the operation of this name, and tells its answer as JSON. `call` is this call's id.
+    /// Runs the operation of this name and returns its answer as JSON. `call` is the id of the call.
     fn run(
         &self,
         call: &str,
         name: &str,
         request: Vec<u8>,
     ) -> impl Future<Output = Result<Vec<u8>, Failure>> + Send;
-    /// Does the operation of this name with these bytes, and tells its answer as JSON, with the bytes behind it.
+    /// Runs the operation of this name with this content. Returns its answer as JSON, and the content after it.
     fn run_streamed(
         &self,
         name: &str,
@@ -58,16 +59,16 @@ pub trait Handler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(Vec<u8>, Content), Failure>> + Send;
     /// Starts a command under this id.
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure>;
-    /// Reads a command's output from these offsets.
+    /// Reads the output of a command from these offsets on.
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure>;
-    /// Ends a command.
+    /// Kills a command.
     fn cancel(&self, id: &str) -> Result<(), Failure>;
 }
 
-/// Serves one host after the other, until the stream ends.
+/// Serves one host after the other until the stream ends.
 ///
 /// # Errors
-/// What the stream fails with. Nothing that the host sends is an error here.
+/// An error of the stream. Malformed requests are not errors here.
 pub async fn serve<S, H>(stream: S, handler: H) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -85,15 +86,15 @@ where
         });
         let mut settings = http2::Builder::new(TokioExecutor::new());
         settings
-            // A command with streamed input may have two requests open: its events, and input that it does not read.
+            // A command with streamed input may have two open requests: its events, and input that it does not read.
             .max_concurrent_streams(512)
-            // However many callers go away at once, the host is no attacker, and its only connection must not end.
+            // The host is trusted. Its only connection must not end because many callers go away at once.
             .max_pending_accept_reset_streams(usize::MAX)
             .max_local_error_reset_streams(None)
             .max_header_list_size(16 * 1024)
             .max_send_buf_size(64 * 1024)
             .initial_stream_window_size(256 * 1024)
-            // Room for requests beside as many uploads as the host has at once, each with its window full.
+            // Leaves room for other requests beside the most concurrent uploads, each with a full window.
             .initial_connection_window_size(4 * 1024 * 1024);
         link.until_superseded(settings.serve_connection(TokioIo::new(session), service)).await;
     }

@@ -1,4 +1,4 @@
-//! Which request is which.
+//! Routes requests to the handler.
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -11,7 +11,7 @@ use skep_api::{ErrorCode, Failure};
 use super::{Events, Handler};
 use crate::{ground::GROUND, head, wire};
 
-/// The header that carries a call's id.
+/// The header that carries the id of a call.
 const CALL: HeaderName = HeaderName::from_static("skep-call");
 
 type Answer = Response<head::Stream>;
@@ -20,7 +20,7 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
     match route(handler, request).await {
         Ok(answer) => answer,
         Err(failure) => {
-            // A failure is two texts; that it cannot be told as JSON does not happen.
+            // A failure consists of two strings, so serialising it cannot fail.
             let body = serde_json::to_vec(&failure).unwrap_or_default();
             respond(StatusCode::BAD_REQUEST, whole(body))
         }
@@ -74,7 +74,7 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
             json(&serde_json::Map::new())
         }
         (method, _) => {
-            let message = format!("the agent knows no {method} {}", head.uri.path());
+            let message = format!("the agent has no route {method} {}", head.uri.path());
             Err(Failure::new(ErrorCode::UnknownRoute, message))
         }
     }
@@ -93,15 +93,15 @@ async fn streamed<H: Handler>(
     Ok(respond(StatusCode::OK, head::join(&answer, content)))
 }
 
-/// The body, counted while it is read.
+/// Reads a body of at most `limit` bytes.
 async fn read(mut body: Incoming, limit: usize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let broken =
-            |error| Failure::new(ErrorCode::MalformedBody, format!("the request broke off: {error}"));
+            |error| Failure::new(ErrorCode::MalformedBody, format!("the request was cut short: {error}"));
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         if bytes.len() + data.len() > limit {
-            let message = format!("the request is over {limit} bytes, which is what this VM's memory allows");
+            let message = format!("the request is longer than {limit} bytes, the limit for this VM's memory");
             return Err(Failure::new(ErrorCode::BodyTooLarge, message));
         }
         bytes.extend_from_slice(&data);
@@ -115,23 +115,24 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(malformed)
 }
 
-/// An offset out of the query; 0 where it is not named.
+/// An offset from the query; 0 if it is missing.
 fn offset(uri: &Uri, name: &str) -> Result<u64, Failure> {
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let Some((_, text)) = pairs.into_iter().find(|(key, _)| *key == name) else { return Ok(0) };
     let malformed =
-        |_| Failure::new(ErrorCode::InvalidValue, format!("the offset `{text}` of {name} is no number"));
+        |_| Failure::new(ErrorCode::InvalidValue, format!("the offset `{text}` of {name} is not a number"));
     text.parse().map_err(malformed)
 }
 
 fn json<T: Serialize>(value: &T) -> Result<Answer, Failure> {
-    let body = serde_json::to_vec(value)
-        .map_err(|error| Failure::new(ErrorCode::Internal, format!("the answer cannot be told: {error}")))?;
+    let body = serde_json::to_vec(value).map_err(|error| {
+        Failure::new(ErrorCode::Internal, format!("the answer cannot be serialised: {error}"))
+    })?;
     Ok(respond(StatusCode::OK, whole(body)))
 }
 
 fn stream(events: Events) -> Answer {
-    // An exit that cannot be told as JSON does not happen; the stream would end without one.
+    // Serialising an exit cannot fail; if it did, the stream would end without an exit.
     let frames = events.filter_map(|(offset, event)| {
         let frame = wire::encode(offset, &event).ok().map(|bytes| Ok(Frame::data(bytes)));
         std::future::ready(frame)
@@ -139,7 +140,7 @@ fn stream(events: Events) -> Answer {
     respond(StatusCode::OK, StreamBody::new(frames).boxed_unsync())
 }
 
-/// A body that is there whole.
+/// A body that is completely in memory.
 fn whole(bytes: impl Into<Bytes>) -> head::Stream {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }

@@ -1,4 +1,4 @@
-//! An answer of the other end, which may be hostile, as the type that was asked for.
+//! Parses answers of the guest, which may be hostile.
 
 use memchr::memchr2;
 use serde::de::DeserializeOwned;
@@ -6,10 +6,10 @@ use tokio::task::spawn_blocking;
 
 use super::{Error, guest::malformed};
 
-/// A longer answer, in bytes, is parsed where it holds up no other task.
+/// Longer answers, in bytes, are parsed on a thread for blocking work.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
-/// Parses an answer of at most so many values.
+/// Parses an answer that contains at most `values` JSON values.
 pub(super) async fn parse<A: DeserializeOwned + Send + 'static>(
     json: Vec<u8>,
     values: usize,
@@ -21,15 +21,15 @@ pub(super) async fn parse<A: DeserializeOwned + Send + 'static>(
 }
 
 fn parse_now<A: DeserializeOwned>(json: &[u8], values: usize) -> Result<A, Error> {
-    // Ahead of the parser, for which each value is memory: two bytes of JSON may become fifty.
+    // Checked before parsing: two bytes of JSON may take fifty bytes of memory.
     if has_more_values(json, values) {
         return Err(Error::Malformed(format!("an answer of more than {values} values")));
     }
     serde_json::from_slice(json).map_err(malformed)
 }
 
-/// Whether the text has more than `most` JSON values. Each value but the first follows a comma or an opening bracket, so those
-/// are counted. In malformed JSON the count is exact up to the byte at which a parser stops.
+/// Whether the text has more than `most` JSON values. Each value except the first follows a comma or an opening
+/// bracket, so these are counted. In malformed JSON the count is exact up to the byte at which the parser stops.
 fn has_more_values(json: &[u8], most: usize) -> bool {
     let (mut count, mut at) = (1, 0);
     while let Some(byte) = json.get(at) {
@@ -46,7 +46,7 @@ fn has_more_values(json: &[u8], most: usize) -> bool {
     false
 }
 
-/// How long the rest of a string is, behind its first quote and with its last.
+/// The length of the rest of a string after its opening quote, including the closing quote.
 fn length_of_string(rest: &[u8]) -> usize {
     let mut at = 0;
     while let Some(found) = rest.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {

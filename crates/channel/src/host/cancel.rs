@@ -1,9 +1,9 @@
-//! A caller that goes away ends its command.
+//! Cancels a command when its caller goes away.
 
 use super::Guest;
 
-/// Ends a command in the guest when it is dropped, unless it was disarmed. By a request of its own: a connection that
-/// is merely lost must not end anything.
+/// Cancels a command in the guest when dropped, unless it was disarmed. This takes an explicit request, since a lost
+/// connection must not end a command.
 #[derive(Debug)]
 pub(super) struct CancelOnDrop {
     guest: Guest,
@@ -16,7 +16,7 @@ impl CancelOnDrop {
         Self { guest: guest.clone(), id, armed: true }
     }
 
-    /// One that never ends anything.
+    /// A guard that never cancels anything.
     pub(super) fn disarmed(guest: &Guest, id: String) -> Self {
         Self { guest: guest.clone(), id, armed: false }
     }

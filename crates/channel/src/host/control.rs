@@ -1,4 +1,4 @@
-//! Input and signals of a command that runs.
+//! Sends input and signals to a running command.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -6,10 +6,10 @@ use skep_api::exec_stream::{EndStdin, STDIN_PIECE_BYTES, SignalCommand, SignalNa
 
 use super::{Error, Guest};
 
-/// Sends input and signals to one command. Cheap to clone; dropping it changes nothing for the command.
+/// Sends input and signals to one command. Cheap to clone; dropping it does not affect the command.
 ///
-/// Each piece of input is a request of its own, which is answered once the command's pipe has taken it. So a command that does
-/// not read its input holds at most one piece in the guest, and nothing of the window that all requests share.
+/// Each chunk of input is a request, answered when the command's pipe has taken it. A command that does not read its
+/// input therefore buffers at most one chunk in the guest and does not block the connection's window.
 #[derive(Debug, Clone)]
 pub struct ExecControl {
     guest: Guest,
@@ -21,10 +21,11 @@ impl ExecControl {
         Self { guest: guest.clone(), exec_id: exec_id.to_owned() }
     }
 
-    /// Writes to the command's standard input, and waits until its pipe has taken all of it. `false` where it takes no more.
+    /// Writes to the standard input, and waits until the pipe has taken all bytes. Returns `false` if it accepts no
+    /// more.
     ///
     /// # Errors
-    /// The guest's refusal, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn write_stdin(&self, mut bytes: Bytes) -> Result<bool, Error> {
         let operation = WriteStdin { exec_id: self.exec_id.clone() };
         while !bytes.is_empty() {
@@ -38,7 +39,7 @@ impl ExecControl {
         Ok(true)
     }
 
-    /// Ends the command's standard input behind what was written.
+    /// Closes the standard input after what was written.
     ///
     /// # Errors
     /// Those of [`Self::write_stdin`].
@@ -46,7 +47,7 @@ impl ExecControl {
         self.guest.call(&EndStdin { exec_id: self.exec_id.clone() }).await.map(drop)
     }
 
-    /// Sends a signal to the command's process group.
+    /// Sends a signal to the process group of the command.
     ///
     /// # Errors
     /// Those of [`Self::write_stdin`].

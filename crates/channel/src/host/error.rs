@@ -1,34 +1,32 @@
-//! Why a guest did not do what it was asked.
+//! Errors of requests to a guest.
 
 use std::time::Duration;
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
-/// Why a guest did not do what it was asked.
+/// Why a request to a guest failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The guest's own words.
+    /// The error that the guest answered.
     #[error(transparent)]
     Refused(#[from] Failure),
-    /// The stream ended, and with it, as far as anybody can tell, the VM.
+    /// The stream ended; most likely the VM did as well.
     #[error("the VM ended")]
     Ended,
-    /// No answer in time.
     #[error("the VM did not answer within {} s; it may be overloaded: try again, or end it", .0.as_secs_f32())]
     Silent(Duration),
-    /// An answer that makes no sense.
-    #[error("the VM's agent answered what makes no sense: {0}")]
+    /// The answer violates the protocol or its limits.
+    #[error("the VM's agent sent an invalid answer: {0}")]
     Malformed(String),
-    /// The ground cannot stand in a header.
-    #[error("the roots of this account are more than fit into a call; name fewer or shorter ones")]
+    /// The roots of the account do not fit into a header.
+    #[error("the paths of this account's roots are too long together; use fewer or shorter ones")]
     Ground,
-    /// The operation cannot be told as JSON.
+    /// The operation cannot be serialised as JSON.
     #[error("internal error")]
     Unspeakable(#[source] serde_json::Error),
 }
 
 impl Error {
-    /// The stable code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(failure) => failure.code,
@@ -39,7 +37,6 @@ impl Error {
         }
     }
 
-    /// The kind that the code belongs to.
     pub fn kind(&self) -> ErrorKind {
         self.code().kind()
     }

@@ -1,4 +1,4 @@
-//! A guest that is spoken to.
+//! A connection to the agent of a VM.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,36 +30,36 @@ use ulid::Ulid;
 use super::{Error, ExecStream, answer, cancel::CancelOnDrop, line::Line, resync::resync};
 use crate::{Ground, HandOut, HandOutReport, Identity, IdentityReport, ground::GROUND, head::Stream};
 
-/// The longest refusal, in bytes.
+/// The longest error answer, in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
-/// Uploads at once. Each may fill a window of 256 KiB in the guest, whose whole connection has 4 MiB.
+/// The most concurrent uploads. Each may fill a window of 256 KiB in the guest, whose connection window has 4 MiB.
 const UPLOADS: usize = 8;
-/// The longest ground: the guest takes 16 KiB of headers.
+/// The longest header with account roots: the guest accepts 16 KiB of headers.
 const GROUND_BYTES: usize = 12 << 10;
-/// How long an identity, a cancellation or the first word of a stream may take.
+/// The time limit for setting an identity, for a cancellation, and for the head of a stream.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
-/// How long the guest may take to come to rest: it runs each program once, in emulation.
+/// The time limit of [`Guest::settle`]: the guest runs several programs once, in emulation.
 const SETTLE_LIMIT: Duration = Duration::from_secs(240);
-/// How long a broken request waits to learn whether the whole connection is.
+/// After a failed request, how long to wait for the whole connection to be reported as lost.
 const VERDICT: Duration = Duration::from_secs(1);
 
-/// A guest that is spoken to. Cheap to clone; the connection ends with the last clone and the last stream. It hangs up
-/// then, unless somebody else holds the socket.
+/// A connection to the agent of a VM. Cheap to clone; the connection is closed with the last clone and the last
+/// stream. That also closes the socket, unless it has other owners.
 #[derive(Debug, Clone)]
 pub struct Guest {
     requests: SendRequest<Stream>,
     closed: watch::Receiver<bool>,
     runtime: Handle,
-    /// Room for uploads: the connection's window is every request's.
+    /// Permits for uploads: all requests share the window of the connection.
     uploads: Arc<Semaphore>,
     ground: Option<HeaderValue>,
 }
 
 impl Guest {
-    /// Finds the beginning of the stream and opens a connection on it. Whoever had one before loses it.
+    /// Synchronises with the agent and opens an HTTP/2 connection. A previous connection is lost.
     ///
     /// # Errors
-    /// [`Error::Silent`] after `deadline`, [`Error::Ended`] where the stream ends.
+    /// [`Error::Silent`] after `deadline`, [`Error::Ended`] if the stream ends.
     pub async fn connect(stream: UnixStream, deadline: Duration) -> Result<Self, Error> {
         timeout(deadline, Self::open(stream)).await.map_err(|_| Error::Silent(deadline))?
     }
@@ -67,12 +67,13 @@ impl Guest {
     async fn open(mut stream: UnixStream) -> Result<Self, Error> {
         let early = resync(&mut stream).await?;
         let mut settings = http2::Builder::new(TokioExecutor::new());
-        // A stream that nobody reads holds at most its window. Half the connection's is also what the overhead of small
-        // unread frames may come to before h2 gives the connection up, and with it the VM: enough for some 30 streams
-        // that each wait with a window full of single bytes.
+        // A stream that is not read buffers at most its window. Half of the connection window also limits the overhead
+        // of small unread frames: beyond that, h2 closes the connection, and with it the VM. It suffices for some 30
+        // streams that each have a window full of single bytes.
         settings
             .max_header_list_size(16 * 1024)
-            // Counted over the connection's whole life, by what arrives on streams that were dropped unread.
+            // The count covers the lifetime of the connection and includes frames for streams that were dropped
+            // unread.
             .max_local_error_reset_streams(None)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(64 * 1024 * 1024);
@@ -89,96 +90,95 @@ impl Guest {
         Ok(Self { requests, closed, runtime, uploads: Arc::new(Semaphore::new(UPLOADS)), ground: None })
     }
 
-    /// The same, for calls on this ground.
+    /// Returns a client whose requests run with these account roots.
     ///
     /// # Errors
-    /// [`Error::Ground`] where it does not fit into a header.
+    /// [`Error::Ground`] if they do not fit into a header.
     pub fn on(&self, ground: &Ground) -> Result<Self, Error> {
         let text = serde_json::to_vec(ground).ok().filter(|text| text.len() <= GROUND_BYTES);
         let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::Ground)?;
         Ok(Self { ground: Some(value), ..self.clone() })
     }
 
-    /// Gives the guest its identity, and returns what it reads back. Compare it with [`IdentityReport::proves`].
+    /// Sets the identity of the guest, and returns what it reads back. Check it with [`IdentityReport::proves`].
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn take_identity(&self, identity: &Identity) -> Result<IdentityReport, Error> {
         let request = request(Method::POST, "/identity", tell(identity)?)?;
         within(CONTROL_LIMIT, self.ask(request, AnswerLimit::SHORT)).await
     }
 
-    /// Makes a guest that has its identity somebody's. Look at [`HandOutReport::proves`].
+    /// Assigns a guest that has an identity to its owner. Check the result with [`HandOutReport::proves`].
     ///
     /// # Errors
-    /// The guest's own words (it has no identity yet), its end, or its silence.
+    /// The guest's error (for example if it has no identity yet), a lost connection, or a timeout.
     pub async fn hand_out(&self, hand_out: &HandOut) -> Result<HandOutReport, Error> {
         let request = request(Method::POST, "/hand-out", tell(hand_out)?)?;
         within(CONTROL_LIMIT, self.ask(request, AnswerLimit::SHORT)).await
     }
 
-    /// Waits until the guest has done all that it does ahead of the next command. A VM that is stopped then goes on
-    /// where it is fastest.
+    /// Waits until the guest has prepared the next command. A VM that is paused after that runs the command with the
+    /// least delay when it is resumed.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn rest(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/rest", Bytes::new())?;
         within(CONTROL_LIMIT, self.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await.map(drop)
     }
 
-    /// Warms the guest and brings it to rest. Only before a snapshot is taken.
+    /// Warms up the guest before its snapshot is taken.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn settle(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/settle", Bytes::new())?;
         within(SETTLE_LIMIT, self.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await.map(drop)
     }
 
-    /// Does an operation in the guest. Dropped before the answer, it ends the operation there; a connection that is
-    /// lost does not.
+    /// Runs an operation in the guest. Dropping the future cancels the operation; losing the connection does not.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {
         let mut cancel = CancelOnDrop::new(self, new_id("call"));
         let mut request = request(Method::POST, &format!("/operations/{}", O::NAME), tell(operation)?)?;
         let id = cancel.id().parse().map_err(malformed)?;
         request.headers_mut().insert("skep-call", id);
         let answer = within(operation.time_limit(), self.ask(request, operation.answer_limit())).await;
-        // An operation that is merely late goes on in the guest, and nobody waits for it.
+        // After a timeout the operation still runs in the guest although no caller waits for it, so it is cancelled.
         if !matches!(answer, Err(Error::Silent(_))) {
             cancel.disarm();
         }
         answer
     }
 
-    /// Starts a command, whose events come as they happen.
+    /// Starts a command and returns its events as they happen.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence. Nothing runs then.
+    /// The guest's error, a lost connection, or a timeout. No command runs in these cases.
     pub async fn start(&self, command: &RunCommand) -> Result<ExecStream, Error> {
         let cancel = CancelOnDrop::new(self, new_id("exec"));
         let request = request(Method::PUT, &format!("/commands/{}", cancel.id()), tell(command)?)?;
         self.stream(request, cancel, (0, 0), command.time_limit()).await
     }
 
-    /// Starts a command under an id of the caller's making, and leaves it to itself: it runs on whoever goes away.
+    /// Starts a command under the given id. It keeps running when the caller or the connection goes away.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn start_detached(&self, exec_id: &str, command: &RunCommand) -> Result<(), Error> {
         let request = request(Method::PUT, &format!("/commands/{exec_id}"), tell(command)?)?;
         let cancel = CancelOnDrop::disarmed(self, exec_id.to_owned());
-        // What it prints is kept in the guest for whoever asks.
+        // The guest keeps the output for later readers.
         self.stream(request, cancel, (0, 0), command.time_limit()).await.map(drop)
     }
 
-    /// Waits for the end of a command, and takes nothing of its output. It runs on whoever goes away.
+    /// Waits for the end of a command without reading its output. Dropping the future does not end the command.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn end_of(&self, exec_id: &str, limit: Duration) -> Result<ExecExit, Error> {
         let mut events = self.attach(exec_id, u64::MAX, u64::MAX, limit).await?.outliving();
         while let Some(event) = events.next().await {
@@ -189,10 +189,11 @@ impl Guest {
         Err(Error::Malformed("the events of a command ended before its exit".to_owned()))
     }
 
-    /// Comes back to a command that ends within `limit`, at these offsets. Dropped before the exit, it ends the command too.
+    /// Reads the events of a command from these offsets on. The command must end within `limit`. Dropping the stream
+    /// before the exit kills the command.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence.
+    /// The guest's error, a lost connection, or a timeout.
     pub async fn attach(
         &self,
         exec_id: &str,
@@ -210,18 +211,17 @@ impl Guest {
         &self.uploads
     }
 
-    /// Whether the connection is lost.
     pub fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }
 
     /// Waits until the connection is lost.
     pub async fn closed(&self) {
-        // The sender only goes with its runtime, and then nothing is open either.
+        // The sender is dropped only with its runtime; the connection is lost in that case too.
         let _ = self.closed.clone().wait_for(|closed| *closed).await;
     }
 
-    /// Ends a command from where nothing can be awaited.
+    /// Cancels a command from a `drop` implementation, which cannot wait.
     pub(super) fn cancel_later(&self, id: String) {
         let guest = self.clone();
         self.runtime.spawn(async move {
@@ -229,9 +229,9 @@ impl Guest {
                 return;
             };
             let answer = within(CONTROL_LIMIT, guest.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await;
-            // The guest knows nothing of calls that were no commands, or that never reached it.
+            // The guest does not know calls that started no command or never reached it.
             if let Err(error) = answer {
-                tracing::debug!(%id, %error, "nothing was left to cancel");
+                tracing::debug!(%id, %error, "the guest had no command to cancel");
             }
         });
     }
@@ -259,7 +259,7 @@ impl Guest {
         answer::parse(body, limit.values).await
     }
 
-    /// The answer's head, or the guest's refusal.
+    /// Sends a request. Returns the head of the answer, or the guest's error.
     pub(super) async fn send(&self, mut request: Request<Stream>) -> Result<Response<Incoming>, Error> {
         request.headers_mut().extend(self.ground.clone().map(|ground| (GROUND, ground)));
         let answer = match self.requests.clone().send_request(request).await {
@@ -274,7 +274,10 @@ impl Guest {
         if is_of_a_workspace(failure.code) {
             return Err(Error::Refused(failure));
         }
-        Err(malformed(format!("a refusal `{}`, which no guest makes: {failure}", failure.code.as_str())))
+        Err(malformed(format!(
+            "the error `{}`, which a guest must not send: {failure}",
+            failure.code.as_str()
+        )))
     }
 
     async fn read(&self, mut body: Incoming, limit: usize) -> Result<Vec<u8>, Error> {
@@ -293,17 +296,17 @@ impl Guest {
         Ok(bytes)
     }
 
-    /// Whether a request broke by itself, or the connection with it.
+    /// Whether only this request failed, or the whole connection.
     async fn verdict(&self, error: &hyper::Error) -> Error {
         match timeout(VERDICT, self.closed()).await {
             Ok(()) => Error::Ended,
-            Err(_) => Error::Malformed(format!("a request broke off: {error}")),
+            Err(_) => Error::Malformed(format!("a request was cut short: {error}")),
         }
     }
 }
 
-/// Whether it is a guest's to say. Of keys, of the server and of other VMs it knows nothing; who takes its word for
-/// them would tell a caller that its key is revoked.
+/// Whether a guest may answer this error. It has no knowledge of keys, the server or other VMs; a forged code would
+/// for example tell the caller that its key was revoked.
 fn is_of_a_workspace(code: ErrorCode) -> bool {
     let kind = match code.kind() {
         ErrorKind::BadRequest
@@ -336,7 +339,7 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
     kind && !elsewhere.contains(&code)
 }
 
-/// An id for a command that is started detached.
+/// A new id for a detached command.
 pub fn new_exec_id() -> String {
     new_id("exec")
 }
@@ -350,7 +353,7 @@ pub(super) fn tell<T: Serialize>(value: &T) -> Result<Bytes, Error> {
 }
 
 fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Stream>, Error> {
-    // HTTP/2 wants an authority; there is nobody else at the other end.
+    // HTTP/2 requires an authority; its value does not matter here.
     let request = Request::builder().method(method).uri(format!("http://guest{path}"));
     request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).map_err(malformed)
 }

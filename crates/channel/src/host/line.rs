@@ -1,4 +1,4 @@
-//! The stream beneath one connection.
+//! The byte stream beneath one HTTP/2 connection.
 
 use std::{
     io,
@@ -11,8 +11,8 @@ use tokio::{
     net::UnixStream,
 };
 
-/// The stream beneath one connection, with what was read before it. The connection's end does not hang up: that is the
-/// end of the stream itself.
+/// The byte stream beneath one connection, preceded by bytes that were read already. Closing the connection does not
+/// shut the stream down.
 #[derive(Debug)]
 pub(super) struct Line {
     early: Vec<u8>,

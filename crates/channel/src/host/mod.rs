@@ -1,7 +1,7 @@
-//! The server's end: a guest that is spoken to.
+//! The host end of the channel: a client for guest agents.
 //!
-//! The guest may be hostile. What it sends is limited where it is read: header lists, frames, answers; nothing of it
-//! is trusted to be well-formed.
+//! The guest may be hostile. Everything it sends is limited where it is read (header lists, frames, answers) and
+//! validated.
 
 mod answer;
 mod cancel;

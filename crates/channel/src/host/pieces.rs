@@ -1,12 +1,13 @@
-//! Raw bytes on their way into a guest, which looks for markers in whatever comes.
+//! Splits raw bytes that are sent into a guest, so that the guest does not mistake them for a marker.
 
 use bytes::Bytes;
 use memchr::memmem;
 
 use crate::marker::MAGIC;
 
-/// The same bytes in pieces, none of which holds a whole magic. Each goes into a frame of its own, and between two frames
-/// stands a head (RFC 9113, section 4.1), whose first byte is zero for frames of less than 64 KiB, and no byte of a magic is.
+/// Splits bytes so that no chunk contains the whole magic. Each chunk is sent in its own frame. The header between two
+/// frames (RFC 9113, section 4.1) starts with a zero byte for frames of less than 64 KiB, and the magic contains no
+/// zero byte.
 pub(super) fn without_magic(mut bytes: Bytes) -> Vec<Bytes> {
     let mut pieces = Vec::with_capacity(1);
     while let Some(at) = memmem::find(&bytes, &MAGIC) {

@@ -1,4 +1,4 @@
-//! How a new connection finds the beginning of the stream.
+//! Finds the start of a new connection in the stream.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tokio::{
 use super::Error;
 use crate::marker::{Marker, Scanner};
 
-/// How long the first echo is waited for. Doubled each time, so that a slow guest is given the time it takes.
+/// How long to wait for the first echo. Doubled on each attempt, so that a slow guest gets enough time.
 const FIRST_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Sends markers until the guest answers the latest one. Returns what it sent behind the echo.
+/// Sends markers until the guest echoes the latest one. Returns the bytes that followed the echo.
 ///
-/// Only the latest counts: the guest answers each that it reads, and behind the echo of the last none can follow.
-/// The caller sets the deadline.
+/// Only the latest marker counts: the guest echoes each marker that it reads, so nothing older can follow the last
+/// echo. The caller sets the deadline.
 pub(super) async fn resync(stream: &mut UnixStream) -> Result<Vec<u8>, Error> {
     let mut scanner = Scanner::default();
     let mut patience = FIRST_PATIENCE;

@@ -1,4 +1,4 @@
-//! The events of a command as they come.
+//! The stream of a command's events.
 
 use std::{
     pin::Pin,
@@ -14,10 +14,11 @@ use tokio::time::{Sleep, sleep};
 use super::{Error, ExecControl, cancel::CancelOnDrop};
 use crate::wire::Decoder;
 
-/// What may still come once the time is over, in bytes: both streams as the guest keeps them, and what was under way.
+/// The most bytes that are accepted after the deadline: both streams as the guest keeps them, and data in transit.
 const LATE_BYTES: usize = 3 * KEPT_OUTPUT_BYTES;
 
-/// The events of a command; the exit is the last. Dropped before the exit, it ends the command in the guest.
+/// The events of a command; the exit is the last one. Dropping the stream before the exit kills the command in the
+/// guest.
 #[derive(Debug)]
 pub struct ExecStream {
     body: Incoming,
@@ -46,34 +47,34 @@ impl ExecStream {
         }
     }
 
-    /// The command's id in its VM, by which one can come back to it.
+    /// The id of the command in its VM, with which it can be attached to again.
     pub fn id(&self) -> &str {
         self.cancel.id()
     }
 
-    /// What its input and its signals are sent by.
+    /// A handle that sends input and signals to the command.
     pub fn control(&self) -> ExecControl {
         ExecControl::new(self.cancel.guest(), self.id())
     }
 
-    /// The offset of the next byte of standard output: where to come back to.
+    /// The offset of the next byte of standard output, for a later [`Guest::attach`](super::Guest::attach).
     pub fn stdout_offset(&self) -> u64 {
         self.stdout_offset
     }
 
-    /// The offset of the next byte of standard error: where to come back to.
+    /// The offset of the next byte of standard error, for a later [`Guest::attach`](super::Guest::attach).
     pub fn stderr_offset(&self) -> u64 {
         self.stderr_offset
     }
 
-    /// The same of a command that runs on when this is dropped.
+    /// Lets the command keep running when this stream is dropped.
     #[must_use]
     pub fn outliving(mut self) -> Self {
         self.cancel.disarm();
         self
     }
 
-    /// Lets the command run on: somebody will come back to it by its id.
+    /// Drops the stream and lets the command keep running. It can be attached to by its id.
     pub fn leave(self) {
         drop(self.outliving());
     }
@@ -105,7 +106,7 @@ impl ExecStream {
             match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        // A guest that never stops would otherwise never be late.
+                        // A guest that sends data without end must time out, too.
                         if deadline.is_ready() {
                             self.late_bytes += data.len();
                         }
@@ -133,7 +134,7 @@ impl Stream for ExecStream {
             return Poll::Ready(None);
         }
         let event = ready!(self.poll_event(cx));
-        // After an error nothing follows, and the command is ended if it can still be reached.
+        // No event follows an error. The command is killed if the guest can still be reached.
         self.over |= event.is_err();
         Poll::Ready(Some(event))
     }

@@ -1,4 +1,4 @@
-//! Operations with bytes behind the request, or behind the answer.
+//! Operations whose request or answer is followed by a stream of bytes.
 
 use std::{
     pin::pin,
@@ -25,12 +25,12 @@ use crate::{
 };
 
 impl Guest {
-    /// Does an operation in the guest with bytes behind its request, where there are any. The bytes behind its answer
-    /// come as fast as they are taken; dropped before their end, they end the operation there.
+    /// Runs an operation with content. The returned content is read from the guest as fast as the caller takes it;
+    /// dropping it early cancels the operation.
     ///
     /// # Errors
-    /// The guest's own words, its end, or its silence: an answer is late where for [`Operation::time_limit`] neither it
-    /// came nor any of the bytes was taken.
+    /// The guest's error, or a lost connection. [`Error::Silent`] if for [`Operation::time_limit`] no answer came and
+    /// no content was taken.
     pub async fn call_streamed<O: Operation>(
         &self,
         operation: &O,
@@ -45,7 +45,7 @@ impl Guest {
         self.call_with(operation, content).await
     }
 
-    /// As [`Self::call_streamed`], without a permit: for bytes that the other end reads to their end at once.
+    /// As [`Self::call_streamed`], without a permit: for content that the guest buffers completely.
     pub(super) async fn call_with<O: Operation>(
         &self,
         operation: &O,
@@ -62,7 +62,7 @@ impl Guest {
             let body = self.send(request).await?.into_body();
             head::split(body, operation.answer_limit().bytes).await.map_err(|error| match error {
                 Headless::Broken(_) => Error::Ended,
-                other => malformed(format!("an answer that is none: {other}")),
+                other => malformed(format!("the answer has no valid head: {other}")),
             })
         };
         let answer = while_it_moves(operation.time_limit(), &sent.pieces, answer).await;
@@ -71,17 +71,17 @@ impl Guest {
     }
 }
 
-/// What is known of the bytes behind a request.
+/// The progress of the content of a request.
 #[derive(Default)]
 struct Sent {
-    /// How many pieces were taken.
+    /// The number of chunks taken so far.
     pieces: AtomicU64,
-    /// Why they broke off, where they did.
+    /// The error that ended the content early, if there was one.
     broken: OnceLock<String>,
 }
 
 impl Sent {
-    /// The same bytes, looked at as they are taken, in pieces that the guest takes for no marker.
+    /// Counts the chunks as they are taken, and splits them so that they contain no marker.
     fn watch(self: &Arc<Self>, content: Content) -> Content {
         let sent = Arc::clone(self);
         let watched = content.inspect(move |piece| {
@@ -96,7 +96,7 @@ impl Sent {
         }))
     }
 
-    /// Why a request failed: by our own bytes, where those broke off, whatever the guest made of it.
+    /// The cause of a failed request: an error of our own content takes precedence over what the guest made of it.
     fn cause(&self, error: Error) -> Error {
         match self.broken.get() {
             Some(reason) => {

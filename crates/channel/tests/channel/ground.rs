@@ -1,4 +1,4 @@
-//! A guest's end without a VM, and the stream that its hosts share one after the other.
+//! A guest end without a VM, and the stream that successive hosts share.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use tokio::{net::UnixStream, task::JoinHandle};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A guest's end without a VM, and the stream that its hosts share one after the other.
+/// A guest end without a VM, and the stream that successive hosts share.
 pub(crate) struct Ground {
     pub(crate) group: PathBuf,
     host: Arc<UnixStream>,
@@ -37,7 +37,7 @@ struct Agent {
     has_identity: Arc<AtomicBool>,
 }
 
-/// The events of an [`Output`]. Only one future at a time borrows it, so it is kept with it.
+/// The events of an [`Output`]. Each future borrows the output, so it is kept in the stream's state.
 fn events(output: Output) -> Events {
     Box::pin(futures_util::stream::unfold(output, async |mut output| {
         let event = output.next().await?;
@@ -125,8 +125,8 @@ impl Ground {
         Self { group, host: Arc::new(host), relay: Mutex::default(), dir }
     }
 
-    /// A host's end of the same stream, which does not end with this host: as with a VM's port. The host before it
-    /// is cut off, whatever it was saying.
+    /// A host end of the shared stream. As with a VM's port, the stream does not end with this host. The previous host
+    /// is disconnected, even in the middle of a frame.
     pub(crate) async fn stream(&self) -> UnixStream {
         let before = self.relay.lock().expect("a relay").take();
         if let Some(relay) = before {
@@ -167,7 +167,7 @@ impl Drop for Ground {
     }
 }
 
-/// One stream that several may hold.
+/// A stream with several owners.
 struct Shared(Arc<UnixStream>);
 
 impl tokio::io::AsyncRead for Shared {

@@ -1,4 +1,4 @@
-//! Guests that lie.
+//! Guests that violate the protocol.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn a_hostile_guest_is_an_error_and_no_more() {
             let mut marker = [0; 48];
             guest.read_exact(&mut marker).await.expect("a marker");
             guest.write_all(&marker).await.expect("written");
-            // The host may hang up in the middle of it.
+            // The host may hang up before everything is sent.
             let _ = guest.write_all(&garbage).await;
             let mut rest = Vec::new();
             let _ = guest.read_to_end(&mut rest).await;
@@ -44,7 +44,7 @@ async fn a_hostile_guest_is_an_error_and_no_more() {
     }
 }
 
-/// Refuses with this code, or else answers each operation with this, and streams without end.
+/// Answers every request with an error of this code, or else with these bytes, and sends endless streams.
 #[derive(Clone)]
 struct Liar {
     code: Option<ErrorCode>,
@@ -138,7 +138,7 @@ async fn an_answer_without_end_is_cut() {
     assert!(matches!(huge, Error::Malformed(_)), "{huge}");
 }
 
-/// What an operation gets for this answer.
+/// The result of an operation when the guest sends this answer.
 async fn asked<O: Operation>(operation: &O, answer: String) -> Result<O::Answer, Error> {
     Liar::answering(answer).connect().await.call(operation).await
 }
@@ -178,7 +178,7 @@ async fn an_answer_is_as_long_as_what_was_asked_allows() {
     assert!(matches!(asked(&command("true"), ran(KEPT_OUTPUT_BYTES + 8000)).await, Err(Error::Malformed(_))));
 }
 
-/// Three bytes of JSON each, and many times as many in memory.
+/// Each value takes three bytes of JSON, and many times as many in memory.
 #[tokio::test]
 async fn an_answer_has_no_more_values_than_what_was_asked_allows() {
     let grep =
@@ -192,7 +192,7 @@ async fn an_answer_has_no_more_values_than_what_was_asked_allows() {
     };
     assert_eq!(asked(&grep(10, 100), found(2000)).await.expect("it fits").matches[0].before.len(), 2000);
     assert!(matches!(asked(&grep(10, 100), found(10_000)).await, Err(Error::Malformed(_))));
-    // The most that may be asked for, and the most that 16 MiB hold.
+    // The largest request, and the largest number of values in 16 MiB.
     assert!(asked(&grep(10_000, 100), found(2_000_000)).await.is_ok());
     assert!(matches!(asked(&grep(10_000, 100), found(5_500_000)).await, Err(Error::Malformed(_))));
 }

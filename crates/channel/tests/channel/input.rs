@@ -68,7 +68,8 @@ async fn a_command_answers_before_its_input_ends_also_with_half_a_character() {
     assert!(!control.write_stdin(Bytes::from_static(b"late")).await.expect("an answer"));
 }
 
-/// As many as would fill the window of the connection if their input stayed there, with pieces of one byte too.
+/// As many commands as would fill the connection window if their input were buffered there, including chunks of one
+/// byte.
 #[tokio::test]
 async fn commands_that_do_not_read_hold_up_nothing_else() {
     let ground = Ground::new();
@@ -91,7 +92,7 @@ async fn commands_that_do_not_read_hold_up_nothing_else() {
     assert_eq!(stdout(&mut talk).await, "talk");
     for (stream, writing) in unread {
         stream.control().signal(SignalName::Kill).await.expect("it is sent");
-        // Its end ends the write.
+        // The end of the command ends the write.
         assert!(!writing.await.expect("no panic").expect("an answer"));
     }
 }
@@ -110,7 +111,8 @@ async fn signals_reach_the_command_and_what_it_started() {
     let ground = Ground::new();
     let guest = ground.connect().await;
     let ends = |exit: ExecExit| (exit.exit_code, exit.signal);
-    // A program that has read and answered is past its `exec`: dash loses a SIGINT that comes between its fork and that.
+    // A program that has echoed its input is running: dash loses a SIGINT that arrives between its fork and the
+    // `exec`.
     for (text, signal, expected) in [
         ("cat", SignalName::Int, (None, Some("SIGINT".to_owned()))),
         ("cat; true", SignalName::Term, (None, Some("SIGTERM".to_owned()))),
@@ -122,7 +124,7 @@ async fn signals_reach_the_command_and_what_it_started() {
         stream.control().signal(signal).await.expect("it is sent");
         let (_, _, exit) = read_all(&mut stream).await;
         assert_eq!(ends(exit), expected, "{text}");
-        // One that ended gets none.
+        // A command that has ended receives no signal.
         stream.control().signal(signal).await.expect("no error");
     }
 }

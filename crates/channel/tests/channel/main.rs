@@ -1,4 +1,4 @@
-//! Both ends over one stream in one process, with the commands of a real workspace behind the guest's end.
+//! Both ends over one stream in one process. The guest end runs the commands of a real workspace.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -107,7 +107,7 @@ async fn a_request_over_the_guests_memory_is_refused() {
 async fn two_commands_run_at_once() {
     let ground = Ground::new();
     let guest = ground.connect().await;
-    // Each waits for the other: one after the other they would never end.
+    // Each command waits for the other, so running them one after the other would never end.
     let (make, first) = (command("mkfifo a b"), command("echo 1 > a; cat b"));
     guest.call(&make).await.expect("it runs");
     let second = command("cat a; echo 2 > b");
@@ -143,7 +143,7 @@ async fn a_host_that_vanishes_in_half_a_request_leaves_no_mark() {
     let ground = Ground::new();
     let old = ground.connect().await;
     let mut raw = ground.stream().await;
-    // A data frame that says it is longer than it is: whatever came next would be its end.
+    // A data frame that declares more bytes than it has: the next bytes on the stream would complete it.
     let half = [&[0, 1, 0, 0, 0, 0, 0, 0, 1][..], b"{\"command\":\"touch /tmp/never\""].concat();
     raw.write_all(&half).await.expect("written");
     drop(raw);
@@ -161,7 +161,7 @@ async fn many_callers_that_go_away_at_once_cost_nobody_the_guest() {
     for _ in 0..3 {
         let endless = command("sleep 1000");
         let calls: Vec<_> = (0..100).map(|_| guest.call(&endless)).collect();
-        // Polled once each, so that all of them are on their way when all of them are dropped.
+        // Each future is polled once, so that all requests are in progress when all futures are dropped.
         let all = futures_util::future::join_all(calls);
         assert!(tokio::time::timeout(Duration::ZERO, all).await.is_err());
         assert_eq!(guest.call(&command("echo on")).await.expect("it runs").stdout, "on\n");
@@ -234,7 +234,7 @@ async fn a_detached_command_runs_on_whoever_waits_for_it_goes_away() {
     let guest = ground.connect().await;
     let text = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 7";
     guest.start_detached("exec_own", &command(text)).await.expect("a start");
-    // Neither of those who are there at first stays.
+    // Both hosts that are connected at first disconnect.
     let impatient = tokio::time::timeout(Duration::from_millis(50), guest.end_of("exec_own", DEADLINE)).await;
     assert!(impatient.is_err(), "it runs");
     drop(guest.attach("exec_own", 0, 0, DEADLINE).await.expect("a stream").outliving());

@@ -1,4 +1,4 @@
-//! Bytes behind requests and answers: whole, broken off, and left unread.
+//! Content after requests and answers: complete, interrupted, and left unread.
 
 use std::{io, time::Duration};
 
@@ -28,7 +28,7 @@ fn download(ground: &Ground, name: &str, range: Option<ByteRange>) -> StreamFile
     StreamFile { path: path(ground, name), range, if_range: None }
 }
 
-/// So many blocks of 64 KiB, no two alike.
+/// The given number of different blocks of 64 KiB.
 fn blocks(count: u32) -> Content {
     Box::pin(stream::iter((0..count).map(|number| Ok(number.to_be_bytes().repeat(16 << 10).into()))))
 }
@@ -41,7 +41,7 @@ async fn all(mut content: Content) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A small call, which must not be held up.
+/// A small request, which other streams must not block.
 async fn read(guest: &Guest, ground: &Ground, name: &str) -> String {
     let read =
         ReadFile { path: path(ground, name), encoding: ContentEncoding::default(), offset: 0, limit: None };
@@ -81,13 +81,13 @@ async fn what_breaks_off_is_no_file() {
     let refused = guest.call_streamed(&upload(&ground, "file"), Some(Box::pin(broken))).await;
     let refused = refused.err().expect("half of it is no file");
     assert_eq!(refused.code(), ErrorCode::MalformedBody, "{refused}");
-    // Nobody waits for this one any more.
+    // No caller waits for this one any more.
     let endless = blocks(8).chain(stream::pending());
     let upload = upload(&ground, "endless");
     let left = guest.call_streamed(&upload, Some(Box::pin(endless)));
     assert!(tokio::time::timeout(Duration::from_millis(300), left).await.is_err());
     drop(guest);
-    // The next host, as where the server was started again.
+    // A second host, as after a restart of the server.
     let guest = ground.connect().await;
     std::fs::write(ground.dir.path().join("other"), "there").expect("a file");
     assert_eq!(read(&guest, &ground, "other").await, "there");
@@ -101,7 +101,7 @@ async fn what_breaks_off_is_no_file() {
     panic!("something is left");
 }
 
-/// Each holds no more than its window, and none of them what others need.
+/// Each stream buffers at most its window, so the others are not blocked.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_stand_still_hold_up_nobody() {
     let ground = Ground::new();

@@ -1,6 +1,6 @@
-//! A hundred thousand malformed frames into the host's end: it neither panics nor hangs nor grows.
+//! Sends a hundred thousand malformed frames to the host end, which must not panic, hang or grow.
 //!
-//! Deterministic: the same seeds, the same bytes. `make fuzz` looks further, with the same session.
+//! Deterministic: the same seeds give the same bytes. `make fuzz` runs the same sessions with more inputs.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -14,16 +14,16 @@ use std::sync::{
 use futures_util::{StreamExt, stream};
 use session::{Echo, Script, play, recorded};
 
-/// Connections, each with one malformed frame at least.
+/// The number of connections. Each contains at least one malformed frame.
 const SESSIONS: u64 = 100_000;
-/// At the same time.
+/// The number of concurrent sessions.
 const AT_ONCE: usize = 32;
-/// The memory that so many hostile guests may cost together once they are gone: none, but for what the allocator keeps.
+/// The memory growth that remains after all sessions, in bytes. It should be none except for what the allocator keeps.
 const GROWTH_BYTES: usize = 64 << 20;
-/// Sessions after which the process has its usual size.
+/// The number of sessions after which the memory of the process is stable.
 const WARM: u64 = 5_000;
 
-/// Numbers that look random: SplitMix64.
+/// Pseudo-random numbers: SplitMix64.
 struct Dice(u64);
 
 impl Dice {
@@ -44,11 +44,11 @@ impl Dice {
         (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
     }
 
-    /// A frame of HTTP/2 whose header is well-formed. It says `declared` bytes, or else what it holds.
+    /// An HTTP/2 frame with a well-formed header. The length field is `declared`, or else the real length.
     fn frame(&mut self, declared: Option<usize>) -> Vec<u8> {
         let content = self.bytes(200);
         let length = u32::try_from(declared.unwrap_or(content.len())).expect("small").to_be_bytes();
-        // The ten kinds that are known, and some that are not.
+        // The ten known kinds and some unknown ones.
         let kind = u8::try_from(self.below(12)).expect("small");
         let flags = self.next().to_le_bytes()[0];
         let stream = [0, 1, 1, 1, 2, 3, 0x7FFF_FFFF_u32][self.below(7)].to_be_bytes();
@@ -77,7 +77,7 @@ fn script(seed: u64, good: &[Vec<u8>; 2]) -> Script {
     let mut dice = Dice(seed);
     let streamed = dice.below(2) == 1;
     let good = &good[usize::from(streamed)];
-    // An empty frame of settings, which every connection begins with.
+    // An empty SETTINGS frame, with which every connection starts.
     let begun = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let waits = dice.below(4) > 0;
     let mut plain = Script { early: Vec::new(), echo: Echo::Right, late: Vec::new(), waits, streamed };
@@ -102,13 +102,13 @@ fn script(seed: u64, good: &[Vec<u8>; 2]) -> Script {
     plain
 }
 
-/// The memory that this process has, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
     text.split(' ').nth(1).expect("a figure").parse::<usize>().expect("a number") * 4096
 }
 
-/// Plays the sessions of these seeds and counts those that the host took for good.
+/// Runs the sessions with these seeds and counts those whose answer the host accepted.
 async fn play_all(seeds: std::ops::Range<u64>, good: &Arc<[Vec<u8>; 2]>) -> usize {
     let sessions = stream::iter(seeds).map(|seed| {
         let good = Arc::clone(good);
@@ -122,13 +122,13 @@ async fn play_all(seeds: std::ops::Range<u64>, good: &Arc<[Vec<u8>; 2]>) -> usiz
 async fn a_hundred_thousand_malformed_frames_are_errors_and_no_more() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     let usual = std::panic::take_hook();
-    // The connection's own task would take a panic with it in silence.
+    // A panic in the task of the connection would otherwise go unnoticed.
     std::panic::set_hook(Box::new(move |info| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         usual(info);
     }));
     let good = Arc::new([recorded(false).await, recorded(true).await]);
-    // The control: the same bytes without a fault are a good answer, so the sessions reach that far.
+    // The control: the same bytes without a fault are accepted, so the sessions reach this point.
     for (streamed, late) in [false, true].into_iter().zip(good.iter().cloned()) {
         let polite = Script { early: Vec::new(), echo: Echo::Right, late, waits: true, streamed };
         play(&polite).await.expect("a good session");
@@ -139,7 +139,7 @@ async fn a_hundred_thousand_malformed_frames_are_errors_and_no_more() {
     let grown = resident().saturating_sub(before);
     assert_eq!(PANICS.load(Ordering::Relaxed), 0);
     assert!(grown < GROWTH_BYTES, "the host has grown by {grown} bytes");
-    // A flipped bit of the text is nobody's fault; most faults are.
+    // A flipped bit within a text may go unnoticed; most faults do not.
     let sessions = usize::try_from(SESSIONS).expect("small");
     assert!(taken_for_good > 0 && taken_for_good < sessions / 2, "{taken_for_good} of {sessions}");
     eprintln!("{taken_for_good} of {sessions} were taken for good; the host grew by {grown} bytes");

@@ -1,4 +1,4 @@
-//! One connection of a host to a guest that sends whatever it likes. Shared with the fuzz target.
+//! One connection of a host to a guest that sends arbitrary bytes. Shared with the fuzz target.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,43 +19,42 @@ use tokio::{
     time::timeout,
 };
 
-/// Far more than any answer takes. What is not over by then hangs.
+/// Much longer than any answer takes. A session that takes longer has hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a guest does with the host's marker.
+/// How a guest answers the host's marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Echo {
-    /// Sends it back.
+    /// Echoes it.
     Right,
-    /// The same, and again behind everything else.
+    /// Echoes it, and again after everything else.
     Twice,
-    /// The same, after the first half of it.
+    /// Echoes it after the first half of it.
     AfterHalf,
-    /// Sends back another one.
+    /// Sends a different marker.
     Other,
-    /// Only behind everything else.
+    /// Echoes it only after everything else.
     Late,
 }
 
 /// What a guest sends before it hangs up.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// In front of the marker.
+    /// Sent before the marker.
     pub(crate) early: Vec<u8>,
-    /// What becomes of the marker.
     pub(crate) echo: Echo,
-    /// Behind the marker.
+    /// Sent after the marker.
     pub(crate) late: Vec<u8>,
-    /// Whether that waits for the host's request, as an answer does.
+    /// Whether `late` is sent only after the host's request, as an answer is.
     pub(crate) waits: bool,
-    /// Whether the host reads a stream of events, or else waits for one answer.
+    /// Whether the host reads a stream of events or waits for one answer.
     pub(crate) streamed: bool,
 }
 
-/// A whole session with that guest: `Ok` where the host took what came for a good answer.
+/// Runs a session with this guest. Returns `Ok` if the host accepted the answer.
 ///
 /// # Panics
-/// The host waits for something that cannot come any more.
+/// The host waits for something that can no longer arrive.
 pub(crate) async fn play(script: &Script) -> Result<(), Error> {
     let (host, guest) = UnixStream::pair().expect("a pair");
     let playing = act(guest, script);
@@ -88,7 +87,7 @@ async fn act(mut guest: UnixStream, script: &Script) {
     if matches!(script.echo, Echo::Twice | Echo::Late) {
         sent.extend_from_slice(&marker);
     }
-    // The host may hang up in the middle of it.
+    // The host may hang up before everything is sent.
     if guest.write_all(&sent).await.is_ok() {
         let _ = guest.shutdown().await;
     }
@@ -96,7 +95,7 @@ async fn act(mut guest: UnixStream, script: &Script) {
     while guest.read(&mut rest).await.is_ok_and(|count| count > 0) {}
 }
 
-/// Reads up to the host's request. `false`: it hung up.
+/// Reads up to the host's request. Returns `false` if the host hung up.
 async fn is_asked(guest: &mut UnixStream) -> bool {
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     let end = b"20000}";
@@ -128,7 +127,7 @@ async fn talk(stream: UnixStream, streamed: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a guest of good manners sends behind its marker, in both kinds of session.
+/// What a well-behaved guest sends after its marker, in both kinds of session.
 pub(crate) async fn recorded(streamed: bool) -> Vec<u8> {
     let (host, near) = UnixStream::pair().expect("a pair");
     let (far, guest) = UnixStream::pair().expect("a pair");
@@ -151,7 +150,6 @@ pub(crate) async fn recorded(streamed: bool) -> Vec<u8> {
     downward.await.expect("what it said").split_off(Marker::BYTES)
 }
 
-/// A guest of good manners.
 #[derive(Clone)]
 struct Polite;
 

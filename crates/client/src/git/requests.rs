@@ -1,81 +1,81 @@
-//! What callers ask of a repository.
+//! Parameters of git requests.
 
 use serde::Serialize;
 use skep_api::git::Person;
 
-/// What is compared; nothing given: the work tree with what is staged.
+/// The states that a diff compares. Default: the index with the work tree.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct DiffQuery {
-    /// What is staged with the current commit.
+    /// Whether the index is compared with the last commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged: Option<bool>,
-    /// A commit.
+    /// The older state: a commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Another one.
+    /// The newer state: a commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Only this file or folder.
+    /// Restricts the diff to this file or folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Lines around each change; 3 unless given.
+    /// The number of context lines around each change; default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<u32>,
 }
 
-/// Which commits, newest first.
+/// Selects commits. They are returned newest first.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LogQuery {
-    /// Where to begin; the current commit unless given.
+    /// The commit to start from; default: the current commit.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Only those that touch this file or folder.
+    /// Restricts the log to commits that changed this file or folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Commits on the page; 50 unless given.
+    /// The maximum number of commits; default 50.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// A commit to be made.
+/// A commit to create.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CommitRequest {
-    /// What it says.
+    /// The commit message.
     pub message: String,
-    /// Who wrote it; the key unless given.
+    /// The author; default: the name of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<Person>,
-    /// With all changes of files that git knows.
+    /// Whether changes of tracked files are staged first.
     pub all: bool,
-    /// In the place of the current commit.
+    /// Whether the commit replaces the current one.
     pub amend: bool,
-    /// Also where it changes nothing.
+    /// Whether a commit without changes is allowed.
     pub allow_empty: bool,
 }
 
-/// Where a branch goes, or comes from; what is not given is the branch's upstream, or `origin`.
+/// The remote branch of a push or a pull. Default: the upstream of the branch, or `origin`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Upstream {
-    /// A remote's name.
+    /// The name of the remote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<String>,
-    /// The branch.
+    /// The name of the branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 }
 
-/// What is cloned.
+/// The source of a clone.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CloneRequest {
     /// An https or ssh URL, or an absolute path.
     pub url: String,
-    /// Where the path is: `server`, or a VM; in the place of the clone where `None`.
+    /// The workspace that `url` is a path of: `server` or a VM; `None` is the workspace of the clone.
     pub from: Option<String>,
-    /// The branch that is checked out; the source's own where `None`.
+    /// The branch to check out; the current branch of the source if `None`.
     pub branch: Option<String>,
-    /// Only so many commits of its history.
+    /// The maximum number of commits of history; all if `None`.
     pub depth: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! The rate of this machine's time stamp counter, which an emulated guest sees as its own.
+//! Measures the rate of the host's time stamp counter, which an emulated guest uses directly.
 
 use std::{
     arch::x86_64::_rdtsc,
@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Ten times longer halves no error that matters: a guest's clock is set anew at its restore.
+/// Duration of the measurement. More precision is not needed, because a guest's clock is set at its restore.
 const SPAN: Duration = Duration::from_millis(20);
-/// Both clocks are read within nanoseconds, unless somebody else got the processor in between.
+/// Attempts to read both clocks without being preempted in between.
 const TRIES: u32 = 100;
-/// How far apart the two readings around a time may lie, in ticks: some microseconds.
+/// Maximum ticks between the two counter reads around a clock read: some microseconds.
 const APART: u64 = 20_000;
 
-/// Ticks in a millisecond. `None`: the machine was too busy to tell.
+/// Ticks per millisecond. `None` if the machine was too busy for a measurement.
 pub(super) fn tsc_khz() -> Option<u64> {
     let (begun, first) = reading()?;
     sleep(SPAN);
@@ -23,7 +23,7 @@ pub(super) fn tsc_khz() -> Option<u64> {
     u64::try_from(ticks * 1_000_000 / nanoseconds.max(1)).ok().filter(|khz| *khz > 0)
 }
 
-/// A time and the counter at that time.
+/// A time and the counter value at that time.
 fn reading() -> Option<(Instant, u64)> {
     (0..TRIES).find_map(|_| {
         let before = ticks();
@@ -35,7 +35,7 @@ fn reading() -> Option<(Instant, u64)> {
 }
 
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
+    // SAFETY: every x86-64 processor has this instruction, and it accesses no memory.
     unsafe { _rdtsc() }
 }
 

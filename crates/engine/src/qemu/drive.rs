@@ -1,4 +1,4 @@
-//! What a QEMU is told over its monitor.
+//! Control of QEMU over its monitor.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -9,9 +9,9 @@ use tokio::{net::UnixStream, sync::watch::Receiver, time::timeout};
 use super::{Qemu, monitor::Monitor};
 use crate::{Driver, Error, Machine, VmmEnd};
 
-/// A state of 25 KB loads in milliseconds.
+/// Time limit of a migration. A state of 25 KB loads in milliseconds.
 const LOAD_SECONDS: u64 = 30;
-/// Ahead of nothing: the default limit of a migration is 128 MB/s, and a file has no reason for one.
+/// The default limit of a migration is 128 MB/s, which makes no sense for a file.
 const UNLIMITED_BYTES_PER_SECOND: u64 = 1 << 40;
 
 #[async_trait]
@@ -24,7 +24,7 @@ impl Driver for Qemu {
         monitor.call("migrate-incoming", json!({"uri": "fd:state"})).await?;
         let machine = QemuMachine { monitor };
         machine.migrated(&mut events, "load its state").await?;
-        // The guest was saved at rest, so it is loaded at rest.
+        // The guest was saved while paused, so it is paused after loading.
         machine.resume().await?;
         Ok(Box::new(machine))
     }
@@ -34,7 +34,7 @@ impl Driver for Qemu {
     }
 }
 
-/// Memory is a file that both sides map, so the state is only that of the devices.
+/// Excludes memory from the migration: both sides map the same file, so only device state is transferred.
 async fn keep_memory_out(monitor: &Monitor) -> Result<(), Error> {
     let capabilities = json!([
         {"capability": "x-ignore-shared", "state": true},
@@ -43,7 +43,6 @@ async fn keep_memory_out(monitor: &Monitor) -> Result<(), Error> {
     monitor.call("migrate-set-capabilities", json!({"capabilities": capabilities})).await.map(drop)
 }
 
-/// A QEMU that runs a guest.
 struct QemuMachine {
     monitor: Monitor,
 }
@@ -73,7 +72,7 @@ impl Machine for QemuMachine {
         self.monitor.call("migrate", json!({"uri": "fd:state"})).await?;
         self.migrated(&mut events, "save its state").await?;
         match self.monitor.call("quit", json!({})).await {
-            // It ended faster than it answered.
+            // It exited before it answered.
             Ok(_) | Err(Error::MonitorGone(_)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -100,7 +99,7 @@ impl QemuMachine {
                     _ => {}
                 }
                 tokio::select! {
-                    // Whichever event it was: the status is asked again.
+                    // Any event: the status is queried again.
                     _ = events.changed() => {}
                     _ = self.monitor.gone() => return Err(Error::MonitorGone(format!("it did not {what}"))),
                 }

@@ -1,5 +1,5 @@
-//! The arguments of a QEMU. The device list and the migration settings freeze with the bake: a saved state loads only
-//! into the same list.
+//! The command line of QEMU. Device list and migration settings must be the same at bake and restore: a saved state
+//! only loads into the same devices.
 
 use std::os::fd::OwnedFd;
 
@@ -8,17 +8,16 @@ use crate::launch::{FIRST_FD, LaunchOrder, Launcher, Purpose, VmmCommand};
 
 /// The kernel's command line.
 ///
-/// `norandmaps` under emulation only: each new address of a program would be translated anew, four times the time of a
-/// command. `ipv6.disable`: siblings would share the template's link-local address. `reboot=t` and `panic=-1`: an end
-/// of the guest is a reset, which ends the VMM.
+/// `ipv6.disable`: VMs of a template would share its link-local address. `reboot=t` and `panic=-1`: a guest ends by a
+/// reset, which ends the VMM. Under emulation `norandmaps` is added: code at a new address would be translated again,
+/// which makes a command four times slower.
 const KERNEL_COMMAND_LINE: &str =
     "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off";
 
-/// The most that the cache of translated code takes, in MiB. QEMU's own default is 1 GiB, which a guest fills within minutes
-/// of work. When the cache is full, QEMU drops all of it and translates anew.
+/// Size of the emulator's cache of translated code, in MiB. QEMU's default is 1 GiB, which a guest fills within minutes
+/// of work. When the cache is full, QEMU flushes it and translates again.
 const CODE_CACHE_MB: u64 = 64;
-/// The most of everything else of a VMM, in MiB: heap, tables of the memory, code and stacks of the program, and files that
-/// are being written to the disk.
+/// Maximum of all other memory of a VMM, in MiB: heap, page tables, code and stacks, and dirty page cache of the disk.
 const OTHER_OVERHEAD_MB: u64 = 64;
 
 impl Launcher for Qemu {
@@ -43,17 +42,17 @@ impl Launcher for Qemu {
 }
 
 impl Qemu {
-    /// The rate of an emulated guest's time stamp counter, which is the machine's own. It cannot find it by itself on a
-    /// busy machine, and has no other clock: it would wait for ever for its first tick. Nor may it compare the counter
-    /// with its ticks, of which a busy machine loses some: it would give the counter up for good, and all that come from
-    /// that snapshot would count time in steps of 4 ms.
+    /// Kernel parameters for the time stamp counter of an emulated guest, which is the host's. On a busy host the guest
+    /// cannot calibrate it, and without another clock it would wait for its first tick for ever. `tsc=reliable`
+    /// disables the watchdog that compares the counter with timer ticks: a busy host loses ticks, so the guest would
+    /// mark the counter unstable, and all VMs of that snapshot would have a clock resolution of 4 ms.
     fn clock(&self) -> String {
         self.tsc_khz.map(|khz| format!(" tsc_early_khz={khz} tsc=reliable")).unwrap_or_default()
     }
 
     fn machine(&self, purpose: &Purpose, vcpus: u32, memory_mb: u64, fds: &Numbered) -> Vec<String> {
-        // An emulator copies by `rep movsb` byte after byte, and the guest would do so wherever its processor says that it
-        // is fast (ERMS): without that it copies words, two to four times as fast.
+        // The emulator runs `rep movsb` byte by byte. Without the ERMS flag the guest copies words instead, which is
+        // two to four times as fast.
         let (accel, cpu, emulated) = if self.kvm {
             ("kvm".to_owned(), "host", "")
         } else {
@@ -61,7 +60,7 @@ impl Qemu {
         };
         let (share, clock) = match purpose {
             Purpose::Bake => ("on", self.clock()),
-            // It has long read its command line.
+            // The restored kernel has already read its command line.
             Purpose::Restore => ("off", String::new()),
         };
         words(&[
@@ -71,7 +70,8 @@ impl Qemu {
             ("-display", "none"),
             ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
             ("-global", "migration.send-configuration=off"),
-            // The description of a saved state is for people, and with the configuration left out QEMU 10.0 fails at it.
+            // The description of a saved state is only informative, and QEMU 10.0 fails at it without the
+            // configuration.
             ("-machine", "microvm,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram"),
             ("-accel", &accel),
             ("-cpu", cpu),
@@ -91,7 +91,7 @@ impl Qemu {
     }
 }
 
-/// Serial console, monitor, two disks, network, channel: all that a guest can touch.
+/// All devices of a guest: serial console, two disks, network and agent channel; and the monitor.
 fn devices(mac: &[u8; 6], fds: &Numbered) -> Vec<String> {
     let socket = |id: &str, fd: i32| format!("socket,id={id},fd={fd},server=on,wait=off");
     let disk = |id: &str, set: u8, read_only: &str| {
@@ -129,7 +129,7 @@ fn words(pairs: &[(&str, &str)]) -> Vec<String> {
         .collect()
 }
 
-/// The descriptors in the order of their numbers.
+/// The numbers of the descriptors in the VMM, and the descriptors in that order.
 struct Numbered {
     monitor: i32,
     agent: i32,

@@ -1,4 +1,4 @@
-//! QEMU from the distribution, its `microvm` machine. Versions 7.2 and 10.0 were tried.
+//! The QEMU engine, with the distribution's QEMU and its `microvm` machine. Tested with versions 7.2 and 10.0.
 
 mod clock;
 mod drive;
@@ -16,18 +16,17 @@ use crate::{Engine, Error, select::Acceleration};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// QEMU on this machine.
 #[derive(Debug, Clone)]
 pub struct Qemu {
     program: PathBuf,
     kvm: bool,
-    /// Where guests are emulated, and it could be measured.
+    /// `None` with KVM, or if it could not be measured.
     tsc_khz: Option<u64>,
     report: EngineReport,
 }
 
 impl Qemu {
-    /// Looks for the program and asks its version.
+    /// Finds the program and its version.
     ///
     /// # Errors
     /// It is missing, or does not run.
@@ -62,7 +61,8 @@ impl Engine for Qemu {
     }
 }
 
-/// The version with the distribution's revision: a security update changes only that, and may change saved states.
+/// The version with the distribution's revision: security updates change only the revision, and may change saved
+/// states.
 fn version_in(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("QEMU emulator version ").map(str::trim)
 }

@@ -1,7 +1,7 @@
-//! The QEMU Machine Protocol: JSON, a message a line (QEMU's `docs/interop/qmp-spec`).
+//! A client of the QEMU Machine Protocol: JSON, one message per line (QEMU's `docs/interop/qmp-spec`).
 //!
-//! A VMM that its guest took over may send anything, as fast as it likes. So a line has a limit, each line counts against the
-//! budget that tokio gives a task before others run, and the first line that is no message ends the connection.
+//! A compromised VMM may send anything at any rate. So lines have a size limit, each line consumes Tokio's cooperative
+//! budget of the task, and the first invalid message closes the connection.
 
 #[cfg(test)]
 mod tests;
@@ -33,16 +33,16 @@ use tokio::{
 
 use crate::{Error, machine::VmmEnd};
 
-/// The longest line, with its end. What we ask is answered in a few kilobytes.
+/// Maximum length of a line with its end. Answers to the commands used here have a few kilobytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// The longest name of an event; QEMU's have some thirty bytes.
+/// Maximum length of an event's name. QEMU's have about thirty bytes.
 const MAX_EVENT_BYTES: usize = 64;
-/// An answer takes milliseconds; under full load of the machine seconds.
+/// Time limit of an answer, which takes milliseconds, or seconds on an overloaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Waiting = HashMap<u64, oneshot::Sender<Result<Value, String>>>;
 
-/// A client of one monitor.
+/// A connection to one monitor.
 pub(super) struct Monitor {
     next: AtomicU64,
     shared: Arc<Shared>,
@@ -52,14 +52,14 @@ pub(super) struct Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // Its task would hold the stream, and QEMU serves one client at a time.
+        // The task would keep the stream open, and QEMU serves one client at a time.
         self.reader.abort();
     }
 }
 
-/// What the reading task fills.
+/// State that the reading task updates.
 struct Shared {
-    /// `None` once the connection is gone.
+    /// `None` after the connection is closed.
     waiting: Mutex<Option<Waiting>>,
     events: watch::Sender<()>,
     end: watch::Sender<End>,
@@ -72,7 +72,7 @@ struct End {
 }
 
 impl Monitor {
-    /// Starts to read, and leaves the negotiation that each connection begins with.
+    /// Spawns the reading task and completes the capabilities negotiation.
     pub(super) async fn open(stream: UnixStream) -> Result<Self, Error> {
         let (readable, writable) = stream.into_split();
         let shared = Arc::new(Shared {
@@ -87,12 +87,12 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Runs a command and waits for what it returns.
+    /// Runs a command and returns its result.
     pub(super) async fn call(&self, command: &'static str, arguments: Value) -> Result<Value, Error> {
         self.call_with(command, arguments, None).await
     }
 
-    /// The same, with a descriptor for the command.
+    /// Runs a command with an attached descriptor.
     pub(super) async fn call_with(
         &self,
         command: &'static str,
@@ -105,7 +105,7 @@ impl Monitor {
             Some(waiting) => waiting.insert(id, sender),
             None => return Err(Error::MonitorGone(format!("`{command}` was not sent"))),
         };
-        // Also where the caller gives up in between.
+        // Also if the future is dropped.
         let _forget = Forget { shared: &self.shared, id };
         let mut line = json!({"execute": command, "arguments": arguments, "id": id}).to_string();
         line.push('\n');
@@ -122,12 +122,12 @@ impl Monitor {
         }
     }
 
-    /// Changes with each event from here on.
+    /// Notified of each later event.
     pub(super) fn events(&self) -> watch::Receiver<()> {
         self.shared.events.subscribe()
     }
 
-    /// Waits until the connection is gone, and tells what the VMM said of its end.
+    /// Waits until the connection is closed, and returns the reason that the VMM reported for its end.
     pub(super) async fn gone(&self) -> Option<VmmEnd> {
         let mut end = self.shared.end.subscribe();
         match end.wait_for(|end| end.gone).await {
@@ -137,7 +137,7 @@ impl Monitor {
     }
 
     async fn send(&self, bytes: &[u8], mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-        // One command after the other: a half-written one must not be interleaved.
+        // Commands are written one after the other, never interleaved.
         let writer = self.writer.lock().await;
         let mut sending = Sending { stream: (*writer).as_ref(), bytes, sent: 0 };
         while sending.sent < bytes.len() {
@@ -151,7 +151,8 @@ impl Monitor {
     }
 }
 
-/// A command on its way. Given up in its middle, it ends the connection: the next one would be read as its rest.
+/// A command that is being written. If dropped after a partial write, it closes the connection: the next command would
+/// be parsed as the rest of this one.
 struct Sending<'a> {
     stream: &'a UnixStream,
     bytes: &'a [u8],
@@ -166,9 +167,9 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// Shuts the socket down in both directions, which counts for every copy of its descriptor.
+/// Shuts the socket down in both directions, for all copies of its descriptor.
 fn hang_up(stream: &UnixStream) {
-    // The only error is that the other side has ended it before.
+    // The only possible error is that the other side closed it before.
     let _ = shutdown(stream, Shutdown::Both);
 }
 
@@ -192,12 +193,12 @@ async fn read(stream: OwnedReadHalf, shared: Arc<Shared>) {
     loop {
         line.clear();
         let limited = &mut (&mut stream).take(MAX_LINE_BYTES as u64);
-        // A line without its end is longer than the limit, or was cut off.
+        // A line without its end exceeds the limit or was cut off.
         let is_whole = limited.read_until(b'\n', &mut line).await.is_ok() && line.ends_with(b"\n");
         if !is_whole || !shared.take(&line) {
             break;
         }
-        // Lines that are in the buffer already are read without a wait, at which other tasks would run.
+        // Buffered lines are read without waiting, so the task yields here.
         consume_budget().await;
     }
     hang_up(stream.get_ref().as_ref());
@@ -205,7 +206,7 @@ async fn read(stream: OwnedReadHalf, shared: Arc<Shared>) {
     shared.end.send_modify(|end| end.gone = true);
 }
 
-/// Takes a command out of those that wait.
+/// Removes a pending command on drop.
 struct Forget<'a> {
     shared: &'a Shared,
     id: u64,
@@ -224,14 +225,14 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what came. `false`: it is no message of the protocol.
+    /// Handles a received line. `false` if it is not a valid message.
     fn take(&self, line: &[u8]) -> bool {
         let Ok(mut message) = serde_json::from_slice::<Map<String, Value>>(line) else { return false };
         if let Some(event) = message.remove("event") {
             return event.as_str().is_some_and(|event| self.take_event(event, &message));
         }
         let Some(id) = message.get("id").map(Value::as_u64) else {
-            // The greeting, or what QEMU answers to what it cannot read.
+            // The greeting, or QEMU's answer to invalid input.
             return message.contains_key("QMP") || message.contains_key("error");
         };
         let answer = match (message.remove("return"), message.remove("error")) {
@@ -241,7 +242,7 @@ impl Shared {
         };
         let sender = id.and_then(|id| self.waiting().as_mut()?.remove(&id));
         if let Some(sender) = sender {
-            // The caller may have gone away.
+            // Fails only if the caller is gone.
             let _ = sender.send(answer);
         }
         true

@@ -1,4 +1,5 @@
-//! A file of a template that stays on disk, held open, where whoever may write there can still change it.
+//! A template file that stays on disk and is held open. Other processes may change it, so it is checked before each
+//! use.
 
 use std::{
     fs::{File, Metadata},
@@ -12,10 +13,10 @@ use std::{
 
 use super::{Fault, digest};
 
-/// Times of files advance with the kernel's clock tick, of 10 ms at the longest. Two changes within one look like one.
+/// File timestamps advance with the kernel's clock tick of at most 10 ms. Two changes within one tick have equal times.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A file that was compared with its checksum, and that tells whether it is still what it was then.
+/// A file whose checksum was verified, and that can be checked for later changes.
 #[derive(Debug)]
 pub(super) struct OnDisk {
     file: File,
@@ -26,11 +27,11 @@ pub(super) struct OnDisk {
 #[derive(Debug)]
 enum State {
     Whole(Facts),
-    /// For good: a guest may have read what was wrong, also where it was put right since.
+    /// Final, even if the content is restored: a guest may have read the damaged content.
     Damaged(String),
 }
 
-/// What no change of a file's content leaves as it was. The time of change is the one that nobody can set.
+/// File metadata that changes with the content. Unlike `modified`, `changed` cannot be set by a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Facts {
     bytes: u64,
@@ -47,7 +48,7 @@ impl Facts {
         }
     }
 
-    /// What says without a look at the content that it is not what it was.
+    /// A difference that proves a change of the content without reading it.
     fn difference_from(&self, before: &Self) -> Option<String> {
         if self.bytes != before.bytes {
             return Some(format!(
@@ -60,16 +61,15 @@ impl Facts {
     }
 }
 
-/// Why a file cannot be used.
 pub(super) enum Unfit {
-    /// It is not what it should be.
+    /// The file is missing or does not match its checksum.
     Damaged(String),
-    /// This machine lacks something.
+    /// The file cannot be opened for another reason.
     Io(io::Error),
 }
 
 impl OnDisk {
-    /// Opens it and compares it with its checksum.
+    /// Opens the file and verifies its checksum.
     pub(super) fn open(path: &Path, sha256: &str) -> Result<Self, Unfit> {
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -81,16 +81,16 @@ impl OnDisk {
         Ok(Self { file, sha256: sha256.to_owned(), state: Mutex::new(State::Whole(facts)) })
     }
 
-    /// The file that was checked, whatever has its name by now.
+    /// The verified file, even if its path refers to another file by now.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether it is what it was, and in what way not. One system call, unless its inode changed and nothing tells in what
-    /// way: its name removed or its mode set, or its content changed and the time of that set back. Then it is read again,
-    /// which takes a second.
+    /// Checks that the content is unchanged. Usually one system call. If only the ctime changed, the cause may be
+    /// harmless, such as a removed link or a new mode, or a content change whose mtime was set back; then the file is
+    /// read again, which takes about a second.
     pub(super) fn check(&self) -> Result<(), String> {
-        // Held while it is read: who asks meanwhile needs that answer too.
+        // Locked while the file is read: concurrent callers need the same result.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &*state {
             State::Whole(before) => *before,
@@ -120,7 +120,7 @@ impl OnDisk {
     }
 }
 
-/// Compares a file with its checksum, and gives the facts that stand for this content.
+/// Verifies the checksum of a file, and returns the metadata that belongs to this content.
 fn compare(file: &File, sha256: &str) -> Result<Facts, String> {
     let facts = || file.metadata().map(|found| Facts::of(&found)).map_err(|error| error.to_string());
     let before = {
@@ -137,18 +137,18 @@ fn compare(file: &File, sha256: &str) -> Result<Facts, String> {
     let after = facts()?;
     match after.difference_from(&before) {
         Some(difference) => Err(difference),
-        // What changed of its inode while it was read is looked at by the next check.
+        // With the metadata from before the read, the next check notices an inode change during it.
         None => Ok(before),
     }
 }
 
-/// What is changed from now on gets another time than the last change has.
+/// Waits until a new change gets a later timestamp than the last change.
 fn wait_for_the_tick_after(facts: Facts) {
     let (seconds, nanoseconds) = facts.changed;
     let changed = u64::try_from(seconds).ok().zip(u32::try_from(nanoseconds).ok());
     let changed = changed.map(|(seconds, nanoseconds)| Duration::new(seconds, nanoseconds));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
-    // A time that lies ahead is of a clock that was set, and none that a change gets now.
+    // A time in the future is from before the clock was set back; a new change cannot get it.
     if let Some(age) = now.zip(changed).and_then(|(now, changed)| now.checked_sub(changed))
         && age < 2 * TICK
     {

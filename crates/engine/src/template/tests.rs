@@ -139,7 +139,7 @@ fn a_change_of_a_loaded_root_file_system_is_named_for_good() {
         assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged);
         let said = error.to_string();
         assert!(said.contains("root.erofs") && said.contains(reason), "{reason}: {said}");
-        // A guest may have read it meanwhile.
+        // A guest may have read the damaged content.
         file.set_len(0).unwrap();
         file.write_all_at(b"root.erofs", 0).unwrap();
         set_modified(&file, &before);

@@ -1,4 +1,4 @@
-//! One hierarchy: what its files are called in each version.
+//! One cgroup hierarchy, with the file names and formats of its version.
 
 use std::{
     fs::{self, OpenOptions},
@@ -15,11 +15,11 @@ use rustix::{
 use super::CgroupLimits;
 use crate::Error;
 
-/// The controllers that we use where there are any.
+/// The controllers in use, if available.
 pub(super) const WANTED: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
-/// The time that a quota of the processors is counted in, in microseconds. It is the kernel's own.
+/// Period of the CPU quota, in microseconds. The kernel's default.
 const PERIOD_US: u64 = 100_000;
-/// The files of quotas, in both versions.
+/// The files of the CPU quota, in both versions.
 const QUOTAS: [&str; 3] = ["cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.max"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +28,13 @@ pub(super) enum Version {
     Two,
 }
 
-/// A folder of ours in one hierarchy: the tree's root, or one group.
+/// The tree's root or one group in one hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) version: Version,
     pub(super) controllers: Vec<String>,
     pub(super) root: PathBuf,
-    /// Whether the service manager gave us the folder above: then our own process stands in it.
+    /// Whether the parent is delegated by the service manager. It contains the process of the keeper then.
     pub(super) delegated: bool,
 }
 
@@ -43,7 +43,7 @@ impl Hierarchy {
         self.controllers.iter().any(|own| own == controller)
     }
 
-    /// Makes the root, and hands the controllers down to it and to the groups in it.
+    /// Creates the root, and enables the controllers in it and in its groups.
     pub(super) fn prepare(&self) -> Result<(), Error> {
         let refused = |path: &Path| {
             let path = path.display().to_string();
@@ -51,7 +51,7 @@ impl Hierarchy {
         };
         if let (Version::Two, Some(above)) = (self.version, self.root.parent()) {
             if self.delegated {
-                // A group with processes of its own hands no controller down.
+                // A group that contains processes cannot enable controllers for its children.
                 move_to_leaf(above).map_err(refused(above))?;
             }
             hand_down(above, &self.controllers).map_err(refused(above))?;
@@ -79,7 +79,7 @@ impl Hierarchy {
     pub(super) fn limit(&self, limits: &CgroupLimits) -> Result<(), Error> {
         for (controller, file, value) in values(self.version, limits) {
             let path = self.root.join(file);
-            // A kernel may lack the quota (CONFIG_CFS_BANDWIDTH) and have the rest of its controller.
+            // A kernel may lack the quota (CONFIG_CFS_BANDWIDTH) although it has the controller.
             let lacking = QUOTAS.contains(&file) && !path.exists();
             if self.controls(controller) && !lacking {
                 write(&path, &value).map_err(Error::io(format!("{value} for {}", path.display())))?;
@@ -114,7 +114,7 @@ impl Hierarchy {
                 let nanoseconds: u64 = self.read("cpuacct", "cpuacct.usage")?.trim().parse().ok()?;
                 Some(nanoseconds / 1000)
             }
-            // There even without a controller.
+            // Exists even without the controller.
             Version::Two => keyed(&fs::read_to_string(self.root.join("cpu.stat")).ok()?, "usage_usec"),
         }
     }
@@ -124,11 +124,11 @@ impl Hierarchy {
     }
 }
 
-/// The lowest memory limit of the groups above one, in bytes, by either version. Groups share what those above them have.
+/// The lowest memory limit of all ancestors of a group, in bytes, in either version.
 pub fn memory_limit_above(group: &Path) -> Option<u64> {
     let limit = |path: PathBuf| {
         let limit = fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()?;
-        // "max" is none, and so is what no machine has: version 1 writes it that way.
+        // No limit is "max" in version 2, and a huge number in version 1.
         (limit < 1 << 60).then_some(limit)
     };
     let files = ["memory.max", "memory.limit_in_bytes"];
@@ -136,7 +136,7 @@ pub fn memory_limit_above(group: &Path) -> Option<u64> {
     above.flat_map(|above| files.map(|file| above.join(file))).filter_map(limit).min()
 }
 
-/// What is written for these limits: controller, file, value.
+/// The values to write for these limits: controller, file, value.
 fn values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &'static str, String)> {
     let CgroupLimits { memory_bytes, pids, cpu_weight, cpu_percent } = limits;
     let quota = cpu_percent.map(|percent| percent * PERIOD_US / 100);
@@ -144,7 +144,7 @@ fn values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &'stati
     match version {
         Version::One => {
             values.push(("memory", "memory.limit_in_bytes", memory_bytes.to_string()));
-            // Version 1 has 1024 where version 2 has 100.
+            // The default is 1024 in version 1 and 100 in version 2.
             values.push(("cpu", "cpu.shares", (cpu_weight * 1024 / 100).max(2).to_string()));
             values.extend(quota.map(|_| ("cpu", "cpu.cfs_period_us", PERIOD_US.to_string())));
             values.extend(quota.map(|quota| ("cpu", "cpu.cfs_quota_us", quota.to_string())));
@@ -165,7 +165,7 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
     use std::io::Write;
-    // Not `fs::write`: a control file is neither created nor truncated.
+    // Not `fs::write`, which would create or truncate the file.
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
@@ -180,7 +180,7 @@ fn hand_down(group: &Path, controllers: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the processes of a delegated group into a leaf of it. They are ours: the group is.
+/// Moves the processes of a delegated group into a child group. They belong to the keeper, as the group does.
 fn move_to_leaf(group: &Path) -> io::Result<()> {
     let leaf = group.join("keeper");
     match fs::create_dir(&leaf) {
@@ -189,7 +189,7 @@ fn move_to_leaf(group: &Path) -> io::Result<()> {
     }
     for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
         match write(&leaf.join("cgroup.procs"), pid) {
-            // It ended meanwhile.
+            // The process ended meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             other => other?,
         }
@@ -197,7 +197,7 @@ fn move_to_leaf(group: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills every process in a group, and in those below it where version 2 does that for us.
+/// Kills every process in a group, and with version 2 also those in the groups below it.
 pub(super) fn kill(group: &Path) -> Result<(), Error> {
     let switch = group.join("cgroup.kill");
     let outcome = if switch.exists() { write(&switch, "1") } else { sweep(group) };
@@ -214,7 +214,7 @@ fn sweep(group: &Path) -> io::Result<()> {
         let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             continue;
         };
-        // Asked again: between the list and the pidfd the number may have gone to a process elsewhere.
+        // Checked again: the PID may have been reused between reading the list and opening the pidfd.
         if members(group)?.contains(&pid) && !ended(&pidfd)? {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }

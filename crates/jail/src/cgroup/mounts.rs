@@ -1,4 +1,4 @@
-//! Which hierarchies this machine has, and where in them we may make groups.
+//! Finds the cgroup hierarchies of the machine, and where in them groups can be created.
 
 use std::{
     fs,
@@ -8,17 +8,15 @@ use std::{
 use super::hierarchy::{Hierarchy, Version, WANTED};
 use crate::Error;
 
-/// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// Where it is mounted.
     point: PathBuf,
-    /// Version 1 only: its controllers.
+    /// Version 1 only.
     controllers: Vec<String>,
 }
 
-/// The hierarchies with a controller of use, and the root of our tree in each.
+/// The hierarchies with a relevant controller, and the root of skep's tree in each.
 pub(super) fn find(name: &str) -> Result<Vec<Hierarchy>, Error> {
     let read = |path: &str| fs::read_to_string(path).map_err(Error::io(path));
     let mounts = parse_mounts(&read("/proc/self/mountinfo")?);
@@ -45,8 +43,8 @@ fn place(mount: Mount, own: &Path, name: &str) -> Hierarchy {
     Hierarchy { version, controllers, root: above.join(name), delegated }
 }
 
-/// The part that systemd gave us. It marks the folder (systemd's "Control Group APIs and Delegation"). A keeper that was
-/// started again inside finds itself in the leaf that the first one made.
+/// The group that systemd delegated, which systemd marks by an extended attribute (see "Control Group APIs and
+/// Delegation"). A keeper that was restarted within the unit runs in the child group that the first one created.
 fn delegated_part(point: &Path, own: &Path) -> Option<PathBuf> {
     let marked = |folder: &Path| {
         ["trusted.delegate", "user.delegate"].iter().any(|mark| {
@@ -63,13 +61,13 @@ fn wanted<'a>(offered: impl Iterator<Item = &'a str>) -> Vec<String> {
     offered.filter(|one| WANTED.contains(one)).map(str::to_owned).collect()
 }
 
-/// Our own group in the hierarchy of version 2: the line `0::/path`.
+/// The process's own group in the version 2 hierarchy: the line `0::/path`.
 fn own_group(text: &str) -> PathBuf {
     text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").into()
 }
 
-/// The cgroup mounts of `/proc/self/mountinfo` (proc_pid_mountinfo(5)) that are of use. A controller counts once, and
-/// version 2 once.
+/// The relevant cgroup mounts in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). Further mounts of the same hierarchy
+/// are ignored.
 fn parse_mounts(text: &str) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     for mount in text.lines().filter_map(parse_mount) {
@@ -98,7 +96,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     }
 }
 
-/// Blanks stand as `\040`; a mount point with any other escape is nobody's.
+/// Decodes `\040` as a blank. Other escapes do not occur in cgroup mount points.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ")
 }

@@ -1,4 +1,4 @@
-//! Which descriptors the program is born with.
+//! The descriptors of the program.
 
 use std::{
     fs::OpenOptions,
@@ -6,15 +6,14 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-/// The first descriptor after standard input, output and error.
 const FIRST: RawFd = 3;
-/// Above all that can be inherited: the socket must live until `execve`, to tell that it failed.
+/// Above all inherited descriptors. The socket must stay open until `execve`, to report its failure.
 const ABOVE_INHERITED: RawFd = FIRST + skep_packet::MAX_DESCRIPTORS as RawFd;
 
-/// The socket that standard input is, under another number; standard input becomes /dev/null.
+/// Moves the socket from standard input to another number, and opens /dev/null as standard input.
 ///
 /// # Errors
-/// Standard input is closed, or no socket.
+/// Standard input is closed or not a socket.
 pub(super) fn take_stdin() -> io::Result<OwnedFd> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), ABOVE_INHERITED)?;
     rustix::net::sockopt::socket_type(&socket)?;
@@ -23,19 +22,19 @@ pub(super) fn take_stdin() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Gives the descriptors the numbers from 3 upward, to be inherited; all others close at `execve`.
+/// Renumbers the descriptors from 3 upward, to be inherited. All others close at `execve`.
 ///
 /// # Errors
-/// No descriptor is left.
+/// The limit of open descriptors is reached.
 pub(super) fn arrange(inherited: Vec<OwnedFd>) -> io::Result<()> {
     let count = RawFd::try_from(inherited.len()).map_err(io::Error::other)?;
     let above = FIRST + count;
-    // First out of the way, so that none overwrites one that is still to be placed.
+    // Moved above the target numbers first, so that none is overwritten before it is placed.
     let parked: Vec<OwnedFd> = inherited
         .iter()
         .map(|descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, above))
         .collect::<Result<_, _>>()?;
-    // Still open: dropped later, they would close the numbers that were just given.
+    // Not dropped, which would close numbers that are reused below.
     std::mem::forget(inherited);
     close_at_exec_from(FIRST)?;
     for (target, descriptor) in (FIRST..).zip(&parked) {
@@ -45,8 +44,8 @@ pub(super) fn arrange(inherited: Vec<OwnedFd>) -> io::Result<()> {
 }
 
 fn place(descriptor: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
-    // SAFETY: no owner of a number up to the last target will use or close it: what was inherited there was forgotten,
-    // and the socket lies above.
+    // SAFETY: no `OwnedFd` owns a number up to the last target: the inherited ones were forgotten, and the socket has a
+    // higher number.
     match unsafe { libc::dup2(descriptor.as_raw_fd(), target) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -54,7 +53,7 @@ fn place(descriptor: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
 }
 
 fn close_at_exec_from(first: RawFd) -> io::Result<()> {
-    // SAFETY: only marks descriptors; none is closed before `execve`.
+    // SAFETY: only sets CLOEXEC; no descriptor is closed before `execve`.
     match unsafe {
         libc::close_range(first.cast_unsigned(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed())
     } {
@@ -63,12 +62,10 @@ fn close_at_exec_from(first: RawFd) -> io::Result<()> {
     }
 }
 
-/// A write over the file size limit gives `EFBIG`, which a VMM can report to its guest, instead of ending it.
-///
-/// # Errors
-/// Never, on Linux.
+/// Makes a write beyond the file size limit fail with `EFBIG`, which a VMM can report to its guest, instead of killing
+/// it.
 pub(super) fn ignore_file_size_signal() -> io::Result<()> {
-    // SAFETY: ignoring a signal runs no code.
+    // SAFETY: no handler is installed.
     match unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } {
         libc::SIG_ERR => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! User, groups and capabilities.
+//! Drops privileges: sets user and groups, and removes all capabilities.
 
 use std::io;
 
@@ -14,8 +14,8 @@ use rustix::{
 use super::{Failed, Step};
 use crate::Order;
 
-/// Becomes the order's user and gives up every capability for good. The calls are those of one thread, and a stage has
-/// no other.
+/// Becomes the specified user and drops all capabilities permanently. The system calls affect the calling thread only;
+/// a stage has no other.
 pub(super) fn drop_all(order: &Order) -> Result<(), Failed> {
     empty_the_bounding_set().step("bounding set")?;
     set_capabilities_secure_bits(secure_bits()).step("secure bits")?;
@@ -33,7 +33,7 @@ pub(super) fn drop_all(order: &Order) -> Result<(), Failed> {
     set_no_new_privs(true).step("no new privileges")
 }
 
-/// Uid 0 means nothing at an `execve`, and none of this can be taken back.
+/// Uid 0 gets no capabilities at `execve`, and none of these bits can be reset.
 fn secure_bits() -> CapabilitiesSecureBits {
     CapabilitiesSecureBits::NO_ROOT
         | CapabilitiesSecureBits::NO_ROOT_LOCKED
@@ -44,10 +44,10 @@ fn secure_bits() -> CapabilitiesSecureBits {
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED
 }
 
-/// By number, until the kernel knows no further one: a capability that is newer than this program goes too.
+/// By number up to the last one that the kernel knows, so that capabilities newer than this program are dropped too.
 fn empty_the_bounding_set() -> io::Result<()> {
     for capability in 0..64_u64 {
-        // SAFETY: this request takes a number and touches no memory.
+        // SAFETY: this request takes a number and accesses no memory.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The file system that a jailed process sees: the programs of this machine, read-only, and nothing else of it.
+//! The root file system of a jailed process: /usr of the host, read-only, a private /proc and few devices.
 
 use std::{
     fs,
@@ -18,12 +18,12 @@ use rustix::{
 use super::{Failed, Step};
 use crate::{Jail, Order};
 
-/// A folder that every machine has. What lies there is only hidden, and only from this process.
+/// Mount point of the new root. A folder that every machine has; its content is hidden in this mount namespace only.
 const BUILDING_SITE: &str = "/run";
 
-/// Builds the root, moves into it and leaves the old one behind.
+/// Builds the new root, changes into it and unmounts the old one.
 pub(super) fn build(order: &Order, jail: &Jail) -> Result<(), Failed> {
-    // First: nothing that is mounted from here on may reach the machine.
+    // First, so that no later mount propagates to the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("private mounts")?;
     let devices = jail.devices.iter().map(|path| Node::like(path, order)).collect::<Result<Vec<_>, _>>()?;
     umask(Mode::empty());
@@ -42,7 +42,7 @@ pub(super) fn build(order: &Order, jail: &Jail) -> Result<(), Failed> {
     for node in Node::harmless().iter().chain(&devices) {
         node.make()?;
     }
-    // The old root lands on top of the new one; the second call takes it away (pivot_root(2), notes).
+    // The old root is stacked on top of the new one and then unmounted (pivot_root(2), notes).
     pivot_root(".", ".").step("change of root")?;
     unmount(".", UnmountFlags::DETACH).step("old root")?;
     chdir("/").step("new root")?;
@@ -61,14 +61,14 @@ fn programs() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Only its own processes, and none of the kernel's settings.
+/// Mounts a /proc that shows only the process's own namespace, without kernel settings.
 fn processes() -> Result<(), Failed> {
     fs::create_dir("proc").step("proc")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "proc", "proc", flags, c"subset=pid,hidepid=invisible").step("proc")
 }
 
-/// A device node to make below `dev`.
+/// A device node to create below `dev`.
 struct Node {
     name: String,
     device: Dev,
@@ -86,7 +86,7 @@ impl Node {
         })
     }
 
-    /// One like the machine's, for the order's user alone.
+    /// A copy of a host device node, accessible to the specified user only.
     fn like(path: &Path, order: &Order) -> Result<Self, Failed> {
         let found = fs::metadata(path).step(&path.display().to_string())?;
         let name = path.file_name().and_then(|name| name.to_str());

@@ -1,4 +1,4 @@
-//! Processes and scratch folders of its own, in the file system of this machine.
+//! Private /proc, scratch folders and `noexec` mounts on the file system of the host.
 
 use std::{ffi::CStr, io, path::PathBuf};
 
@@ -14,9 +14,9 @@ use rustix::{
 use super::{Failed, Step};
 use crate::Seclusion;
 
-/// Makes what only this process and those that it starts see. To be called as the first process of new namespaces.
+/// Mounts what only this process and its children see. Must be called by pid 1 of new namespaces.
 pub(super) fn enter(seclusion: &Seclusion) -> Result<(), Failed> {
-    // Nothing that is mounted from here on reaches the machine; what the machine mounts and unmounts reaches us.
+    // Mounts made here do not propagate to the host; mounts and unmounts of the host propagate to here.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).step("own mounts")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("proc", "/proc", "proc", flags | MountFlags::NOEXEC, c"").step("proc")?;
@@ -30,20 +30,20 @@ pub(super) fn enter(seclusion: &Seclusion) -> Result<(), Failed> {
     setrlimit(Resource::Core, none).step("no core dumps")
 }
 
-/// Makes every mount `noexec` but new ones of these files and folders, with all below them.
+/// Makes every mount `noexec`, except new bind mounts of these paths.
 fn execute_only(executable: &[PathBuf]) -> Result<(), Failed> {
     let real: Vec<_> = executable.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let is_outermost = |path: &&PathBuf| !real.iter().any(|other| *path != other && path.starts_with(other));
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    // Copied before the flag is set, which the copies then lack.
+    // Copied before the flag is set, so that the copies do not have it.
     let mut copies = Vec::new();
     for path in real.iter().filter(is_outermost) {
         let copy = open_tree(CWD, path, flags).step(&format!("executable {}", path.display()))?;
         copies.push((copy, path));
     }
     match set_noexec(c"/") {
-        // Such a kernel, before Linux 5.12, has no Landlock either: the user id is all that guards there.
+        // A kernel before Linux 5.12. It has no Landlock either, so only the user id protects the machine there.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
         other => other.step("mounts without execution")?,
     }
@@ -58,7 +58,7 @@ fn execute_only(executable: &[PathBuf]) -> Result<(), Failed> {
 fn set_noexec(folder: &CStr) -> io::Result<()> {
     let attributes =
         libc::mount_attr { attr_set: libc::MOUNT_ATTR_NOEXEC, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: folder and attributes live until the call returns, and the kernel only reads them.
+    // SAFETY: folder and attributes outlive the call, and the kernel only reads them.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

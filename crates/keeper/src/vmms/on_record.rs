@@ -1,4 +1,4 @@
-//! What changes of a VM while it lives. It is written to its record first, so that the next keeper knows it too.
+//! State of a VM that changes while it runs. It is written to the VM's record first, so that the next keeper knows it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use super::{Held, Vmms};
 use crate::{Error, records::Record};
 
 impl Vmms {
-    /// Remembers that a VM is somebody's. Not where its template was damaged since: then it may have read what is wrong.
+    /// Marks a VM as committed, so that it outlives this server. Fails if its template is damaged: the VM may have read
+    /// corrupt data.
     pub(super) async fn commit(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
         let origin = match self.held().get(&vm) {
             Some(Held::Running(belongings)) => belongings.origin(),
@@ -19,7 +20,6 @@ impl Vmms {
         self.change_record(vm, |record| record.committed = true).await
     }
 
-    /// Lets the guest of a VM reach the API.
     pub(super) async fn admit_to_api(self: &Arc<Self>, vm: VmId) -> Result<(), Error> {
         let port = match self.held().get(&vm) {
             Some(Held::Running(belongings)) => belongings.port.clone().ok_or(Error::UnknownVm(vm))?,
@@ -48,7 +48,7 @@ impl Vmms {
             *kept = record;
             return Ok(());
         }
-        // It was ended meanwhile, and its record with it, before or after ours was written.
+        // The VM was ended meanwhile. Its record was removed before or after the write above, so it is removed again.
         self.records.remove(vm)?;
         Err(Error::UnknownVm(vm))
     }

@@ -1,4 +1,4 @@
-//! A data directory, keepers on it, and what they may not leave.
+//! A test fixture: a data directory, keepers that run on it, and checks for leftovers.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // The server's user has to reach its part.
+        // The server's user must be able to traverse it.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Self { dir }
     }
@@ -60,12 +60,12 @@ impl Fixture {
         keeper
     }
 
-    /// A keeper whose server has these settings.
+    /// Starts a keeper with these settings of the server.
     pub(crate) fn keeper_with(&self, settings: &Value) -> Keeper {
         self.start_with(settings).0
     }
 
-    /// A keeper, and why it has no VMs.
+    /// Starts a keeper. Returns also why it has no VMs, if so.
     pub(crate) fn start(&self) -> (Keeper, Value) {
         self.start_with(&json!({"a": 1}))
     }
@@ -86,7 +86,7 @@ impl Fixture {
         (Keeper { child, address, data_dir: self.data_dir(), log }, said["no_swarm"].clone())
     }
 
-    /// Exit code and standard error of a keeper that is expected to end by itself.
+    /// Runs a keeper that exits by itself. Returns its exit code and standard error.
     pub(crate) fn failing_keeper(&self) -> (i32, String) {
         self.keeper_with_settings(json!({}))
     }
@@ -96,20 +96,20 @@ impl Fixture {
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     }
 
-    /// The links of the namespace.
+    /// The network links in the namespace.
     pub(crate) fn links(&self) -> String {
         let output = Command::new("ip").args(["-n", &self.name(), "link"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The VMs that the packet filter lets reach the API.
+    /// The VMs that may reach the API according to the packet filter.
     pub(crate) fn api_callers(&self) -> String {
         let list = ["netns", "exec", &self.name(), "nft", "list", "set", "inet", "skep", "api_callers"];
         let output = Command::new("ip").args(list).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The control groups of that name.
+    /// The cgroups of that name.
     pub(crate) fn groups_of(&self, name: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         find(Path::new("/sys/fs/cgroup"), name, 4, &mut found);
@@ -136,7 +136,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // A test that failed half way must not disturb the next.
+        // A failed test must not affect the next one.
         if self.data_dir().exists() {
             let _ = skep_keeper::clean(&self.data_dir());
         }
@@ -162,7 +162,7 @@ pub(crate) struct Vm {
     pub(crate) ip: String,
 }
 
-/// A keeper that runs. Killed when it is dropped without a stop.
+/// A running keeper. Killed on drop unless it was stopped.
 pub(crate) struct Keeper {
     child: Child,
     pub(crate) address: String,
@@ -183,7 +183,7 @@ impl Keeper {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// The same as [`Self::ask`] where the server may end before it answers.
+    /// Like [`Self::ask`]. `None` if the server ends before it answers.
     pub(crate) fn try_ask(&self, question: &Value) -> Option<Value> {
         let stream = TcpStream::connect(&self.address).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -200,27 +200,27 @@ impl Keeper {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         let mut answer: Value = serde_json::from_str(&line).unwrap();
-        // Told apart from a launch that is refused for another reason than the test's.
+        // Distinguished from a launch that is refused for another reason than the test's.
         if let Some(message) = answer.as_object_mut().unwrap().remove("message") {
             eprintln!("{question}: {message}");
         }
         answer
     }
 
-    /// Launches a VM and makes it somebody's.
+    /// Launches a VM and commits it.
     pub(crate) fn launch_for_good(&self) -> Vm {
         let vm = self.launch("base");
         assert_eq!(self.ask(&json!({"commit": {"vm": vm.id}})), json!({}));
         vm
     }
 
-    /// The VMs that it holds.
+    /// The VMs of the keeper.
     pub(crate) fn list(&self) -> Vec<String> {
         let answer = self.ask(&json!({"list": {}}));
         answer["vms"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
     }
 
-    /// Connects a VM anew and fails unless it is the one of before, which answers.
+    /// Reconnects to a VM and checks that the same one answers.
     pub(crate) fn assert_taken_over(&self, vm: &Vm) {
         let attached = self.ask(&json!({"attach": {"vm": vm.id}}));
         assert_eq!(attached, json!({"pid": vm.pid, "ip": vm.ip}), "{}", self.log());
@@ -237,7 +237,7 @@ impl Keeper {
         Vm { id, pid: u32::try_from(pid).unwrap(), ip: answer["ip"].as_str().unwrap().to_owned() }
     }
 
-    /// Says a word to the VMM and waits for its answer.
+    /// Sends a word to the VMM and returns its answer.
     pub(crate) fn say(&self, vm: &Vm, word: &str) -> Value {
         self.ask(&json!({"say": {"vm": vm.id, "word": word}}))
     }
@@ -258,13 +258,13 @@ impl Keeper {
         let pid = Pid::from_raw(self.server_pid().cast_signed()).unwrap();
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         pidfd_send_signal(&pidfd, Signal::KILL).unwrap();
-        // By the pidfd: /proc shows a zombie when only the first thread has ended, and another may still accept.
+        // By the pidfd: /proc shows a zombie when only the first thread has ended, while another one may still accept.
         let mut ends = [PollFd::new(&pidfd, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
         assert_eq!(poll(&mut ends, Some(&patience)).unwrap(), 1, "the server does not die");
     }
 
-    /// Stops it as a service manager would: VMs that are somebody's live on.
+    /// Stops the keeper as a service manager does: committed VMs keep running.
     pub(crate) fn stop(self) {
         self.stop_by(Signal::TERM);
     }
@@ -296,12 +296,11 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process is gone, for all but whoever inherited it and has still to take its status.
+/// Whether a process has ended. It may still be a zombie.
 pub(crate) fn is_gone(pid: u32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid)
 }
 
-/// Whether a process has ended and was not waited for yet.
 pub(crate) fn is_zombie(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))

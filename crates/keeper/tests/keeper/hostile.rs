@@ -1,4 +1,4 @@
-//! VMMs and servers that were taken over by what they run, or by what they read.
+//! Tests with compromised VMMs and servers.
 
 use std::{fs, net::TcpListener};
 
@@ -10,7 +10,8 @@ use crate::{
     parts,
 };
 
-/// The VMM sends its standard error over the monitor's socket, whose other end does not read: the pipe outlives the VMM.
+/// The VMM sends its standard error over the monitor's socket, whose other end does not read, so the pipe outlives the
+/// VMM.
 pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
@@ -24,17 +25,17 @@ pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
     fixture.assert_nothing_left();
 }
 
-/// The keeper closes what it was sent, and the close of such a socket lasts until its peer reads or resets.
+/// The keeper closes sockets that it receives, and the close of these blocks until the peer reads or resets.
 pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
-    // Nothing accepts or reads: what is written to its connections stays there.
+    // Never accepts or reads, so written data stays in the connections.
     let peer = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = peer.local_addr().unwrap().port();
-    // Alone, and behind more than the keeper takes out of a packet: the kernel closes the last ones then.
+    // Alone, and after more descriptors than the keeper receives per packet: the kernel closes the last ones then.
     for behind in [0, 100] {
         let fixture = Fixture::new();
         let keeper = fixture.keeper();
         let vm = keeper.launch_for_good();
-        // The server ends when it is not talked with further, at times before it answers.
+        // The server ends when the keeper stops reading, sometimes before it answers.
         keeper.try_ask(&json!({"pass_lingering": {"port": port, "behind": behind}}));
         if behind > 0 {
             keeper.kill_server();
@@ -44,7 +45,7 @@ pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
         keeper.stop_by(Signal::INT);
         fixture.assert_nothing_left();
     }
-    // A control: whoever closes such a socket waits.
+    // Control: the close of such a socket blocks.
     let (sender, thread) = std::sync::mpsc::channel();
     let closing = std::thread::spawn(move || {
         let stream = parts::lingering(port);
@@ -52,7 +53,7 @@ pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
         drop(stream);
     });
     let syscall = format!("/proc/self/task/{}/syscall", thread.recv().unwrap().as_raw_nonzero());
-    // The number of `close`.
+    // The system call number of `close`.
     let close = "3 ";
     wait_until("the close begins", || fs::read_to_string(&syscall).unwrap().starts_with(close));
     assert!(!closing.is_finished());
@@ -72,6 +73,6 @@ pub(crate) fn a_socket_that_outlives_its_server_holds_up_nothing() {
     wait_until("the next server", || keeper.try_ask(&list).is_some_and(|list| list["vms"][0] == vm.id));
     keeper.stop_by(Signal::INT);
     fixture.assert_nothing_left();
-    // It was there all the time.
+    // It existed during the whole test.
     pidfd_send_signal(&left, Signal::KILL).unwrap();
 }

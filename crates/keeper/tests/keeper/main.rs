@@ -1,6 +1,6 @@
-//! A real keeper with a server and VMMs that only play their parts. Needs root.
+//! Tests of a real keeper with fake servers and VMMs. Needs root.
 //!
-//! This binary is all of them: test, keeper, stage and server.
+//! This binary acts as test, keeper, stage, server and helper.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -34,8 +34,8 @@ fn main() -> ExitCode {
     let trials = [
         ("a_vmm_comes_and_goes_without_a_trace", a_vmm_comes_and_goes_without_a_trace as fn()),
         ("the_server_has_no_privilege", the_server_has_no_privilege),
-        ("vms_that_are_nobodys_end_with_their_server", vms_that_are_nobodys_end_with_their_server),
-        ("vms_that_are_somebodys_outlive_their_server", vms_that_are_somebodys_outlive_their_server),
+        ("uncommitted_vms_end_with_their_server", vms_that_are_nobodys_end_with_their_server),
+        ("committed_vms_outlive_their_server", vms_that_are_somebodys_outlive_their_server),
         ("vms_outlive_a_keeper_that_is_killed", vms_outlive_a_keeper_that_is_killed),
         (
             "a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server",
@@ -43,29 +43,29 @@ fn main() -> ExitCode {
         ),
         ("vms_outlive_a_stop_by_a_service_manager", vms_outlive_a_stop_by_a_service_manager),
         ("a_stop_at_a_terminal_ends_vms", a_stop_at_a_terminal_ends_vms),
-        ("what_is_not_borne_out_is_cleared_away", what_is_not_borne_out_is_cleared_away),
+        ("vms_that_do_not_match_their_record_are_removed", what_is_not_borne_out_is_cleared_away),
         (
-            "a_process_that_a_record_only_names_is_not_touched",
+            "a_foreign_process_named_by_a_record_is_not_touched",
             a_process_that_a_record_only_names_is_not_touched,
         ),
         ("a_start_that_fails_leaves_vms_alone", a_start_that_fails_leaves_vms_alone),
-        ("a_start_without_vms_ends_those_that_live", a_start_without_vms_ends_those_that_live),
+        ("a_start_without_vms_ends_running_vms", a_start_without_vms_ends_those_that_live),
         ("a_stop_leaves_nothing", a_stop_leaves_nothing),
         ("the_next_start_clears_what_a_crash_left", the_next_start_clears_what_a_crash_left),
         (
             "clean_clears_what_a_crash_left_and_refuses_before",
             clean_clears_what_a_crash_left_and_refuses_before,
         ),
-        ("a_second_keeper_is_told_of_the_first", a_second_keeper_is_told_of_the_first),
+        ("a_second_keeper_gets_pid_and_address_of_the_first", a_second_keeper_is_told_of_the_first),
         ("a_launch_that_fails_is_undone", a_launch_that_fails_is_undone),
-        ("a_damaged_template_is_handed_to_nobody", a_damaged_template_is_handed_to_nobody),
-        ("a_vmm_that_was_killed_for_memory_is_told_so", a_vmm_that_was_killed_for_memory_is_told_so),
+        ("a_damaged_template_is_not_used", a_damaged_template_is_handed_to_nobody),
+        ("an_out_of_memory_kill_is_reported", a_vmm_that_was_killed_for_memory_is_told_so),
         ("a_vmm_that_died_is_kept_until_it_is_ended", a_vmm_that_died_is_kept_until_it_is_ended),
         ("a_vmm_that_keeps_its_stderr_open_is_ended", hostile::a_vmm_that_keeps_its_stderr_open_is_ended),
         ("ten_launches_at_once_share_nothing", ten_launches_at_once_share_nothing),
         ("more_vms_than_the_machine_holds_are_refused", more_vms_than_the_machine_holds_are_refused),
-        ("a_launch_on_a_full_disk_is_told_and_undone", a_launch_on_a_full_disk_is_told_and_undone),
-        ("groups_that_cannot_be_remembered_are_not_left", groups_that_cannot_be_remembered_are_not_left),
+        ("a_launch_on_a_full_disk_fails_and_is_undone", a_launch_on_a_full_disk_is_told_and_undone),
+        ("groups_that_cannot_be_recorded_are_removed", groups_that_cannot_be_remembered_are_not_left),
         ("descriptors_suffice_for_many_vms", descriptors_suffice_for_many_vms),
         ("a_server_that_cannot_start_ends_the_keeper", a_server_that_cannot_start_ends_the_keeper),
         (
@@ -76,10 +76,10 @@ fn main() -> ExitCode {
             "a_socket_that_outlives_its_server_holds_up_nothing",
             hostile::a_socket_that_outlives_its_server_holds_up_nothing,
         ),
-        ("a_helper_is_secluded_and_ends_with_its_server", a_helper_is_secluded_and_ends_with_its_server),
+        ("a_helper_is_isolated_and_ends_with_its_server", a_helper_is_secluded_and_ends_with_its_server),
         ("a_restart_brings_another_server_to_the_same_vms", a_restart_brings_another_server_to_the_same_vms),
         ("restarts_at_once_share_their_outcome", restarts_at_once_share_their_outcome),
-        ("a_restart_that_cannot_be_changes_nothing", a_restart_that_cannot_be_changes_nothing),
+        ("a_failed_restart_changes_nothing", a_restart_that_cannot_be_changes_nothing),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {
@@ -96,7 +96,7 @@ fn a_vmm_comes_and_goes_without_a_trace() {
     let vm = keeper.launch("base");
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(Path::new(&format!("/proc/{}", vm.pid)).exists());
-    // The state's text shows that the descriptors came in their order, the echo that the VMM accepted the stream.
+    // The state's text proves the order of the descriptors, and the echo that the VMM accepted the stream.
     assert_eq!(keeper.say(&vm, "hello"), json!({"said": "hello", "state": "state"}));
     let usage = keeper.ask(&json!({"usage": {"vm": vm.id}}));
     assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
@@ -145,7 +145,7 @@ fn vms_that_are_nobodys_end_with_their_server() {
     let vm = keeper.launch("base");
     let first = keeper.server_pid();
     keeper.kill_server();
-    // The connection waits in the queue of the listener until the next server accepts it.
+    // The connection waits in the listener's backlog until the next server accepts it.
     assert_ne!(keeper.server_pid(), first);
     assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists());
     assert_eq!(keeper.list(), Vec::<String>::new());
@@ -163,7 +163,7 @@ fn vms_that_are_somebodys_outlive_their_server() {
     keeper.assert_taken_over(&vm);
     assert!(fixture::is_gone(nobodys.pid));
     assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id], "committed": 1}));
-    // Once more, and with one that died meanwhile.
+    // A second time, with a VM that died meanwhile.
     keeper.tell(&vm, "die");
     wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
     keeper.kill_server();
@@ -184,7 +184,7 @@ fn vms_outlive_a_keeper_that_is_killed() {
     wait_until("the end of what was nobody's", || fixture::is_gone(nobodys.pid));
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(!fixture.sockets().join(&nobodys.id).exists() && fixture.groups_of(&nobodys.id).is_empty());
-    // What is in use is not given away.
+    // Resources in use are not assigned again.
     let new = keeper.launch("base");
     assert_ne!(new.ip, vm.ip);
     assert_ne!(fixture::uid_of(new.pid), fixture::uid_of(vm.pid));
@@ -238,7 +238,7 @@ fn vms_outlive_a_stop_by_a_service_manager() {
     let keeper = fixture.keeper();
     keeper.assert_taken_over(&vm);
     keeper.stop();
-    // By whoever does not want them any more.
+    // `doctor --clean` ends them.
     skep_keeper::clean(&fixture.data_dir()).unwrap();
     wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
     fixture.assert_nothing_left();
@@ -307,12 +307,12 @@ fn a_process_that_a_record_only_names_is_not_touched() {
     let mut canary = Command::new("sleep").arg("600").spawn().unwrap();
     let stat = fs::read_to_string(format!("/proc/{}/stat", canary.id())).unwrap();
     let start: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
-    // All of it right, but that it is no VMM of ours.
+    // All data is correct, except that the process is not a VMM.
     alter(&fixture, &vm, |record| {
         record["vmm"]["process"] = json!({"pid": canary.id(), "start_time": start});
     });
     let keeper = fixture.keeper();
-    // The control shows that the record's shape is the one that is read.
+    // Control: the format of the record is valid.
     keeper.assert_taken_over(&control);
     assert_eq!(keeper.list(), [control.id.as_str()]);
     wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
@@ -393,7 +393,7 @@ fn a_second_keeper_is_told_of_the_first() {
     let (status, said) = fixture.failing_keeper();
     assert_ne!(status, 0);
     assert!(said.contains(&keeper.pid().to_string()) && said.contains(&keeper.address), "{said}");
-    // The first is not harmed.
+    // The first keeper is not affected.
     keeper.launch("base");
     keeper.stop();
 }
@@ -439,7 +439,7 @@ fn a_damaged_template_is_handed_to_nobody() {
 
     fs::remove_file(&damage).unwrap();
     keeper.launch_for_good();
-    // Also where it is a launch that finds it.
+    // Also if a launch detects the damage.
     let parked = keeper.launch("base");
     fs::write(&damage, "").unwrap();
     assert_eq!(launch()["refused"], "template_damaged");
@@ -516,14 +516,14 @@ fn a_helper_is_secluded_and_ends_with_its_server() {
     let memory = ["memory.max", "memory.limit_in_bytes"].iter().find_map(|file| limit(file)).unwrap();
     assert_eq!(memory.trim(), (64_u64 << 20).to_string());
 
-    // Another while that one lives: each has a group of its own. More than some are refused.
+    // Further helpers at the same time, each with a group of its own, up to the limit.
     assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     assert!(!fixture.groups_of("helper-2").is_empty());
     for _ in 0..2 {
         assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     }
     assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["refused"], "exec_unavailable");
-    // Those of the other kind are counted by themselves, and execute programs of this machine alone.
+    // The other kind has a limit of its own, and executes programs of this machine only.
     assert_eq!((&helper["executes_scratch"], &helper["executes_programs"]), (&json!(true), &json!(true)));
     let git = keeper.ask(&json!({"helper": {"kind": "git"}}));
     assert_eq!((&git["executes_scratch"], &git["executes_programs"]), (&json!(false), &json!(true)), "{git}");
@@ -542,11 +542,11 @@ fn a_restart_brings_another_server_to_the_same_vms() {
     let vm = keeper.launch_for_good();
     let nobodys = keeper.launch("base");
     let before = keeper.server_pid();
-    // The played server ends at the first word, at times before it could pass the answer on.
+    // The fake server ends at SIGTERM, sometimes before it passes the answer on.
     if let Some(answer) = keeper.try_ask(&json!({"restart": {}})) {
         assert_eq!(answer, json!({}));
     }
-    // One of them answers, until there is one.
+    // Either server answers until only one is left.
     wait_until("the new server", || {
         keeper
             .try_ask(&json!({"whoami": {}}))
@@ -560,7 +560,7 @@ fn a_restart_brings_another_server_to_the_same_vms() {
 
 fn restarts_at_once_share_their_outcome() {
     let fixture = Fixture::new();
-    // It is killed some seconds after the restart, and answers until then.
+    // It is killed some seconds after the restart and answers until then.
     let keeper = fixture.keeper_with(&json!({"patient": true, "next": {"a": 2}}));
     let before = keeper.server_pid();
     let answers: Vec<_> = std::thread::scope(|scope| {
@@ -599,7 +599,7 @@ fn a_restart_that_cannot_be_changes_nothing() {
         let before = keeper.server_pid();
         assert_eq!(keeper.ask(&json!({"restart": {}}))["refused"], "restart_refused", "{next}");
         assert_eq!(keeper.server_pid(), before);
-        // Not even what is nobody's yet has ended.
+        // Even an uncommitted VM keeps running.
         assert_eq!(keeper.list(), std::slice::from_ref(&vm.id));
         keeper.stop();
     }
@@ -639,7 +639,7 @@ fn groups_that_cannot_be_remembered_are_not_left() {
     fixture.keeper().stop();
     let records = fixture.data_dir().join("keeper");
     let flags = rustix::mount::MountFlags::empty();
-    // Room for the lock and for the admin key's record, a page each.
+    // Space for the lock and for the admin key's record, a page each.
     rustix::mount::mount("skep-test", &records, "tmpfs", flags, c"size=8k").unwrap();
     let (keeper, no_swarm) = fixture.start();
     let groups = fixture.groups_of(&fixture.name());
@@ -661,5 +661,4 @@ fn descriptors_suffice_for_many_vms() {
     keeper.stop();
 }
 
-/// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(30);

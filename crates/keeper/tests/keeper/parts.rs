@@ -1,4 +1,4 @@
-//! The parts that this binary plays beside the test.
+//! The fake VMM, keeper, server and helper.
 
 use std::{
     collections::HashMap,
@@ -37,7 +37,8 @@ use tokio::{
     sync::Mutex,
 };
 
-/// Plays a VMM: it answers each word on its monitor, to one caller after the other, and does what the word says.
+/// A fake VMM. It echoes each word on its monitor, for one client at a time, and performs the action that the word
+/// names.
 const VMM: &str = r#"
 import os, socket, sys, time
 for line in sys.stdin: pass
@@ -55,14 +56,14 @@ while True:
         monitor.sendall(word)
 "#;
 
-/// VMs at the same time.
+/// Limit of concurrent VMs.
 pub(crate) const MAX_VMS: u32 = 12;
-/// The most descriptors that the kernel takes in one message.
+/// The kernel's limit of descriptors per message.
 const MOST_PASSED: usize = 253;
-/// While the data directory has it, templates are damaged.
+/// Templates are damaged while this file exists in the data directory.
 pub(crate) const DAMAGE: &str = "damage";
 
-/// Settings of a keeper that plays: data directory, then the server's settings as JSON.
+/// Runs a keeper. Arguments: data directory, then the server's settings as JSON.
 pub(crate) fn keeper() -> ExitCode {
     tracing_to_stderr();
     let mut arguments = std::env::args().skip(2);
@@ -106,7 +107,7 @@ fn configured(settings: Value) -> Configured {
     Configured { settings, tls: None, commands_helper: helper, git_helper }
 }
 
-/// The settings of a restart: what `next` holds, or a refusal in the words of `no_restart`.
+/// The settings of a restart: those in `next`, or a refusal with the message in `no_restart`.
 fn reread(settings: Value) -> Reread {
     Arc::new(move || match settings["no_restart"].as_str() {
         Some(why) => Err(why.to_owned()),
@@ -132,7 +133,7 @@ fn swarm_order(data_dir: &Path) -> SwarmOrder {
     }
 }
 
-/// Damaged while a file of this name exists.
+/// Templates that are damaged while the file [`DAMAGE`] exists.
 struct PlayedTemplates {
     damage: PathBuf,
 }
@@ -149,7 +150,7 @@ impl Templates for PlayedTemplates {
             file.into()
         };
         let layer = if name == "no-layer" { unreadable(&file("layer")) } else { file("layer") };
-        // The launcher is told by the amount of memory what it shall do.
+        // The amount of memory selects the behaviour of the launcher.
         let memory_mb = if name == "missing-program" { 1 } else { 64 };
         let [ram, kernel, initrd, root, state] = ["ram", "kernel", "initrd", "root", "state"].map(file);
         Ok(OpenTemplate {
@@ -175,7 +176,7 @@ impl Templates for PlayedTemplates {
     }
 }
 
-/// The same file, which can only be written.
+/// The same file, opened write-only.
 fn unreadable(file: &OwnedFd) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     File::options().write(true).open(path).unwrap().into()
@@ -200,10 +201,9 @@ impl Launcher for PlayedLauncher {
     }
 }
 
-/// A server that does what test lines over TCP say.
-/// A helper that says what it is, and waits for the end of its stream.
+/// A fake helper. It describes itself and waits for the end of its stream.
 pub(crate) fn helper() -> ExitCode {
-    // SAFETY: the keeper passes the stream as descriptor 3, and nobody else here knows of it.
+    // SAFETY: the keeper passes the stream as descriptor 3, which no other code uses.
     let mut stream = std::os::unix::net::UnixStream::from(unsafe { OwnedFd::from_raw_fd(3) });
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     let group = arguments.last().cloned().unwrap_or_default();
@@ -233,7 +233,7 @@ pub(crate) fn helper() -> ExitCode {
 }
 
 pub(crate) fn server() -> ExitCode {
-    // SAFETY: the keeper passes its socket as descriptor 3, and nobody else here knows of it.
+    // SAFETY: the keeper passes its socket as descriptor 3, which no other code uses.
     let socket = unsafe { OwnedFd::from_raw_fd(3) };
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).unwrap();
     let inherited = descriptors();
@@ -298,18 +298,18 @@ fn converse(stream: TcpStream, played: &Played, handle: &tokio::runtime::Handle)
 struct Played {
     end: ServerEnd,
     settings: Value,
-    /// Whether no other server is there.
+    /// Whether no predecessor runs any more.
     alone: Arc<AtomicBool>,
     key: AdminKey,
     inherited: Vec<String>,
-    /// The keeper's socket, for what `end` does not send.
+    /// The keeper's socket, for packets that `end` cannot send.
     raw: OwnedFd,
     vms: Mutex<HashMap<VmId, Driven>>,
-    /// Where the API for VMs listens.
+    /// Address of the API for VMs.
     api: Option<String>,
 }
 
-/// A VM by its monitor, with the state that it was launched with.
+/// The monitor of a VM, and the state that it was launched with.
 struct Driven {
     monitor: UnixStream,
     state: Option<File>,
@@ -361,7 +361,7 @@ impl Played {
         let mut stream = tokio::io::BufReader::new(self.end.helper(kind).await?);
         let mut report = String::new();
         stream.read_line(&mut report).await.map_err(Error::Io)?;
-        // The helper lives as long as its stream does, and the stream as long as this process does.
+        // Never closed, so the helper runs until this process ends.
         std::mem::forget(stream);
         Ok(serde_json::from_str(&report).unwrap())
     }
@@ -410,13 +410,13 @@ impl Played {
     }
 }
 
-/// Has this process end only when it is killed.
+/// Makes this process ignore SIGTERM.
 fn ignore_termination() {
     let mut kind = tokio::signal::unix::signal(SignalKind::terminate()).unwrap();
     tokio::spawn(async move { while kind.recv().await.is_some() {} });
 }
 
-/// A connection whose close takes ten minutes while the other end reads nothing.
+/// A connection whose close blocks for ten minutes while the peer does not read.
 pub(crate) fn lingering(port: u16) -> TcpStream {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     set_socket_linger(&stream, Some(Duration::from_secs(600))).unwrap();
@@ -426,7 +426,7 @@ pub(crate) fn lingering(port: u16) -> TcpStream {
     stream
 }
 
-/// Sends descriptors that nobody asked for, more of them than a packet of ours may have too.
+/// Sends unexpected descriptors, possibly more than the protocol allows per packet.
 fn pass(socket: &OwnedFd, descriptors: &[BorrowedFd<'_>]) {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PASSED))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -434,13 +434,13 @@ fn pass(socket: &OwnedFd, descriptors: &[BorrowedFd<'_>]) {
     sendmsg(socket, &[IoSlice::new(b"{}")], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// A process that has a copy of the socket and does not end with this one.
+/// Starts a process that holds a copy of the socket and outlives this one.
 fn outlive_with(socket: &OwnedFd) -> u32 {
     let copy = Stdio::from(socket.try_clone().unwrap());
     Command::new("sleep").arg("600").stdin(copy).spawn().unwrap().id()
 }
 
-/// The descriptors that are open, but the one that looks.
+/// All open descriptors, except the one that lists them.
 fn descriptors() -> Vec<String> {
     let names = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
     let open = names.filter(|entry| !fs::read_link(entry.path()).is_ok_and(|to| to.ends_with("fd")));
@@ -449,7 +449,7 @@ fn descriptors() -> Vec<String> {
     open
 }
 
-/// The keeper's log as plain lines.
+/// Logs to standard error without colours.
 fn tracing_to_stderr() {
     tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).init();
 }

@@ -1,29 +1,27 @@
-//! Which operation a request is: the ids of the OpenAPI document.
+//! Maps a route and a method to the operation id of the OpenAPI document, which is the action of an audit entry.
 
 use std::collections::HashMap;
 
 use http::Method;
 use utoipa::openapi::{OpenApi, path::PathItem};
 
-/// The operations' ids, by path and method.
+/// The operation ids, by path and method.
 #[derive(Debug, Default)]
 pub(crate) struct Actions(HashMap<String, Vec<(Method, String)>>);
 
 impl Actions {
-    /// Those that a document describes.
     pub(crate) fn of(document: &OpenApi) -> Self {
         Self(document.paths.paths.iter().map(|(path, item)| (path.clone(), operations(item))).collect())
     }
 
-    /// The id of an operation, by its route.
     pub(crate) fn id(&self, route: &str, method: &Method) -> Option<&str> {
-        // What answers GET answers HEAD too.
+        // A handler of GET also answers HEAD.
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let operations = self.0.get(route)?;
         operations.iter().find(|(one, _)| one == method).map(|(_, id)| id.as_str())
     }
 
-    /// All ids, in order.
+    /// All ids, sorted.
     pub(crate) fn all(&self) -> Vec<&str> {
         let mut all: Vec<&str> = self.0.values().flatten().map(|(_, id)| id.as_str()).collect();
         all.sort_unstable();

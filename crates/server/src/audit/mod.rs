@@ -1,8 +1,8 @@
-//! The audit: every write and every refusal leaves an entry.
+//! The audit log: every write and every refused request adds an entry.
 //!
 //! ```text
-//! request --> note: begin --> the rest of the service --> note: finish --> queue --> a batch --> the store
-//!                 (the caller goes away: dropped) ---------------------------^
+//! request --> layer: begin --> the rest of the service --> layer: finish --> queue --> a batch --> the store
+//!                 (the caller disconnects: dropped) --------------------------^
 //! ```
 
 mod actions;

@@ -1,4 +1,4 @@
-//! The layer that sees every request and notes what has to be known of it.
+//! The middleware that sees every request and adds its audit entry.
 
 use std::{mem, sync::Arc};
 
@@ -24,19 +24,17 @@ use crate::{
     trail::Trail,
 };
 
-/// The longest part of a path that counts as an id.
+/// The longest path parameter that is taken for an id, in bytes.
 const LONGEST_ID: usize = 64;
 
-/// What it takes to note a request.
+/// The state of [`note`].
 #[derive(Clone)]
 pub(crate) struct AuditDesk {
-    /// The operations' ids.
     pub actions: Arc<Actions>,
-    /// Where entries go.
     pub queue: AuditQueue,
 }
 
-/// The layer. It stands inside the one that gives ids, and outside all that may refuse.
+/// The middleware. It runs inside the layer that assigns request ids, and outside every layer that may refuse.
 pub(crate) async fn note(State(desk): State<AuditDesk>, mut request: Request, next: Next) -> Response {
     let trail = Trail::default();
     request.extensions_mut().insert(trail.clone());
@@ -49,8 +47,8 @@ pub(crate) async fn note(State(desk): State<AuditDesk>, mut request: Request, ne
     response
 }
 
-/// What the path names, where that can be an id. What else somebody wrote there may be anything, a key among it, and has no
-/// place in the audit.
+/// The path parameters, if all of them can be ids. Any other text may be anything, even an API key, and must not be
+/// written to the audit log.
 async fn named_by_path(request: &mut Request) -> Option<String> {
     if !request.extensions().get::<MatchedPath>()?.as_str().contains('{') {
         return None;
@@ -64,7 +62,8 @@ fn is_id(text: &str) -> bool {
     (1..=LONGEST_ID).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// A request under way. Dropped before its answer, it leaves an entry all the same: what it began may have happened.
+/// A request in progress. If it is dropped before the response, its entry is added nevertheless: the write may have
+/// taken effect.
 struct Noted {
     queue: AuditQueue,
     trail: Trail,
@@ -78,13 +77,12 @@ struct Noted {
     state: Stage,
 }
 
-/// How far a request is.
 enum Stage {
-    /// No answer yet.
+    /// There is no response yet.
     UnderWay,
-    /// Its entry waits for room.
+    /// The entry waits for capacity in the queue.
     Waiting(Box<NewAuditEntry>),
-    /// Nothing is left to do.
+    /// The entry was added, or none is needed.
     Done,
 }
 
@@ -107,10 +105,10 @@ impl Noted {
         }
     }
 
-    /// Adds the entry, where one is due.
+    /// Adds the entry, if the request needs one.
     async fn finish(&mut self, status: StatusCode, code: Option<ErrorCode>) {
-        // A GET that opens a WebSocket runs a command, so it counts as a write. Reads have an entry only where they are refused, which
-        // a fault of the server is not.
+        // A GET that opens a WebSocket runs a command, so it counts as a write. A read has an entry only if it was
+        // refused; an error of the server is not a refusal.
         let is_write = self.is_write || status == StatusCode::SWITCHING_PROTOCOLS;
         if !is_write && !status.is_client_error() {
             self.state = Stage::Done;
@@ -149,7 +147,7 @@ impl Drop for Noted {
             Stage::Waiting(entry) => *entry,
             Stage::UnderWay | Stage::Done => return,
         };
-        // Nobody is left who could wait for room.
+        // `drop` cannot wait for capacity.
         if let Err(entry) = self.queue.add(entry) {
             log(&entry);
         }

@@ -1,4 +1,5 @@
-//! Entries on their way to the store: no request waits for the disk, and none is lost where there is no room.
+//! The queue of audit entries in front of the store: requests do not wait for the disk, and no entry is lost when the
+//! queue is full.
 
 use std::{
     collections::VecDeque,
@@ -10,18 +11,18 @@ use std::{
 use skep_store::{NewAuditEntry, Store};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Entries that may wait; who comes then waits for room.
+/// Entries that the queue holds. When it is full, requests wait before they are answered.
 const ROOM: usize = 4_096;
-/// Entries of one batch: more would make other writers wait.
+/// Entries of one batch. A larger batch would delay other writers of the store.
 const BATCH: usize = 512;
-/// How long entries gather before a batch is written.
+/// Time for entries to accumulate before a batch is written.
 const GATHER: Duration = Duration::from_millis(100);
-/// How long to wait before what failed is tried again.
+/// Delay before a failed write is repeated.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often what is left at the end is tried.
+/// Attempts to write the remaining entries at shutdown.
 const LAST_TRIES: u32 = 3;
 
-/// Entries that are not yet written. Cheap to clone; all clones are one.
+/// The entries that are not written yet. Clones are cheap and share one queue.
 #[derive(Debug, Clone)]
 pub struct AuditQueue(Arc<Inner>);
 
@@ -32,7 +33,7 @@ struct Inner {
     more: Notify,
 }
 
-/// An entry, and its place in the queue until it is written.
+/// An entry, and the permit that it holds until it is written.
 #[derive(Debug)]
 struct Waiting {
     entry: NewAuditEntry,
@@ -54,13 +55,13 @@ impl AuditQueue {
         }))
     }
 
-    /// Waits until there is room for one more entry.
+    /// Waits until there is capacity for one more entry.
     pub(super) async fn wait_for_room(&self) {
-        // Never closed. The place is taken by `add`, a moment later: whoever is quicker makes us wait again.
+        // The semaphore is never closed. `add` takes a permit later; if another task is faster, the caller waits again.
         drop(self.0.room.acquire().await);
     }
 
-    /// Adds an entry; without room it comes back.
+    /// Adds an entry. A full queue returns it.
     pub(super) fn add(&self, entry: NewAuditEntry) -> Result<(), Box<NewAuditEntry>> {
         let Ok(place) = Arc::clone(&self.0.room).try_acquire_owned() else { return Err(Box::new(entry)) };
         self.lock().push_back(Waiting { entry, _place: place });
@@ -68,9 +69,10 @@ impl AuditQueue {
         Ok(())
     }
 
-    /// Writes a batch of what waits, and tells whether more is left. What could not be written stays.
+    /// Writes a batch, and returns whether entries are left. Entries that could not be written stay in the queue.
     async fn write_batch(&self, store: &dyn Store) -> Result<bool, skep_store::Error> {
-        // They leave the queue once they are durable: this may be dropped at every `await`. Writing one twice does nothing.
+        // Entries leave the queue once they are durable, because this future may be dropped at any `await`. Writing an
+        // entry twice has no effect.
         let batch: Vec<NewAuditEntry> =
             self.lock().iter().take(BATCH).map(|waiting| waiting.entry.clone()).collect();
         let written = batch.len();
@@ -82,7 +84,7 @@ impl AuditQueue {
         Ok(!waiting.is_empty())
     }
 
-    /// Writes what comes, soon after it came, for ever. One at a time.
+    /// Writes entries soon after they were added, until it is dropped. Must not run twice at the same time.
     pub async fn write_regularly(&self, store: &dyn Store) -> Infallible {
         loop {
             match self.write_batch(store).await {
@@ -92,14 +94,14 @@ impl AuditQueue {
                     tokio::time::sleep(GATHER).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "entries of the audit were not written; kept for later");
+                    tracing::warn!(%error, "audit entries could not be written; they stay queued");
                     tokio::time::sleep(RETRY).await;
                 }
             }
         }
     }
 
-    /// Writes all that is left, at the end.
+    /// Writes all remaining entries, at shutdown. Those that cannot be written are logged.
     pub async fn write_all(&self, store: &dyn Store) {
         let mut failed = 0;
         while failed < LAST_TRIES {
@@ -108,7 +110,7 @@ impl AuditQueue {
                 Ok(false) => return,
                 Err(error) => {
                     failed += 1;
-                    tracing::warn!(%error, "the last entries of the audit were not written");
+                    tracing::warn!(%error, "the remaining audit entries could not be written");
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -119,12 +121,12 @@ impl AuditQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        // A queue of entries is whole after any panic.
+        // The queue is consistent after any panic.
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The last resort where the store takes no entry: the log.
+/// Writes an entry to the log, when the store does not take it.
 pub(super) fn log(entry: &NewAuditEntry) {
     let NewAuditEntry { account, entry, .. } = entry;
     let account = account.map(|account| account.to_string());
@@ -136,7 +138,7 @@ pub(super) fn log(entry: &NewAuditEntry) {
         action = entry.action,
         resource = ?entry.resource,
         status = ?entry.outcome.status,
-        "request {}: its entry in the audit could not be written and stands here alone",
+        "request {}: its audit entry could not be written to the store; this line is the only record of it",
         entry.request_id
     );
 }
@@ -161,7 +163,6 @@ mod tests {
         (folder, store)
     }
 
-    /// Polls once.
     async fn is_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
         poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
     }

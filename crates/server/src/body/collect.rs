@@ -1,4 +1,4 @@
-//! A body as it arrives: how much of it, and how fast.
+//! Reads a request body and enforces its size limit and its minimum throughput.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,14 @@ use skep_api::{ErrorCode, Failure};
 use super::limits::BodyLimit;
 use crate::memory::{RequestMemory, SMALL_BYTES};
 
-/// What a body must bring for each second, in bytes.
 const LEAST_BYTES_PER_SECOND: f64 = 1024.0;
 
-/// How long a body may take to arrive. Stands beside each request.
+/// How long a body may take to arrive. An extension of each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyTimes {
-    /// The whole of it.
+    /// For the entire body.
     pub whole: Duration,
-    /// A part of it: while nothing comes, or while it comes slower than 1 KiB/s.
+    /// The longest time without data, or with less than 1 KiB/s.
     pub stall: Duration,
 }
 
@@ -28,7 +27,7 @@ impl Default for BodyTimes {
     }
 }
 
-/// How much came in the current span of [`BodyTimes::stall`], counted while a body is waited for.
+/// Counts the bytes of the current window of [`BodyTimes::stall`]. Only time spent waiting for the body counts.
 #[derive(Debug)]
 struct Pace {
     span: Duration,
@@ -45,7 +44,7 @@ impl Pace {
         self.span.saturating_sub(self.waited)
     }
 
-    /// Counts what came after a wait. Whether that is fast enough.
+    /// Adds the bytes that arrived after a wait. Returns whether the throughput is high enough.
     fn count(&mut self, waited: Duration, came: usize) -> bool {
         self.waited += waited;
         self.came += came;
@@ -62,8 +61,8 @@ impl Pace {
 /// Reads a body to its end.
 ///
 /// # Errors
-/// `body_too_large` as soon as its length is declared to be over the limit, or is; `malformed_body` where it breaks off, or
-/// takes too long; `overloaded` where the memory for it is taken.
+/// `body_too_large` as soon as the declared or the received length exceeds the limit; `malformed_body` if the
+/// connection breaks or the body takes too long; `overloaded` if its memory cannot be reserved.
 pub(super) async fn collect(
     mut body: Body,
     limit: BodyLimit,
@@ -104,7 +103,7 @@ pub(super) async fn collect(
         if let Some(memory) = memory
             && (bytes.len() as u64..(bytes.len() + data.len()) as u64).contains(&SMALL_BYTES)
         {
-            // The text, and what is parsed out of it.
+            // Once for the text, once for the value parsed from it.
             memory.reserve(2 * most).await?;
         }
         bytes.extend_from_slice(&data);
@@ -138,7 +137,7 @@ mod tests {
         assert!((0..300).all(|_| pace.count(second, 1024)));
         let mut pace = Pace::new(span);
         assert_eq!((0..30).filter(|_| !pace.count(second, 1023)).count(), 1);
-        // What came early in a span counts to its end, and no longer.
+        // Bytes count only in the window in which they arrive.
         let mut pace = Pace::new(span);
         assert!(pace.count(Duration::ZERO, 30 << 10));
         assert!((0..30).all(|_| pace.count(second, 0)));

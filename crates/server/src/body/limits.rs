@@ -1,16 +1,16 @@
-//! How large a JSON body may be, by operation.
+//! The size limits of JSON bodies, by operation.
 
 use http::Method;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Bytes on a route that needs no key.
+/// Bytes, on a route that needs no key.
 const PUBLIC: usize = 16 * KIB;
-/// Bytes on any other that the table does not name.
+/// Bytes, on every other route that is not in [`LARGER`].
 const USUAL: usize = MIB;
 
-/// Routes whose bodies carry content: files, commands, many tickets or names.
+/// Routes whose bodies carry content (files, commands, many tickets or paths), with their limits in bytes.
 const LARGER: &[(Method, &str, usize)] = &[
     (Method::POST, "/api/files/write", 48 * MIB),
     (Method::POST, "/api/exec", 48 * MIB),
@@ -20,16 +20,14 @@ const LARGER: &[(Method, &str, usize)] = &[
     (Method::PATCH, "/api/tickets/{id}", 2 * MIB),
 ];
 
-/// Arrays, objects and their elements that a body may hold, however small each is: in memory one takes a hundred times its
-/// bytes.
+/// Arrays, objects and elements that a body may hold. In memory each takes up to a hundred times its bytes in the text.
 pub(super) const MOST_VALUES: usize = 250_000;
 
-/// The limit of a body, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyLimit(usize);
 
 impl BodyLimit {
-    /// Of an operation by its method and its route as it is declared.
+    /// The limit of an operation. `route` is the declared path, with its parameters in braces.
     pub(crate) fn of(method: &Method, route: &str, is_public: bool) -> Self {
         let larger = LARGER.iter().find(|(of, path, _)| of == method && *path == route);
         Self(match larger {
@@ -39,7 +37,6 @@ impl BodyLimit {
         })
     }
 
-    /// In bytes.
     pub(crate) fn bytes(self) -> usize {
         self.0
     }
@@ -55,7 +52,7 @@ impl std::fmt::Display for BodyLimit {
     }
 }
 
-/// Counts the arrays, objects and elements of a text that may be JSON.
+/// Counts the arrays, objects and elements of a text, without checking that it is JSON.
 pub(super) fn count_values(json: &[u8]) -> usize {
     let (mut values, mut in_text, mut is_escaped) = (0, false, false);
     for byte in json {

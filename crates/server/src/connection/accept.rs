@@ -1,4 +1,4 @@
-//! From a socket to a connection that speaks HTTP.
+//! Accepts connections: counts them, does the TLS handshake, and detects HTTP/2.
 
 use std::{
     future::Future,
@@ -31,16 +31,16 @@ use crate::{
     origin::{Carrier, TrustedProxies},
 };
 
-/// What an HTTP/2 client says first.
+/// The connection preface of HTTP/2.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The first byte of a TLS connection: a record with a handshake in it.
+/// The first byte of a TLS connection: the content type of a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// How long the first words of a connection may take once the server stops.
+/// How long the preface of an accepted connection may take after the server began to stop.
 const FIRST_WORDS: Duration = Duration::from_millis(300);
-/// How often it is said at the most that connections are turned away.
+/// Minimum interval between warnings about rejected connections.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
-/// Lets connections in. Cheap to clone.
+/// Accepts the connections of one listener. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Door(Arc<Inner>);
 
@@ -48,7 +48,7 @@ struct Inner {
     limits: Arc<Limits>,
     connections: Connections,
     callers: Callers,
-    /// True once nobody is let in any more who has not said anything yet.
+    /// True once connections that have not sent a preface are dropped.
     stopping: watch::Receiver<bool>,
     told: Mutex<Option<Instant>>,
 }
@@ -60,7 +60,7 @@ enum Callers {
 }
 
 impl Door {
-    /// For the service's own listener.
+    /// An acceptor for the main listener.
     pub(crate) fn new(
         limits: Arc<Limits>,
         proxies: TrustedProxies,
@@ -72,7 +72,7 @@ impl Door {
         Self(Arc::new(Inner { limits, connections, callers, stopping, told: Mutex::default() }))
     }
 
-    /// For the listener of the API for VMs: plain HTTP/1.1, and connections that are counted apart.
+    /// An acceptor for the listener of the API for VMs: plain HTTP/1.1, with limits of its own.
     pub(crate) fn for_vms(limits: Arc<Limits>, stopping: watch::Receiver<bool>) -> Self {
         let connections = Connections::new(MOST_CONNECTIONS, MOST_CONNECTIONS_OF_VM);
         Self(Arc::new(Inner { limits, connections, callers: Callers::Vms, stopping, told: Mutex::default() }))
@@ -97,7 +97,7 @@ impl Inner {
     async fn let_in<S>(&self, stream: TcpStream, service: S) -> io::Result<LetIn<S>> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?.ip();
-        // A proxy brings many callers.
+        // A proxy opens connections for many callers, so the limit per address does not apply to it.
         let by_address = !matches!(&self.callers, Callers::Anybody { proxies, .. } if proxies.hold(peer));
         let permit = self.connections.open(peer, by_address).map_err(|full| {
             self.tell(&format!("{full:?}"));
@@ -123,7 +123,7 @@ impl Inner {
         Ok((steady, service))
     }
 
-    /// TLS, and the first words.
+    /// Does the TLS handshake and reads the preface.
     async fn greet(&self, stream: TcpStream) -> io::Result<(Wire, Vec<u8>)> {
         let mut wire = match &self.callers {
             Callers::Vms | Callers::Anybody { tls: None, .. } => Wire::Plain(stream),
@@ -161,13 +161,13 @@ impl Inner {
     }
 }
 
-/// Waits until nobody is let in any more. Who was accepted right before has its first words on their way.
+/// Waits for the stop of the server, and a little longer for the preface of connections that were just accepted.
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
     sleep(FIRST_WORDS).await;
 }
 
-/// Reads until it is clear whether this is HTTP/2.
+/// Reads until it is known whether the client speaks HTTP/2. Returns the bytes read.
 async fn first_words(wire: &mut Wire) -> io::Result<Vec<u8>> {
     let mut words = [0; HTTP2_PREFACE.len()];
     let mut length = 0;

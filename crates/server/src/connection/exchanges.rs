@@ -1,4 +1,4 @@
-//! What a connection's requests are doing, so that its silence can be judged, and which of them is its last.
+//! Tracks the requests of a connection, to decide which timeout applies and which request is the last one.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::error::HeadRefusal;
 
-/// The requests of one connection and their answers. Cheap to clone.
+/// The state of the requests and answers of one connection. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchanges(Arc<Mutex<State>>);
 
@@ -18,33 +18,32 @@ struct State {
     under_way: usize,
     begun: u64,
     quiet_since: Instant,
-    /// The last request that the connection takes, by its number, once that is known.
+    /// The number of the last request that the connection accepts, once it is known, and the reason.
     last: Option<(u64, Last)>,
     /// Whether the body of the latest request was not read to its end.
     is_unread: bool,
-    /// Another protocol is spoken on it now, with times of its own.
+    /// The connection was upgraded to another protocol, which has its own timeouts.
     upgraded: bool,
-    /// Answers whose next part waits for room, and since when.
+    /// Requests whose client has not yet taken the latest part of the answer, and since when.
     held: HashMap<u64, Instant>,
 }
 
-/// How a connection stands.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Standing {
-    /// No request is under way since then.
+    /// No request has been in progress since then.
     Quiet(Instant),
-    /// Requests are under way. The caller leaves an answer unread since then.
+    /// Requests are in progress. Since the given time, the client has not taken a part of an answer.
     Busy(Option<Instant>),
-    /// It is HTTP no more.
+    /// The connection no longer speaks HTTP.
     Upgraded,
 }
 
 /// Why a request is the last of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
-    /// Its head was refused, and the HTTP library got a request of ours in its place.
+    /// Its head was refused, and the HTTP library was given a substitute request.
     Refused(HeadRefusal),
-    /// Where its body ends only the HTTP library knows: what follows was not looked at as a request's beginning.
+    /// Only the HTTP library can find the end of its body, so a following request could not be checked.
     Unframed,
 }
 
@@ -70,33 +69,33 @@ impl Exchanges {
         }
     }
 
-    /// Marks a request as the connection's last, before it is handed to the HTTP library. The first has number 1.
+    /// Marks a request as the connection's last, before it is passed to the HTTP library. The first one has number 1.
     pub(super) fn end_with(&self, number: u64, last: Last) {
         self.state().last = Some((number, last));
     }
 
-    /// Why the connection takes no other request than those up to this one; `None` where it does.
+    /// Why the connection accepts no request after this one; `None` where it does.
     pub(super) fn last(&self, number: u64) -> Option<Last> {
         self.state().last.filter(|(last, _)| number >= *last).map(|(_, why)| why)
     }
 
-    /// Whether the body of the request that was just answered is left before its end.
+    /// Sets whether the body of the request that was just answered was not read to its end.
     pub(super) fn leave_unread(&self, is_unread: bool) {
         self.state().is_unread = is_unread;
     }
 
-    /// Whether there is more to come that will not be read.
+    /// Whether the client may still send data that will not be read.
     pub(super) fn is_unread(&self) -> bool {
         let state = self.state();
         state.is_unread || matches!(state.last, Some((_, Last::Refused(_))))
     }
 
-    /// The connection speaks another protocol from now on.
+    /// Marks the connection as upgraded to another protocol.
     pub(super) fn upgrade(&self) {
         self.state().upgraded = true;
     }
 
-    /// The next request. On HTTP/1.1 they come in the order of their heads.
+    /// Registers the next request. On HTTP/1.1, requests arrive here in the order of their heads.
     pub(super) fn begin(&self) -> Exchange {
         let mut state = self.state();
         state.under_way += 1;
@@ -109,21 +108,21 @@ impl Exchanges {
     }
 }
 
-/// One request, until its answer is handed over or given up.
+/// One request, until its answer is sent or dropped.
 #[derive(Debug)]
 pub(super) struct Exchange {
     exchanges: Exchanges,
-    /// Counted from 1.
+    /// The number of the request on its connection, counted from 1.
     pub(super) number: u64,
 }
 
 impl Exchange {
-    /// The caller is asked to read a part of the answer.
+    /// Records that a part of the answer was given to the client.
     pub(super) fn hold(&self) {
         self.exchanges.state().held.insert(self.number, Instant::now());
     }
 
-    /// The caller has read what it was asked to.
+    /// Records that the client has taken the latest part.
     pub(super) fn release(&self) {
         self.exchanges.state().held.remove(&self.number);
     }

@@ -1,39 +1,38 @@
-//! Where an HTTP/1.1 request begins and ends, looked at before the HTTP library sees it.
+//! Finds where HTTP/1.1 requests begin and end, before the HTTP library gets their bytes.
 //!
-//! That library is lenient: it takes lines that end with a bare line feed, and a length beside chunks. A proxy in front of us
-//! that reads such a request otherwise could be made to smuggle a second one past its rules. So each head is kept back until
-//! it is complete, and one that two readers may understand in two ways is refused. The library still decides what a request
-//! is; this only takes away.
+//! The library is lenient: it accepts lines that end with a bare line feed, and `Content-Length` beside chunked
+//! encoding. A proxy in front that parses such a request differently could be abused to smuggle a second request past
+//! its rules. So each head is buffered until it is complete, and an ambiguous one is refused. The library still parses
+//! the request; this module only refuses more than the library does.
 
 use super::head::{After, check_beginning, judge};
 use crate::error::HeadRefusal;
 
-/// Follows the bytes of one connection.
+/// The framing state of one connection.
 #[derive(Debug)]
 pub(super) struct Framing {
     after: After,
-    /// The head so far.
     head: Vec<u8>,
     longest_head: usize,
     most_headers: usize,
 }
 
-/// What the next bytes are.
+/// What to do with the next bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many of them are handed on as they are: a body, or what is not framed.
+    /// Pass this many of them on unchanged: they belong to a body, or are not framed.
     Pass(usize),
-    /// All of them belong to a head that is not complete yet, and were kept.
+    /// Nothing: all of them were buffered as part of an incomplete head.
     Kept,
-    /// The first of them, so many, complete a head.
+    /// Pass on `head`, which the first `taken` bytes completed.
     Head {
         taken: usize,
-        /// To be handed on whole.
+        /// The complete head.
         head: Vec<u8>,
-        /// Whether the connection takes no other request.
+        /// Whether this is the connection's last request.
         is_last: bool,
     },
-    /// They make a head that is refused. Nothing that follows is looked at.
+    /// Refuse the head. All bytes that follow are ignored.
     Refused {
         refusal: HeadRefusal,
         /// Whether the request's method is HEAD, whose answer has no body.
@@ -51,7 +50,7 @@ impl Framing {
         !self.head.is_empty()
     }
 
-    /// What the next bytes are, at least one. Those that were neither kept nor taken are to be shown again.
+    /// Processes the next bytes, at least one. Bytes that the step does not cover must be passed in again.
     pub(super) fn next(&mut self, bytes: &[u8]) -> Step {
         match self.after {
             After::Head => self.follow_head(bytes),
@@ -73,7 +72,7 @@ impl Framing {
                 return self.refuse(HeadRefusal::Malformed);
             }
             self.head.push(*byte);
-            // Empty lines before a request are no part of it.
+            // Empty lines before a request are skipped.
             if self.head == b"\r\n" {
                 self.head.clear();
             }
@@ -84,7 +83,7 @@ impl Framing {
                 return self.complete(index + 1);
             }
         }
-        // Once a head, so that a caller that sends it byte by byte does not have it parsed for each.
+        // Only for the first bytes of a head, so that a head that arrives byte by byte is not parsed for each byte.
         if begins && let Err(refusal) = check_beginning(&self.head, self.most_headers) {
             return self.refuse(refusal);
         }

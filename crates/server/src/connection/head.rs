@@ -1,7 +1,7 @@
-//! What the head of an HTTP/1.1 request means for the bytes that follow it, or why it is refused.
+//! Checks the head of an HTTP/1.1 request, and finds the length of the body that follows.
 //!
-//! The checks include all that the HTTP library makes: it answers what it cannot read with a bare status and closes, and
-//! such an answer would lack the shape of ours. A test of `framing` compares the two.
+//! The checks cover all that the HTTP library makes: that one answers an invalid head with a bare status and closes,
+//! while the API promises a JSON error. A test of `framing` compares the two.
 
 use std::str::from_utf8;
 
@@ -10,28 +10,26 @@ use httparse::{Error, Header, Request, Status};
 
 use crate::error::HeadRefusal;
 
-/// The longest path and query that the HTTP library reads, in bytes.
+/// The longest path and query that the HTTP library accepts, in bytes.
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
-/// The longest name of a header that it reads, in bytes.
+/// The longest header name that the HTTP library accepts, in bytes.
 const LONGEST_NAME: usize = u16::MAX as usize;
-/// The longest body that it counts, in bytes.
+/// The largest `Content-Length` that the HTTP library accepts.
 const LONGEST_BODY: u64 = u64::MAX - 2;
 
-/// What follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
-    /// The next head.
     Head,
-    /// A body of so many bytes, at least one.
+    /// A body of this many bytes, at least one.
     Body(u64),
-    /// Chunks or another protocol, whose end is not looked for: the connection takes no other request.
+    /// A chunked body or another protocol, whose end is not searched for: the connection accepts no further request.
     Unframed,
 }
 
-/// What follows a complete head.
+/// Checks a complete head and returns what follows it.
 ///
 /// # Errors
-/// Where two readers may understand the head in two ways, or the HTTP library cannot read it.
+/// The head is ambiguous, or the HTTP library would not accept it.
 pub(super) fn judge(head: &[u8], most_headers: usize) -> Result<After, HeadRefusal> {
     let mut headers = vec![httparse::EMPTY_HEADER; most_headers];
     let mut request = Request::new(&mut headers);
@@ -46,7 +44,7 @@ pub(super) fn judge(head: &[u8], most_headers: usize) -> Result<After, HeadRefus
     after(&request).ok_or(HeadRefusal::Malformed)
 }
 
-/// Whether the beginning of a head is wrong already, however it goes on.
+/// Refuses the beginning of a head that cannot become valid.
 ///
 /// # Errors
 /// As [`judge`].
@@ -73,7 +71,7 @@ fn check_request_line(request: &Request<'_, '_>) -> Result<(), HeadRefusal> {
     if readable { Ok(()) } else { Err(HeadRefusal::Malformed) }
 }
 
-/// What follows, by the headers; `None` where that is open to interpretation.
+/// What follows the head, by its headers; `None` where they are ambiguous.
 fn after(request: &Request<'_, '_>) -> Option<After> {
     let values = |name: &str| values(request.headers, name);
     let (lengths, codings) = (values("content-length"), values("transfer-encoding"));
@@ -87,7 +85,7 @@ fn after(request: &Request<'_, '_>) -> Option<After> {
             0 => After::Head,
             length => After::Body(length),
         },
-        // HTTP/1.0 has no chunks.
+        // HTTP/1.0 has no chunked encoding.
         ([], [coding]) if coding.eq_ignore_ascii_case(b"chunked") && request.version == Some(1) => {
             After::Unframed
         }

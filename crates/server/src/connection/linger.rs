@@ -1,7 +1,7 @@
-//! Reading on for a while after an answer that did not wait for the whole request.
+//! Lingering close: keeps reading for a while after an answer that did not wait for the whole request.
 //!
-//! A socket that is closed with bytes unread resets its connection, and a caller that still sends learns of that instead
-//! of the refusal. So what it sends is thrown away until it has read the answer and closes, or takes too long.
+//! Closing a socket with unread data resets the connection, and a client that is still sending gets the reset instead
+//! of the refusal. So received data is discarded until the client closes or a time limit passes.
 
 use std::{
     future::Future,
@@ -15,20 +15,19 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// How long a caller may take to read its refusal.
+/// How long a client may take to read its refusal and close.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time that is left for the caller.
+/// The timer of a lingering close.
 #[derive(Debug)]
 pub(super) struct Linger(Pin<Box<Sleep>>);
 
 impl Linger {
-    /// From now on.
     pub(super) fn begin() -> Self {
         Self(Box::pin(sleep(PATIENCE)))
     }
 
-    /// Throws away what comes; ready when nothing more will, or it took too long.
+    /// Discards received data. Ready when the client has closed or the time limit has passed.
     pub(super) fn poll(&mut self, mut from: Pin<&mut impl AsyncRead>, cx: &mut Context<'_>) -> Poll<()> {
         let mut space = [0; 16 << 10];
         while self.0.as_mut().poll(cx).is_pending() {

@@ -1,4 +1,4 @@
-//! One connection: who may have it, TLS, which HTTP it speaks, and how long it may take for what.
+//! Connections: limits on their number, TLS, the detection of HTTP/2, request framing and timeouts.
 
 mod accept;
 mod exchanges;

@@ -1,4 +1,5 @@
-//! The answer to plain HTTP where TLS is expected: no request comes of it, so it is written by hand.
+//! The answer to plain HTTP where TLS is expected. The request never reaches the HTTP library, so the answer is written
+//! by hand.
 
 use std::{io, pin::Pin};
 
@@ -9,7 +10,7 @@ use ulid::Ulid;
 use super::linger::Linger;
 use crate::{error::https_required, request::API_VERSION};
 
-/// Answers 403 and closes.
+/// Answers 403 and closes the connection.
 pub(super) async fn refuse_plain_text(mut stream: TcpStream) -> io::Error {
     let answer = answer();
     if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {

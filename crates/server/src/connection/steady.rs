@@ -1,16 +1,17 @@
-//! A connection that may not stand still for ever, whose requests are told apart, and that closes so that its last answer
-//! arrives.
+//! The stream of a connection, which enforces timeouts, checks the framing of HTTP/1.1 requests, and closes so that the
+//! last answer arrives.
 //!
 //! ```text
 //! no request            idle_timeout, from the end of the last one
-//! head begun            header_timeout, from its first byte (HTTP/1.1)
-//! answer not taken      write_timeout: a socket that takes nothing, an HTTP/2 window that stays shut
+//! incomplete head       header_timeout, from its first byte (HTTP/1.1)
+//! answer not taken      write_timeout: a full socket buffer, or an exhausted HTTP/2 window
 //! ```
 //!
-//! The body of a request has its times where it is read. An answer that has nothing to say yet may take as long as it likes.
+//! The timeouts of a request's body apply where the body is read. An answer that sends nothing yet has no time limit
+//! here.
 //!
-//! In place of a head that is refused, the HTTP library reads a request of ours, which the router answers with the refusal.
-//! Nothing that is written is looked at: an answer may hold any bytes.
+//! In place of a refused head, the HTTP library reads a substitute request, which the router answers with the refusal.
+//! Written bytes are not inspected, because an answer may hold any bytes.
 
 use std::{
     io::{self, IoSlice},
@@ -31,22 +32,21 @@ use super::{
 };
 use crate::limits::{Limits, Permit};
 
-/// What the HTTP library reads in place of a refused head. Which request of the connection it is stands in [`Exchanges`]:
-/// a caller that sends the same bytes is answered as for any other path.
+/// The request that the HTTP library reads in place of a refused head. [`Exchanges`] records its number, so a client
+/// that sends the same bytes is answered as usual.
 const SUBSTITUTE: &[u8] = b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
-/// The same for a refused HEAD request, whose answer has no body.
+/// The substitute for a refused HEAD request, whose answer has no body.
 const SUBSTITUTE_HEAD: &[u8] = b"HEAD / HTTP/1.1\r\nconnection: close\r\n\r\n";
 
-/// A connection with its times.
+/// The stream of a connection, with its timeouts and framing checks.
 #[derive(Debug)]
 pub(crate) struct Steady<T> {
     inner: T,
     protocol: Protocol,
-    /// Read, and not yet looked at.
+    /// Bytes that were read and not yet processed.
     unseen: Vec<u8>,
-    /// Of a whole head: what is not yet handed on.
+    /// The rest of a complete head that is not yet passed on.
     head: Vec<u8>,
-    /// The heads so far.
     heads: u64,
     head_since: Option<Instant>,
     exchanges: Exchanges,
@@ -57,29 +57,29 @@ pub(crate) struct Steady<T> {
     _permit: Permit,
 }
 
-/// How what is read is handed on.
+/// How received bytes are passed on.
 #[derive(Debug)]
 enum Protocol {
     Http1(Framing),
-    /// A head was refused: nothing more is handed on.
+    /// A head was refused: nothing more is passed on.
     Refused,
-    /// Its frames say themselves where they end.
+    /// Passed on unchanged: HTTP/2 has unambiguous frames.
     Http2,
 }
 
-/// How far the end of a connection is.
+/// The progress of closing a connection.
 #[derive(Debug)]
 enum Closing {
     Open,
-    /// Nothing more is written; what still comes is read and dropped.
+    /// The write side is shut down; received data is discarded.
     Lingering(Linger),
     Done,
 }
 
-/// What a connection is made of.
+/// The arguments of [`Steady::new`].
 pub(super) struct Parts<T> {
     pub(super) stream: T,
-    /// What was read of it already.
+    /// Bytes that were already read from the stream.
     pub(super) first: Vec<u8>,
     pub(super) is_http2: bool,
     pub(super) exchanges: Exchanges,
@@ -111,7 +111,7 @@ impl<T> Steady<T> {
         }
     }
 
-    /// Hands on what may be handed on of what was read before. Whether there was anything.
+    /// Passes on what is possible of the bytes that were read before. Returns whether there were any.
     fn hand_on(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         while self.head.is_empty() && !self.unseen.is_empty() {
             let mut unseen = std::mem::take(&mut self.unseen);
@@ -119,7 +119,7 @@ impl<T> Steady<T> {
             let passed = self.look_at(&unseen[..shown]);
             buf.put_slice(&unseen[..passed.handed_on]);
             unseen.drain(..passed.handed_on + passed.kept);
-            // A buffer that is empty is given back.
+            // An empty buffer is dropped to free its memory.
             if !unseen.is_empty() && !matches!(self.protocol, Protocol::Refused) {
                 self.unseen = unseen;
             }
@@ -136,7 +136,7 @@ impl<T> Steady<T> {
         part > 0
     }
 
-    /// What becomes of these bytes, at least one.
+    /// Processes received bytes, at least one.
     fn look_at(&mut self, bytes: &[u8]) -> Passed {
         let Protocol::Http1(framing) = &mut self.protocol else {
             return Passed { handed_on: bytes.len(), kept: 0 };
@@ -166,14 +166,15 @@ impl<T> Steady<T> {
         Passed { handed_on: 0, kept: bytes.len() }
     }
 
-    /// When silence becomes too long; `None` where it never does. The flag: or is only looked at again.
+    /// When the current timeout ends; `None` where there is none. The flag is false where the state is only checked
+    /// again then.
     fn deadline(&self) -> Option<(Instant, bool)> {
         if let Some(since) = self.head_since {
             return Some((since + self.limits.header_timeout, true));
         }
         match self.exchanges.standing() {
             Standing::Quiet(since) => Some((since + self.limits.idle_timeout, true)),
-            // Where the socket itself takes nothing, the write says so.
+            // On HTTP/1.1, a client that does not read its answer blocks the write, which has its own timeout.
             Standing::Busy(_) if !matches!(self.protocol, Protocol::Http2) => None,
             Standing::Busy(Some(since)) => Some((since + self.limits.write_timeout, true)),
             Standing::Busy(None) => Some((Instant::now() + self.limits.write_timeout, false)),
@@ -181,7 +182,7 @@ impl<T> Steady<T> {
         }
     }
 
-    /// Ready with an error once the silence is too long.
+    /// Ready with an error once the current timeout has passed.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let Some((deadline, is_end)) = self.deadline() else { return Poll::Pending };
@@ -195,11 +196,11 @@ impl<T> Steady<T> {
     }
 }
 
-/// What became of bytes that were read.
+/// How many bytes [`Steady::look_at`] consumed.
 struct Passed {
-    /// The first of them, so many.
+    /// Number of leading bytes to pass on.
     handed_on: usize,
-    /// So many of those that follow.
+    /// Number of following bytes that were buffered or dropped.
     kept: usize,
 }
 
@@ -238,7 +239,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Steady<T> {
 }
 
 impl<T: AsyncWrite + Unpin> Steady<T> {
-    /// Goes on with a write, unless the other end has taken nothing for too long.
+    /// Polls a write, and fails once the peer has accepted nothing for the write timeout.
     fn poll_writing<R>(
         &mut self,
         cx: &mut Context<'_>,

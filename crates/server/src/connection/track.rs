@@ -1,4 +1,5 @@
-//! The layer that counts a connection's requests, and ends it after its last one, or where the next one could not be read.
+//! The layer that tracks a connection's requests, and closes the connection after its last one, or where an unread body
+//! would prevent the next one.
 
 use std::{
     pin::Pin,
@@ -15,8 +16,8 @@ use super::{
     unread::Unread,
 };
 
-/// To be put around everything else. A request that stands for a refused head leaves with its
-/// [`HeadRefusal`](crate::error::HeadRefusal) beside it.
+/// The outermost layer. It adds the [`HeadRefusal`](crate::error::HeadRefusal) to a request that substitutes a refused
+/// head.
 pub(crate) async fn track(mut request: Request, next: Next) -> Response {
     let Some(exchanges) = request.extensions().get::<Exchanges>().cloned() else {
         return next.run(request).await;
@@ -36,7 +37,7 @@ pub(crate) async fn track(mut request: Request, next: Next) -> Response {
     let is_read = match unread {
         None => true,
         Some(unread) if is_http1 && last.is_none() => unread.finish().await,
-        // What follows on this connection does not depend on it.
+        // On HTTP/2 and for a last request, an unread body does not affect other requests.
         Some(unread) => unread.has_ended(),
     };
     exchanges.leave_unread(!is_read);
@@ -46,7 +47,7 @@ pub(crate) async fn track(mut request: Request, next: Next) -> Response {
     response.map(|body| Body::new(Answering { body, exchange }))
 }
 
-/// The body of an answer on its way.
+/// The body of an answer, which keeps its [`Exchange`] until it is sent.
 struct Answering {
     body: Body,
     exchange: Exchange,
@@ -60,7 +61,7 @@ impl HttpBody for Answering {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // Whoever asks for more has found room for what there was.
+        // The HTTP library polls again only once it had room for the previous frame.
         self.exchange.release();
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if matches!(frame, Some(Ok(_))) {

@@ -1,8 +1,8 @@
-//! What a handler leaves unread of a request's body.
+//! Request bodies that a handler did not read to their end.
 //!
-//! Most refusals do not wait for the body: a key without the scope, a file whose tag does not match. The next request of an
-//! HTTP/1.1 connection begins behind that body. A short rest is read and dropped, and the connection lives on; a long one
-//! would cost more than a new connection, which the answer then asks for.
+//! Most refusals do not wait for the body, such as that of a key without the scope. The next request of an HTTP/1.1
+//! connection begins after that body. A short rest is read and dropped, so that the connection can be reused; for a
+//! long rest, which would cost more than a new connection, the answer closes the connection.
 
 use std::{
     pin::Pin,
@@ -18,37 +18,36 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::timeout;
 
-/// How much is read for the sake of the connection, in bytes.
+/// The longest rest of a body that is read to reuse the connection, in bytes.
 const SHORT: u64 = 64 << 10;
-/// How long that may take.
+/// How long reading the rest may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The body of one request, as it is left.
+/// Observes how far the body of a request is read.
 #[derive(Debug)]
 pub(super) struct Unread {
     rest: Arc<Mutex<Rest>>,
-    /// Whether its caller waits to be asked for the body.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     waits: bool,
 }
 
 #[derive(Debug)]
 enum Rest {
-    /// A handler has it.
+    /// The handler still holds it.
     Held,
     /// It was dropped before its end.
     Dropped {
         body: Body,
-        /// Whether anything of it was read. The HTTP library asks a caller that waits for its body then.
+        /// Whether anything of it was read. The HTTP library sends `100 Continue` at the first read.
         was_read: bool,
     },
     /// It was read to its end.
     Ended,
-    /// It broke off.
     Broken,
 }
 
 impl Unread {
-    /// Watches over the body of a request; `None` where it has none. To be called before anything reads it.
+    /// Starts to observe the body of a request; `None` where it has none. Must be called before the body is read.
     pub(super) fn watch(request: Request) -> (Request, Option<Self>) {
         if request.body().is_end_stream() {
             return (request, None);
@@ -59,12 +58,12 @@ impl Unread {
         (request, Some(unread))
     }
 
-    /// Whether the body is at its end.
+    /// Whether the body was read to its end.
     pub(super) fn has_ended(&self) -> bool {
         matches!(*lock(&self.rest), Rest::Ended)
     }
 
-    /// Reads a short rest to its end. Whether the body is there then.
+    /// Reads a short rest to its end. Returns whether the end was reached.
     pub(super) async fn finish(self) -> bool {
         let rest = std::mem::replace(&mut *lock(&self.rest), Rest::Broken);
         match rest {
@@ -90,7 +89,7 @@ fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
     rest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A body that is put aside where it is dropped before its end.
+/// A body that is kept for [`Unread::finish`] where it is dropped before its end.
 struct Watched {
     body: Body,
     was_read: bool,

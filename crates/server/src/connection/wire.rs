@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// What the bytes travel on.
+/// The transport of a connection.
 #[derive(Debug)]
 pub(crate) enum Wire {
     Plain(TcpStream),

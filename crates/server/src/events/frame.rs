@@ -1,4 +1,4 @@
-//! Events as they go over the wire: `id`, `event` and one line of `data`.
+//! Encodes events as server-sent events: `id`, `event` and one line of `data`.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -13,38 +13,37 @@ use skep_store::Event;
 
 use crate::error::{self, Refusal};
 
-/// What happened.
 pub(super) fn event(event: &Event) -> Bytes {
     let told = event.told();
     frame(Some(&told.id), event.kind.as_str(), &told)
 }
 
-/// The first event of a stream of one ticket.
+/// The first event of a stream of one ticket: its current state.
 pub(crate) fn current(at_place: &EventId, ticket: Ticket) -> Bytes {
     let (id, kind) = (at_place.to_string(), CURRENT.to_owned());
     frame(Some(&id.clone()), CURRENT, &CurrentTicket { id, kind, at: Timestamp::now(), ticket })
 }
 
-/// Events are missing here.
+/// The event that reports missing events between `from` and `on`.
 pub(crate) fn gap(on: &EventId, reason: GapReason, from: &EventId) -> Bytes {
     let (id, kind, from) = (on.to_string(), GAP.to_owned(), from.to_string());
     frame(Some(&id.clone()), GAP, &StreamGap { id, kind, at: Timestamp::now(), reason, from })
 }
 
-/// The last event of a stream that breaks.
+/// The last event of a stream that ends with a refusal.
 pub(crate) fn refused(refusal: &Refusal) -> Bytes {
     let Failure { code, message } = refusal.failure().clone();
     let error = error::reason_of(code.kind()).to_owned();
     frame(None, "error", &StreamRefusal { error, message, code })
 }
 
-/// No event: a comment, and the place to come back to.
+/// A comment and an `id`: keeps the connection alive, and advances the `Last-Event-ID` of the client.
 pub(crate) fn place(at_place: &EventId) -> Bytes {
     Bytes::from(format!(": here\nid: {at_place}\n\n"))
 }
 
 fn frame(id: Option<&str>, name: &str, data: &impl Serialize) -> Bytes {
-    // Our own types always serialize; as text, JSON has no line ends.
+    // These types always serialize. Compact JSON contains no line breaks.
     let data = serde_json::to_string(data).unwrap_or_default();
     let id = id.map_or_else(String::new, |id| format!("id: {id}\n"));
     Bytes::from(format!("{id}event: {name}\ndata: {data}\n\n"))

@@ -1,10 +1,10 @@
-//! Events on their way to those who follow them.
+//! Streams events of the store to their subscribers.
 //!
 //! ```text
-//! store ── a signal for each commit ──► Tail: reads what is new, once for all ──► Reader of those who are up to date
-//!   └───────────────────── pages, for whoever is behind ────────────────────────► Reader
+//! store ── a signal for each commit ──► Tail: reads new events once, for all readers ──► Reader that is up to date
+//!   └───────────────────────────────── pages ──────────────────────────────────────► Reader that is behind
 //! ```
-//! A reader holds its place and a few events at most: it reads on when its caller has taken what it was given.
+//! A reader holds a cursor and a few events at most: it reads more only when the client has taken those.
 
 mod frame;
 mod reader;

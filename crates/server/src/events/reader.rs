@@ -1,4 +1,4 @@
-//! One who follows: its place, and what it is given next.
+//! The stream of events of one subscriber.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,37 +18,37 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{frame, tail::Tail, wanted::Wanted};
 use crate::error::Refusal;
 
-/// How often a reader is told that nothing happened, which also shows whether it is still there.
+/// Interval of the keep-alive comments, which also reveal a client that is gone.
 const PULSE: Duration = Duration::from_secs(15);
-/// Events that are looked at for one page out of the store, and what it may take in bytes.
+/// Events that the store examines for one page, and the size of a page in bytes.
 const PAGE: u32 = 1_000;
 const PAGE_BYTES: usize = 64 << 10;
 
-/// Where a reader stands.
+/// The position of a reader.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// Behind this event it goes on.
+    /// The last event that was sent or passed over.
     pub at: EventId,
-    /// The last event before the epoch began: what is older is not told.
+    /// The last event before the epoch began. Older events are not sent.
     pub began: u64,
 }
 
-/// One who follows.
+/// Reads the events of one subscriber.
 pub(crate) struct Reader {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tail: Tail,
-    /// From [`Tail::follow`], called before the place was looked up.
+    /// From [`Tail::follow`], which must be called before the cursor is looked up.
     pub(crate) told: watch::Receiver<u64>,
     pub(crate) wanted: Wanted,
     pub(crate) place: Place,
-    /// What comes first.
+    /// Frames that are sent before the events.
     pub(crate) first: Vec<Bytes>,
-    /// Ready with the reason why the stream ends.
+    /// Completes with the reason when the stream has to end.
     pub(crate) ends: Pin<Box<dyn Future<Output = Failure> + Send>>,
 }
 
 impl Reader {
-    /// The events, for as long as there is no reason to end.
+    /// The frames of the stream, until `end` completes or an error occurs.
     pub(crate) fn into_frames(mut self) -> impl Stream<Item = Bytes> + Send {
         let mut pulse = interval_at(tokio::time::Instant::now() + PULSE, PULSE);
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -83,7 +83,7 @@ impl Reader {
     }
 }
 
-/// The next events. Nothing is lost where this is given up: the place moves with what is answered.
+/// The next frames. Cancel safe: the cursor moves only together with the frames that are returned.
 async fn events(
     store: &Arc<dyn Store>,
     tail: &Tail,
@@ -92,13 +92,13 @@ async fn events(
     place: &mut Place,
 ) -> Result<Vec<Bytes>, Refusal> {
     loop {
-        // Before the look: what comes after it is told.
+        // Marked as seen before the buffer is read, so that later events wake this reader.
         told.borrow_and_update();
         let frames = match tail.after(place.at.sequence, wanted) {
             Some(found) => {
                 place.at.sequence = found.upto;
                 if found.frames.is_empty() && told.changed().await.is_err() {
-                    let message = "the server ends; come back with the last event's id";
+                    let message = "the server is shutting down; reconnect with the id of the last event";
                     return Err(Refusal::new(ErrorCode::ShuttingDown, message));
                 }
                 found.frames
@@ -111,12 +111,12 @@ async fn events(
     }
 }
 
-/// A page out of the store, and what is missing before it.
+/// A page from the store, preceded by a gap event if older events are gone.
 async fn page(store: Arc<dyn Store>, wanted: &Wanted, place: &mut Place) -> Result<Vec<Bytes>, Refusal> {
     let after = place.at.sequence;
     let (of, kinds) = (wanted.from(), wanted.kinds().to_vec());
     let query = ReadEvents { of, kinds, after, limit: PAGE, bytes: PAGE_BYTES };
-    // A task of its own waits for the store: this is polled only while the caller reads.
+    // A separate task waits for the store, because this future is polled only while the client reads.
     let reading = AbortOnDropHandle::new(tokio::spawn(async move { store.read_events(query).await }));
     let page = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
     let mut frames = Vec::with_capacity(page.events.len() + 1);

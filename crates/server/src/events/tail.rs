@@ -1,4 +1,4 @@
-//! The newest events, read once for all who follow.
+//! The buffer of the newest events, read from the store once for all subscribers.
 
 use std::{
     collections::VecDeque,
@@ -17,21 +17,22 @@ use tokio::{
 
 use super::{frame, wanted::Wanted};
 
-/// Events that are kept at hand, and what their frames may take in bytes. Whoever is further behind reads the store.
+/// Events in the buffer, and the size of their frames in bytes. A reader that is further behind reads from the store.
 const MOST: usize = 4_096;
 const MOST_BYTES: usize = 4 << 20;
-/// What is read at once.
+/// Events and bytes of one read from the store.
 const BATCH: u32 = 1_024;
 const BATCH_BYTES: usize = 1 << 20;
-/// Batches that are read one after the other; what is newer by then is not caught up with, but begun from.
+/// Batches read in succession. If there are still more events then, the buffer is emptied and restarts at the newest
+/// one.
 const BATCHES: usize = 8;
-/// What a reader is given at once.
+/// Frames and bytes that a reader gets at once.
 const GIVEN: usize = 64;
 const GIVEN_BYTES: usize = 64 << 10;
-/// How often the store is looked at although it told of nothing: another process may have written.
+/// How often the store is read without a signal: another process may have written to it.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// An event, ready for the wire.
+/// An event of the buffer, already encoded.
 #[derive(Debug)]
 pub(super) struct Told {
     sequence: u64,
@@ -41,35 +42,35 @@ pub(super) struct Told {
     frame: Bytes,
 }
 
-/// All events of a stretch, in order.
+/// Contiguous events, in order.
 #[derive(Debug, Default)]
 struct Stretch {
-    /// What is behind this place is here.
+    /// Sequence number, exclusive.
     from: u64,
-    /// Up to this one.
+    /// Sequence number, inclusive.
     to: u64,
     events: VecDeque<Told>,
     bytes: usize,
 }
 
-/// What a reader finds at hand.
+/// Frames for one reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) frames: Vec<Bytes>,
-    /// Where it goes on.
+    /// The sequence number up to which the buffer was examined.
     pub(super) upto: u64,
 }
 
-/// The newest events.
+/// The buffer. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Tail(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     stretch: Mutex<Stretch>,
-    /// Up to where they are at hand. Those who listen are those who follow.
+    /// The newest sequence number in the buffer. Its receivers are the subscribers.
     told: watch::Sender<u64>,
-    /// Somebody begins to follow.
+    /// Notified when a subscriber is added.
     begun: Notify,
 }
 
@@ -81,23 +82,23 @@ impl Default for Tail {
 }
 
 impl Tail {
-    /// Begins to follow: whatever is written from now on makes the receiver change.
+    /// Subscribes: every event written from now on marks the receiver as changed.
     pub(crate) fn follow(&self) -> watch::Receiver<u64> {
         let told = self.0.told.subscribe();
         self.0.begun.notify_one();
         told
     }
 
-    /// What is wanted of the events behind this place; `None` where they are not at hand any more.
+    /// The events after `sequence` that match. `None` if the buffer no longer holds all of them.
     pub(super) fn after(&self, place: u64, wanted: &Wanted) -> Option<Found> {
         self.lock().after(place, wanted)
     }
 
-    /// Reads what is new, for as long as somebody follows.
+    /// Reads new events into the buffer while there are subscribers, until it is dropped.
     pub(crate) async fn read(&self, store: &dyn Store) -> Infallible {
         let mut commits = store.commits();
         while let Err(error) = self.jump(store).await {
-            tracing::warn!(%error, "the newest event was not read; tried again soon: {error}");
+            tracing::warn!(%error, "the newest event could not be read; retrying: {error}");
             sleep(LOOK).await;
         }
         loop {
@@ -105,13 +106,13 @@ impl Tail {
             if self.0.told.receiver_count() > 0
                 && let Err(error) = self.catch_up(store).await
             {
-                tracing::warn!(%error, "new events were not read; tried again soon: {error}");
+                tracing::warn!(%error, "new events could not be read; retrying: {error}");
                 sleep(LOOK).await;
                 continue;
             }
             tokio::select! {
                 changed = commits.changed() => if changed.is_err() {
-                    // The store is going away, and the server with it.
+                    // The store is shutting down, and the server with it.
                     std::future::pending().await
                 },
                 () = self.0.begun.notified() => {}
@@ -141,11 +142,12 @@ impl Tail {
                 return Ok(());
             }
         }
-        // Nobody followed for long, or nobody can follow as fast: each reads the store at its own pace.
+        // There was no subscriber for long, or events arrive too fast: each reader then reads the store at its own
+        // pace.
         self.jump(store).await
     }
 
-    /// Begins anew behind the newest event.
+    /// Empties the buffer and continues after the newest event.
     async fn jump(&self, store: &dyn Store) -> skep_store::Result<()> {
         let newest = store.event_span().await?.newest;
         *self.lock() = Stretch { from: newest, to: newest, ..Stretch::default() };

@@ -1,4 +1,4 @@
-//! Which events a caller follows, and may.
+//! The filter of an event stream, and the scopes that it needs.
 
 use skep_api::{AccountId, ErrorCode, Failure, Scope, TicketId};
 use skep_store::{EventKind, EventsOf};
@@ -6,7 +6,7 @@ use skep_store::{EventKind, EventsOf};
 use super::tail::Told;
 use crate::error::Refusal;
 
-/// What a caller follows: events of its account alone.
+/// The events that a caller subscribes to. Only events of its own account match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     account: AccountId,
@@ -15,11 +15,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Reads `types`, a list of sorts and families. Without it, it is all that the scopes allow.
+    /// Parses `types`, a comma-separated list of event types and families. `None` means all that the scopes allow.
     ///
     /// # Errors
-    /// `invalid_value` where there is no such sort, `scope_missing` where the key may not see it, `unknown_ticket` where no
-    /// ticket can have such an id.
+    /// `invalid_value` if there is no such type, `scope_missing` if the key may not see it, `unknown_ticket` if the id
+    /// is malformed.
     pub(crate) fn of(
         account: AccountId,
         scopes: &[Scope],
@@ -31,10 +31,11 @@ impl Wanted {
             None => EventKind::ALL.to_vec(),
         };
         if ticket.is_some() {
-            // No other event is about one.
+            // Events of other types do not concern a ticket.
             kinds.retain(|kind| scope_of(*kind) == Scope::TicketsRead);
             if kinds.is_empty() {
-                let message = "`types` names nothing of `ticket.*`, and `ticket` follows a ticket; leave one of them out";
+                let message =
+                    "`types` has no type of `ticket.*`, which `ticket` needs; leave one of them out";
                 return Err(Refusal::new(ErrorCode::InvalidValue, message));
             }
         }
@@ -52,17 +53,16 @@ impl Wanted {
         Ok(Self { account, kinds, ticket: ticket.transpose()? })
     }
 
-    /// The one ticket that is followed.
+    /// The ticket that the stream is restricted to.
     pub(crate) fn ticket(&self) -> Option<TicketId> {
         self.ticket
     }
 
-    /// The sorts.
     pub(super) fn kinds(&self) -> &[EventKind] {
         &self.kinds
     }
 
-    /// Whose events are read.
+    /// The restriction of the query of the store.
     pub(super) fn from(&self) -> EventsOf {
         match self.ticket {
             Some(ticket) => EventsOf::Ticket(self.account, ticket),
@@ -70,7 +70,6 @@ impl Wanted {
         }
     }
 
-    /// Whether this is one of them.
     pub(super) fn takes(&self, told: &Told) -> bool {
         told.account == self.account
             && self.ticket.is_none_or(|ticket| told.ticket == Some(ticket))
@@ -78,13 +77,13 @@ impl Wanted {
     }
 }
 
-/// The sorts that one word of the list names.
+/// The event types that one element of the list names: a type, or all types of a family such as `vm.*`.
 pub(crate) fn named(word: &str) -> Result<Vec<EventKind>, Failure> {
     let kinds: Vec<EventKind> = EventKind::ALL.iter().copied().filter(|kind| kind.is_named(word)).collect();
     if kinds.is_empty() {
         let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
         let message = format!(
-            "`types` names `{word}`, which is no type of event; known: ticket.*, vm.*, key.*, {}",
+            "`types` names `{word}`, which is not an event type; known: ticket.*, vm.*, key.*, {}",
             known.join(", ")
         );
         return Err(Failure::new(ErrorCode::InvalidValue, message));
@@ -92,7 +91,7 @@ pub(crate) fn named(word: &str) -> Result<Vec<EventKind>, Failure> {
     Ok(kinds)
 }
 
-/// What a key needs to see events of a sort.
+/// The scope that a key needs to see events of a type.
 pub(crate) const fn scope_of(kind: EventKind) -> Scope {
     match kind {
         EventKind::KeyCreated | EventKind::KeyRevoked | EventKind::KeyRotated => Scope::Admin,

@@ -1,4 +1,4 @@
-//! Token buckets, one for each key or address, in bounded memory.
+//! Token buckets for rate limits, one for each key or address, in bounded memory.
 
 use std::{
     collections::HashMap,
@@ -17,27 +17,26 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
 use super::Rate;
 
-/// Buckets that are remembered. An attacker with more addresses than that makes us forget, and takes no more memory.
+/// Buckets whose state is kept. An attacker with more addresses makes the server drop buckets, not take more memory.
 const REMEMBERED: usize = 1 << 16;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// A bucket for each key of some sort.
+/// One token bucket for each key.
 pub(crate) struct Buckets<K: Hash + Eq + Clone> {
     limiter: RateLimiter<K, Bounded<K>, DefaultClock>,
     policy: Policy,
 }
 
-/// What is limited, and how far.
 #[derive(Debug, Clone, Copy)]
 struct Policy {
-    /// Plain letters and `-`: it stands between quotes in a header.
+    /// ASCII letters and `-`, because the name is a quoted string of a header.
     name: &'static str,
     rate: Rate,
 }
 
-/// A bucket is empty.
+/// The error of an empty bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exceeded {
     policy: Policy,
@@ -45,20 +44,20 @@ pub(crate) struct Exceeded {
 }
 
 impl<K: Hash + Eq + Clone> Buckets<K> {
-    /// Full buckets. The name is what callers read.
+    /// All buckets are full. Messages and headers show the name.
     pub(crate) fn new(name: &'static str, rate: Rate) -> Self {
         Self::remembering(REMEMBERED, name, rate)
     }
 
     fn remembering(most: usize, name: &'static str, rate: Rate) -> Self {
-        // An interval is never zero, so the other arm is never taken.
+        // The interval is never zero, so the default is never used.
         let quota = Quota::with_period(rate.interval()).unwrap_or(Quota::per_second(rate.count()));
         let store = Bounded { most, buckets: Mutex::new(HashMap::new()) };
         let limiter = RateLimiter::new(quota.allow_burst(rate.count()), store, DefaultClock::default());
         Self { limiter, policy: Policy { name, rate } }
     }
 
-    /// Takes one out of a bucket.
+    /// Takes one token.
     pub(crate) fn take(&self, key: &K) -> Result<(), Exceeded> {
         let taken = self.limiter.check_key(key);
         taken.map_err(|until| {
@@ -69,18 +68,18 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
 }
 
 impl Exceeded {
-    /// Whole seconds, at least one, after which there is something in the bucket again.
+    /// Time until the bucket has a token again, in whole seconds, at least one.
     pub(crate) fn seconds(&self) -> u64 {
         (self.wait.as_secs() + u64::from(self.wait.subsec_nanos() > 0)).max(1)
     }
 
-    /// What is limited, and how far.
+    /// The limit, for messages.
     pub(crate) fn limit(&self) -> String {
         let Policy { name, rate } = self.policy;
         format!("`{name}` is {rate}")
     }
 
-    /// The headers of the answer: `Retry-After`, and both of draft-ietf-httpapi-ratelimit-headers-10.
+    /// Adds `Retry-After` and both headers of draft-ietf-httpapi-ratelimit-headers-10 to a response.
     pub(crate) fn mark(&self, headers: &mut HeaderMap) {
         let Policy { name, rate } = self.policy;
         let seconds = self.seconds();
@@ -96,7 +95,7 @@ impl Exceeded {
     }
 }
 
-/// The state of so many buckets and no more. What is not remembered is full.
+/// The state of at most `max_buckets` buckets. A bucket without state is full.
 #[derive(Debug)]
 struct Bounded<K> {
     most: usize,
@@ -118,11 +117,11 @@ impl<K: Hash + Eq + Clone> StateStore for Bounded<K> {
         }
         let (outcome, state) = measure(None)?;
         if buckets.len() >= self.most {
-            // A bucket that lacks no more than this one is as good as full.
+            // Buckets with at most one token missing are treated as full.
             buckets.retain(|_, other| *other > state);
         }
         if buckets.len() >= self.most {
-            // Half of them at once, so that not every newcomer goes through all.
+            // Half of them at once, so that not every new key scans the whole map.
             let mut nth = 0_usize;
             buckets.retain(|_, _| {
                 nth += 1;
@@ -163,7 +162,7 @@ mod tests {
         let buckets = buckets(100, "5/h");
         for caller in 0..10_000 {
             buckets.take(&caller).unwrap();
-            // Those who keep coming lack more than the others, and are remembered before them.
+            // Buckets in constant use miss more tokens than the others, so they are kept first.
             if caller < 5 {
                 for _ in 0..4 {
                     buckets.take(&caller).unwrap();

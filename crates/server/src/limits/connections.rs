@@ -1,4 +1,4 @@
-//! Connections that are open, in all and by address.
+//! Limits the open connections, in total and by address.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 
 use super::counted_as;
 
-/// Counts connections. Cheap to clone.
+/// The counters. Clones are cheap and share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Connections(Arc<Counted>);
 
@@ -25,30 +25,29 @@ struct Open {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// Which limit was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// There are as many as the server takes.
+    /// The limit of the server.
     All,
-    /// There are as many as one address may have.
+    /// The limit of one address.
     Address,
 }
 
-/// One connection. Dropped when it is closed.
+/// The permit of one connection, to be dropped when it is closed.
 #[derive(Debug)]
 pub(crate) struct Permit {
     counted: Arc<Counted>,
-    /// `None` where its address is not counted.
+    /// `None` if the connection is not counted by address.
     address: Option<IpAddr>,
 }
 
 impl Connections {
-    /// None is open yet.
     pub(crate) fn new(most: usize, most_of_address: usize) -> Self {
         Self(Arc::new(Counted { most, most_of_address, open: Mutex::default() }))
     }
 
-    /// Counts one more; by its address only where that is one caller's.
+    /// Counts one more connection. `by_address` is false for an address that many callers share, such as a trusted
+    /// proxy.
     pub(crate) fn open(&self, address: IpAddr, by_address: bool) -> Result<Permit, Full> {
         let address = by_address.then(|| counted_as(address));
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +73,7 @@ impl Drop for Permit {
         let Some(address) = self.address else { return };
         if let Some(of_address) = open.by_address.get_mut(&address) {
             *of_address -= 1;
-            // Only who is there takes memory.
+            // Only addresses with open connections take memory.
             if *of_address == 0 {
                 open.by_address.remove(&address);
             }

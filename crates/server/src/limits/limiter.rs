@@ -1,4 +1,4 @@
-//! Which requests are too many.
+//! The rate limits of requests.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::Refusal;
 
-/// Counts the requests of keys and addresses, and what they get wrong.
+/// Counts requests by key and by address, and failed authentications by address.
 pub(crate) struct Limiter {
     keys: Option<Buckets<KeyId>>,
     addresses: Option<Buckets<IpAddr>>,
@@ -20,7 +20,6 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter that has seen nobody yet.
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             keys: limits.rate_limit.map(|rate| Buckets::new("key", rate)),
@@ -30,7 +29,7 @@ impl Limiter {
         }
     }
 
-    /// Counts a request of an address. One that is not known is nobody's.
+    /// Counts a request of an address. A request whose address is unknown is not counted.
     pub(crate) fn count_address(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
         let (Some(buckets), Some(address)) = (&self.addresses, address) else { return Ok(()) };
         buckets
@@ -44,14 +43,14 @@ impl Limiter {
         buckets.take(&key).map_err(|exceeded| too_many("requests with this key", exceeded))
     }
 
-    /// Counts an entry on the waitlist. All whose address is not known share what one has.
+    /// Counts an entry on the waitlist. All requests whose address is unknown share one bucket.
     pub(crate) fn count_waitlist(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
         let taken = self.waitlist.take(&address.map(counted_as));
         taken.map_err(|exceeded| too_many("entries on the waitlist from this address", exceeded))
     }
 
-    /// What a caller reads who was not admitted: why, or that it tried too often. A request that shows no key at all tried
-    /// nothing.
+    /// The refusal of a failed authentication: the given one, or `rate_limited` after too many of them. A request
+    /// without a key is not counted.
     pub(crate) fn after_failure(&self, address: Option<IpAddr>, refusal: Refusal) -> Refusal {
         let tried = matches!(refusal.failure().code, ErrorCode::InvalidToken | ErrorCode::TokenExpired);
         let Some(address) = address.filter(|_| tried) else { return refusal };

@@ -1,4 +1,4 @@
-//! How much anybody may take: connections, headers, time, requests.
+//! The limits that hold for all callers: connections, headers, timeouts and request rates.
 
 mod buckets;
 mod connections;
@@ -12,7 +12,7 @@ pub(crate) use connections::{Connections, Permit};
 pub(crate) use limiter::Limiter;
 pub use rate::{Rate, WrongRate};
 
-/// What callers may take. The defaults are those of a server on the open internet.
+/// The limits of a server. The defaults suit a server on the open internet.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Connections at the same time. One more is closed at once.
@@ -33,11 +33,11 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// How long a body may bring nothing, or less than 1 KiB for each second.
     pub body_stall: Duration,
-    /// How long a caller may leave unread what it was answered.
+    /// How long a caller may leave a response unread.
     pub write_timeout: Duration,
-    /// How often an HTTP/2 peer is asked whether it is still there.
+    /// Interval of HTTP/2 pings.
     pub ping_interval: Duration,
-    /// How long it may take to answer that.
+    /// How long the peer may take to answer a ping.
     pub ping_timeout: Duration,
     /// Requests of one key. `None`: not limited.
     pub rate_limit: Option<Rate>,
@@ -45,7 +45,7 @@ pub struct Limits {
     pub address_rate_limit: Option<Rate>,
     /// Failed authentications of one address (IPv6: of one /64).
     pub failed_auth_limit: Rate,
-    /// What one address (IPv6: one /64) may put on the waitlist.
+    /// Entries on the waitlist from one address (IPv6: of one /64).
     pub waitlist_limit: Rate,
 }
 
@@ -72,7 +72,7 @@ impl Default for Limits {
     }
 }
 
-/// What an address is counted as: one that has a whole network of IPv6 to choose from is one caller all the same.
+/// The key by which an address is counted: an IPv6 address counts as its /64, because one caller usually has all of it.
 pub(crate) fn counted_as(address: std::net::IpAddr) -> std::net::IpAddr {
     match address.to_canonical() {
         std::net::IpAddr::V6(address) => {

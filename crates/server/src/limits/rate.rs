@@ -1,10 +1,10 @@
-//! A rate as people write it: `100/s`, `60/m`, `1000/h`.
+//! Rates as they are written in settings: `100/s`, `60/m`, `1000/h`.
 
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// So many in a time. All of them may come at once; then they come back evenly.
+/// A number of requests in a window. All may come in one burst; tokens are refilled evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate {
@@ -20,19 +20,19 @@ enum Window {
 }
 
 impl Rate {
-    /// What an address may get wrong: more than a person with a wrong key does, and far too little to guess one.
+    /// Failed authentications of one address: more than a person with a wrong key causes, and far too few to guess a
+    /// key.
     pub(crate) const FAILED_AUTHENTICATIONS: Self =
         Self { count: NonZeroU32::new(100).unwrap(), window: Window::Minute };
 
-    /// What an address may put on the waitlist: a person and some colleagues.
+    /// Entries on the waitlist from one address: enough for a person and some colleagues.
     pub(crate) const WAITLIST: Self = Self { count: NonZeroU32::new(5).unwrap(), window: Window::Hour };
 
-    /// How many.
     pub(crate) fn count(self) -> NonZeroU32 {
         self.count
     }
 
-    /// In how many seconds.
+    /// The length of the window.
     pub(crate) fn seconds(self) -> u32 {
         match self.window {
             Window::Second => 1,
@@ -41,15 +41,14 @@ impl Rate {
         }
     }
 
-    /// After which time one more comes back. Never zero.
+    /// Time until one token is refilled. Never zero.
     pub(crate) fn interval(self) -> Duration {
         (Duration::from_secs(self.seconds().into()) / self.count.get()).max(Duration::from_nanos(1))
     }
 }
 
-/// Why a text is no rate.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rate; give a whole number from 1 and a time, such as `100/s`, `60/m` or `1000/h`")]
+#[error("`{0}` is not a rate; give a positive whole number and a unit, such as `100/s`, `60/m` or `1000/h`")]
 pub struct WrongRate(String);
 
 impl FromStr for Rate {
@@ -58,7 +57,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, WrongRate> {
         let wrong = || WrongRate(text.to_owned());
         let (count, window) = text.split_once('/').ok_or_else(wrong)?;
-        // The parser of the standard library takes a sign.
+        // `NonZeroU32::from_str` would accept a leading `+`.
         if !count.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
         }

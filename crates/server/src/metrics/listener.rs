@@ -1,4 +1,4 @@
-//! Metrics without a key, on a socket of their own that only this machine reaches.
+//! Serves metrics without a key, on a separate loopback socket.
 
 use std::{
     io,
@@ -26,21 +26,21 @@ use crate::{
     run::Error,
 };
 
-/// How long the head of a request may take to arrive, on a new connection and on one that is kept.
+/// How long the head of a request may take to arrive, on a new connection and on an idle one.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Refuses an address that other machines reach: there is no key on this listener.
+/// Refuses an address that other machines can reach, because this listener asks for no key.
 ///
 /// # Errors
-/// [`Error::MetricsAddress`] for every address that is not a loopback one.
+/// [`Error::MetricsAddress`] for every address that is not a loopback address.
 pub fn check_metrics_address(address: SocketAddr) -> Result<(), Error> {
     if address.ip().to_canonical().is_loopback() { Ok(()) } else { Err(Error::MetricsAddress { address }) }
 }
 
-/// Serves `GET /metrics` and nothing else, until it is dropped.
+/// Serves `GET /metrics` only, until it is dropped.
 ///
 /// # Errors
-/// The address is no loopback one, or the socket failed.
+/// The address is not a loopback address, or the socket failed.
 pub(crate) async fn serve(listener: TcpListener, readings: Readings) -> Result<(), Error> {
     check_metrics_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
@@ -57,14 +57,14 @@ async fn metrics(State(readings): State<Readings>, headers: HeaderMap) -> Result
     Ok(([(CONTENT_TYPE, format.content_type())], readings.whole(format).await?).into_response())
 }
 
-/// A web page that a browser of this machine shows reaches loopback too, under a name of its own.
+/// Checks `Host` against DNS rebinding: a page in a local browser can reach loopback under a host name of its own.
 async fn only_this_machine(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST).and_then(|value| value.to_str().ok());
     if host.is_some_and(is_this_machine) {
         return in_our_shape(next.run(request).await);
     }
     let message =
-        "metrics are served to this machine only: ask for them by a loopback address, or `localhost`";
+        "metrics are served to this machine only; use a loopback address or `localhost` as the host";
     Refusal::new(ErrorCode::MalformedRequest, message).into_response()
 }
 

@@ -1,12 +1,12 @@
-//! What is measured while the server runs, as Prometheus reads it.
+//! Prometheus metrics of the server.
 //!
 //! ```text
 //! observe ── requests ──┐
 //! swarm ── boots, ends ─┼─► Metrics ──┐
-//! store ── commits ─────┘             ├─► Readings ─► text: GET /metrics, and the listener of its own
-//! at each look: VMs, pool, process ───┘
+//! store ── commits ─────┘             ├─► Collector ─► text: GET /metrics, and the loopback listener
+//! at each scrape: VMs, pool, process ─┘
 //! ```
-//! Every label has few values, whatever callers send: routes are templates, methods and codes are known words.
+//! The cardinality of every label is bounded, whatever callers send: routes are templates, methods and codes are fixed.
 
 mod listener;
 mod process;
@@ -44,17 +44,16 @@ pub use listener::check_metrics_address;
 
 use crate::request::API_VERSION;
 
-/// All metrics of this server begin with it.
 const PREFIX: &str = "skep";
-/// From a check that touches no disk to a boot on an emulated machine and a command that runs for a minute, in seconds.
+/// In seconds: from a health check to a boot on an emulated machine or a command that runs for a minute.
 const REQUEST_BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
-/// From a hand-out of the pool to a cold boot of an emulated guest, in seconds.
+/// In seconds: from a VM taken from the pool to a cold boot of an emulated guest.
 const READY_BUCKETS: [f64; 13] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0];
-/// From a disk that answers at once to one that hangs, in seconds.
+/// In seconds: from a fast disk to one that hangs.
 const COMMIT_BUCKETS: [f64; 12] =
     [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
-/// Every reason, so that each is there before it happens.
+/// Every reason, so that each series exists before its first event.
 const REASONS: [EndReason; 9] = [
     EndReason::Deleted,
     EndReason::Cleanup,
@@ -100,18 +99,17 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
-/// What came of an attempt to send a webhook.
+/// The result of an attempt to send a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WebhookOutcome {
-    /// The endpoint took it.
+    /// The endpoint answered 2xx.
     Delivered,
-    /// It answered something else than 2xx.
+    /// The endpoint answered something else than 2xx.
     Rejected,
-    /// Its address may not be reached.
+    /// The address of the endpoint is not allowed.
     Refused,
-    /// It could not be reached, or broke off.
+    /// The endpoint could not be reached, or closed the connection.
     Unreachable,
-    /// It took too long.
     Timeout,
 }
 
@@ -132,7 +130,7 @@ impl WebhookOutcome {
 /// A histogram for each set of labels, all with the same buckets.
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// What is counted as it happens. Cheap to clone; all clones count together.
+/// The metrics that are updated as events happen. Clones are cheap and share them.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -186,7 +184,7 @@ impl Inner {
         registry.register("build", "The version of skep and of its API", Info::new(version));
         registry.register(
             "http_requests",
-            "Requests by route, method and status; 499 is a caller that went away before its answer",
+            "Requests by route, method and status; 499 is a caller that disconnected before its answer",
             self.requests.clone(),
         );
         registry.register_with_unit(
@@ -205,7 +203,7 @@ impl Inner {
 
     fn register_swarm(&mut self) {
         let registry = &mut self.registry;
-        registry.register("vm_boots", "VMs that were booted, by where they came from", self.boots.clone());
+        registry.register("vm_boots", "VMs that were booted, by source: pool or cold", self.boots.clone());
         registry.register_with_unit(
             "vm_boot_ready",
             "From the arrival of a boot request until the VM takes commands under its own identity",
@@ -219,7 +217,7 @@ impl Inner {
         let registry = &mut self.registry;
         registry.register_with_unit(
             "store_commit_duration",
-            "One commit of the store, all its commands included, until it is on the disk",
+            "One commit of the store with all its commands, until it is on disk",
             Unit::Seconds,
             self.commits.clone(),
         );
@@ -238,12 +236,12 @@ impl Inner {
     fn register_webhooks(&mut self) {
         self.registry.register(
             "webhook_attempts",
-            "Attempts to send an event to an endpoint of an account, by what came of it",
+            "Attempts to send an event to an endpoint of an account, by outcome",
             self.webhooks.clone(),
         );
     }
 
-    /// A series that appears only with its first event hides that event from `rate` and from alerts.
+    /// Creates the series at zero: one that appears with its first event hides that event from `rate` and from alerts.
     fn begin_at_zero(&self) {
         for code in ErrorCode::ALL {
             drop(self.refusals.get_or_create(&CodeLabels { code: code.as_str() }));
@@ -270,7 +268,6 @@ const fn word(source: BootSource) -> &'static str {
 }
 
 impl Metrics {
-    /// How long this server has run.
     pub(crate) fn uptime(&self) -> Duration {
         self.0.started.elapsed()
     }
@@ -296,7 +293,7 @@ impl Observer for Metrics {
 impl CommitObserver for Metrics {
     fn committed(&self, commit: Commit) {
         self.0.commits.observe(commit.took.as_secs_f64());
-        // Batches are small: the queue is.
+        // Batches are small, because the queue of the store is.
         self.0.batches.observe(f64::from(u32::try_from(commit.commands).unwrap_or(u32::MAX)));
         if !commit.succeeded {
             self.0.failed_commits.inc();

@@ -1,6 +1,6 @@
-//! What this process uses, under the names that every Prometheus client has for it.
+//! Resources of this process, under the standard names of Prometheus clients.
 //!
-//! Five figures out of three files of `/proc`: less than a crate for it would bring along.
+//! Read from `/proc` directly: a crate for it would bring more dependencies than these few values justify.
 
 use std::{fs, io, time::Duration};
 
@@ -13,7 +13,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// What this process uses now.
+/// The current resource usage of this process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     cpu: Duration,
@@ -25,14 +25,14 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Looks at `/proc`. Blocks.
+    /// Reads `/proc`. Blocks.
     ///
     /// # Errors
-    /// `/proc` is not what it should be.
+    /// `/proc` cannot be read or parsed.
     pub(crate) fn now() -> io::Result<Self> {
         let stat = Stat::parse(&fs::read_to_string("/proc/self/stat")?)
-            .ok_or_else(|| io::Error::other("/proc/self/stat cannot be understood"))?;
-        // The look itself takes one.
+            .ok_or_else(|| io::Error::other("/proc/self/stat cannot be parsed"))?;
+        // Reading the directory opens one itself.
         let descriptors = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
         Ok(Self {
             cpu: Duration::from_secs_f64(in_seconds(stat.ticks)),
@@ -44,7 +44,7 @@ impl Usage {
         })
     }
 
-    /// Adds these figures to what is told.
+    /// Adds these values to a registry.
     pub(crate) fn register(self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("process");
         let cpu = ConstCounter::new(self.cpu.as_secs_f64());
@@ -52,14 +52,14 @@ impl Usage {
         let mut bytes = |name: &str, help: &str, value: u64| {
             registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(value));
         };
-        bytes("resident_memory", "Memory that the process has", self.resident_bytes);
-        bytes("virtual_memory", "Memory that the process has mapped", self.virtual_bytes);
+        bytes("resident_memory", "Resident memory of the process", self.resident_bytes);
+        bytes("virtual_memory", "Virtual memory of the process", self.virtual_bytes);
         let mut plain = |name: &str, help: &str, value: u64| {
             registry.register(name, help, ConstGauge::new(value));
         };
         plain("threads", "Threads of the process", self.threads);
         plain("open_fds", "Open file descriptors", self.descriptors);
-        plain("max_fds", "The most file descriptors that may be open", self.most_descriptors);
+        plain("max_fds", "Limit of open file descriptors", self.most_descriptors);
     }
 }
 
@@ -68,7 +68,7 @@ fn in_seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
 
-/// What is used of `/proc/self/stat`.
+/// The used fields of `/proc/self/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     ticks: u64,
@@ -78,7 +78,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// Fields are counted from behind the name, which may hold blanks and brackets itself.
+    /// Counts fields from the end of the process name, which may contain spaces and parentheses itself.
     fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

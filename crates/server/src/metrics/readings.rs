@@ -1,4 +1,4 @@
-//! What is read at each look, and the whole text.
+//! Reads the metrics that are sampled at each scrape, and encodes all metrics.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use skep_swarm::Figures;
 use super::{Format, Metrics, PREFIX, process::Usage, tickets, vms};
 use crate::{error::Refusal, vms::Vms};
 
-/// How long the store may take to prove that it works.
+/// How long the store may take to answer a ping.
 const PING_LIMIT: Duration = Duration::from_secs(2);
 const STATES: [(VmState, &str); 2] = [(VmState::Running, "running"), (VmState::Paused, "paused")];
 
@@ -43,38 +43,34 @@ struct OwnerLabels {
     owner: &'static str,
 }
 
-/// All that can be told of a server, and how to look at it.
+/// The sources of all metrics of a server.
 #[derive(Clone)]
 pub(crate) struct Readings {
-    /// What was counted.
     pub metrics: Metrics,
-    /// Asked whether it takes commands.
     pub store: Arc<dyn Store>,
-    /// Asked for VMs and the pool.
     pub vms: Vms,
-    /// Where the server writes.
     pub data_dir: PathBuf,
 }
 
 impl Readings {
-    /// Everything, of the whole server.
+    /// All metrics of the server.
     ///
     /// # Errors
-    /// A fault of ours.
+    /// `internal` if they cannot be encoded.
     pub(crate) async fn whole(&self, format: Format) -> Result<String, Refusal> {
         let mut root = Registry::default();
         let registry = root.sub_registry_with_prefix(PREFIX);
         let seconds = ConstGauge::new(self.metrics.uptime().as_secs_f64());
-        registry.register_with_unit("uptime", "Since the server began", Unit::Seconds, seconds);
+        registry.register_with_unit("uptime", "Time since the server started", Unit::Seconds, seconds);
         let store = self.store.ping(PING_LIMIT).await.is_ok();
         flag(registry, "store_up", "Whether the store takes commands", store);
         match self.store.ticket_figures(None).await {
             Ok(figures) => tickets::register(registry, figures, Timestamp::now()),
-            Err(error) => tracing::warn!(%error, "metrics: the figures of tickets cannot be read"),
+            Err(error) => tracing::warn!(%error, "metrics: the counts of tickets cannot be read"),
         }
         match self.store.vm_figures().await {
             Ok(figures) => vms::register(registry, figures),
-            Err(error) => tracing::warn!(%error, "metrics: the figures of VMs cannot be read"),
+            Err(error) => tracing::warn!(%error, "metrics: the counts of VMs cannot be read"),
         }
         let working = self.vms.swarm_now().ok().filter(|swarm| swarm.health().is_ok());
         flag(registry, "swarm_up", "Whether VMs can be booted", working.is_some());
@@ -89,27 +85,34 @@ impl Readings {
         if let Ok(disk) = disk {
             let bytes = |blocks: u64| ConstGauge::new(blocks.saturating_mul(disk.f_frsize));
             let (free, size) = (bytes(disk.f_bavail), bytes(disk.f_blocks));
-            registry.register_with_unit("disk_free", "Free where the data lies", Unit::Bytes, free);
+            registry.register_with_unit(
+                "disk_free",
+                "Free space of the file system with the data",
+                Unit::Bytes,
+                free,
+            );
             registry.register_with_unit(
                 "disk_size",
-                "The file system where the data lies",
+                "Size of the file system with the data",
                 Unit::Bytes,
                 size,
             );
         }
         match usage {
             Ok(usage) => usage.register(&mut root),
-            Err(error) => tracing::warn!(%error, "metrics: what this process uses cannot be told"),
+            Err(error) => {
+                tracing::warn!(%error, "metrics: the resource usage of this process cannot be read")
+            }
         }
         let mut text = String::new();
         encode_registry(&mut text, &self.metrics.0.registry).map_err(fault)?;
         finish(text, &root, format)
     }
 
-    /// What an account may know: its own VMs, tickets and limits.
+    /// The metrics of one account: its VMs, tickets and limits.
     ///
     /// # Errors
-    /// A fault of ours.
+    /// `internal` if they cannot be encoded.
     pub(crate) fn of_account(
         vms: &[Vm],
         figures: Vec<TicketFigures>,
@@ -124,11 +127,11 @@ impl Readings {
         let memory = ConstGauge::new(vms.iter().map(|vm| vm.memory_mb).sum::<u64>() << 20);
         registry.register_with_unit("vms_memory", "Memory of the guests", Unit::Bytes, memory);
         if let Some(most) = limits.max_vms {
-            registry.register("quota_vms", "The most VMs of this account", ConstGauge::new(u64::from(most)));
+            registry.register("quota_vms", "VM limit of this account", ConstGauge::new(u64::from(most)));
         }
         if let Some(most) = limits.max_memory_mb {
             let most = ConstGauge::new(most.saturating_mul(1 << 20));
-            registry.register_with_unit("quota_memory", "The most memory of its guests", Unit::Bytes, most);
+            registry.register_with_unit("quota_memory", "Limit of guest memory", Unit::Bytes, most);
         }
         finish(String::new(), &root, format)
     }
@@ -153,7 +156,7 @@ fn register_vms(registry: &mut Registry, counts: &[(VmState, usize)]) {
         let count = counts.iter().filter(|(other, _)| *other == state).map(|(_, count)| count).sum::<usize>();
         family.get_or_create(&StateLabels { state: word }).set(signed(count));
     }
-    registry.register("vms", "VMs that live, by state", family);
+    registry.register("vms", "Live VMs, by state", family);
 }
 
 fn register_swarm(registry: &mut Registry, figures: Figures) {
@@ -169,25 +172,25 @@ fn register_swarm(registry: &mut Registry, figures: Figures) {
         ready.get_or_create(&labels).set(state.ready.into());
         target.get_or_create(&labels).set(state.target.into());
     }
-    registry.register("pool_ready_vms", "VMs of the pool that wait for somebody, by template", ready);
-    registry.register("pool_target_vms", "VMs that the pool is to hold, by template", target);
+    registry.register("pool_ready_vms", "VMs of the pool that are ready for use, by template", ready);
+    registry.register("pool_target_vms", "VMs that the pool should hold, by template", target);
     if let Some(vmms) = vmms {
         let family = Family::<OwnerLabels, Gauge>::default();
         family.get_or_create(&OwnerLabels { owner: "account" }).set(signed(vmms.committed));
         family.get_or_create(&OwnerLabels { owner: "pool" }).set(signed(vmms.uncommitted));
         registry.register(
             "jails",
-            "Jails with a VMM: those of accounts, and those that are nobody's yet",
+            "Jails with a VMM: those of accounts, and those not assigned to one yet",
             family,
         );
     }
     let most = ConstGauge::new(u64::from(capacity.max_vms));
-    registry.register("capacity_vms", "The most VMs that this machine holds", most);
+    registry.register("capacity_vms", "VM limit of this machine", most);
     let mut bytes = |name: &str, help: &str, mb: u64| {
         registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(mb.saturating_mul(1 << 20)));
     };
     bytes("capacity_memory", "Memory for VMs", capacity.memory_mb);
-    bytes("reserved_memory", "Memory for VMs that accounts have", capacity.memory_used_mb);
+    bytes("reserved_memory", "Memory reserved by the VMs of accounts", capacity.memory_used_mb);
 }
 
 fn signed(count: usize) -> i64 {

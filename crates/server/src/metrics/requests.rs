@@ -1,4 +1,4 @@
-//! Requests: counted when they end, however they end.
+//! Metrics of requests, which are counted when they end for any reason.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,9 +9,9 @@ use skep_api::ErrorCode;
 use super::{AnswerLabels, CodeLabels, Metrics, RouteLabels};
 use crate::error::SKEP_ERROR;
 
-/// The status of a caller that went away, as proxies write it down.
+/// The status of a request whose caller disconnected, as nginx logs it.
 const CALLER_GONE: u16 = 499;
-/// A request under way. It is counted when this is dropped.
+/// A request in progress, counted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     metrics: Metrics,
@@ -22,7 +22,7 @@ pub(crate) struct UnderWay {
 }
 
 impl Metrics {
-    /// A request of this route has begun.
+    /// Begins the measurement of a request.
     pub(crate) fn begin(&self, method: &Method, route: Arc<str>) -> UnderWay {
         self.0.in_flight.inc();
         UnderWay {
@@ -36,7 +36,7 @@ impl Metrics {
 }
 
 impl UnderWay {
-    /// The answer is about to be sent.
+    /// Records the response.
     pub(crate) fn answered(&mut self, response: &Response) {
         self.status = response.status().as_u16();
         let code = response.headers().get(SKEP_ERROR).and_then(|value| value.to_str().ok());
@@ -58,7 +58,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// A method is whatever word a caller makes up; a label is not.
+/// Callers may send any method, so unknown ones share a label.
 fn known_method(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",

@@ -5,24 +5,22 @@ use http::{HeaderMap, HeaderValue, header::ACCEPT};
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How metrics are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// OpenMetrics 1.0, which Prometheus asks for.
+    /// OpenMetrics 1.0, which Prometheus requests.
     OpenMetrics,
-    /// The text format 0.0.4, which everything else reads.
+    /// The text format 0.0.4, which other tools read.
     Plain,
 }
 
 impl Format {
-    /// What a caller asked for; the plain format where it asks for nothing that we know.
+    /// The format that `Accept` names, or else the plain one.
     pub(crate) fn asked_for(headers: &HeaderMap) -> Self {
         let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let asks = |text: &str| text.to_ascii_lowercase().contains("application/openmetrics-text");
         if texts.into_iter().any(asks) { Self::OpenMetrics } else { Self::Plain }
     }
 
-    /// The content type.
     pub(crate) fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::OpenMetrics => OPEN_METRICS,
@@ -30,7 +28,7 @@ impl Format {
         })
     }
 
-    /// The text in this format.
+    /// Converts OpenMetrics text to this format.
     pub(crate) fn of(self, open_metrics: String) -> String {
         match self {
             Self::OpenMetrics => open_metrics,
@@ -39,7 +37,7 @@ impl Format {
     }
 }
 
-/// In the older format a family has the very name of its series, and there are no units, no infos and no end mark.
+/// In the plain format a family has the same name as its series, and there are no units, no infos and no `# EOF`.
 fn plain(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;

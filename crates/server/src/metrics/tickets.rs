@@ -1,4 +1,4 @@
-//! Tickets: how many are in each state, how attempts ended, and for how long work has waited.
+//! Metrics of tickets: counts by state, outcomes of attempts, and the age of the oldest ready ticket.
 
 use jiff::Timestamp;
 use prometheus_client::{
@@ -26,7 +26,7 @@ struct AccountLabels {
     account: String,
 }
 
-/// Registers the figures of tickets, with the account as a label.
+/// Registers the counts of tickets, with the account as a label.
 pub(super) fn register(registry: &mut Registry, figures: Vec<TicketFigures>, now: Timestamp) {
     let states = Family::<StateLabels, Gauge>::default();
     let attempts = Family::<OutcomeLabels, Counter>::default();
@@ -41,7 +41,7 @@ pub(super) fn register(registry: &mut Registry, figures: Vec<TicketFigures>, now
             let labels = OutcomeLabels { account: account.clone(), outcome: outcome.as_str() };
             attempts.get_or_create(&labels).inc_by(count);
         }
-        // A clock that was set back makes no age below zero.
+        // The age would be negative if the wall clock was set back.
         let age = oldest_ready.map_or(0, |since| now.duration_since(since).as_secs().max(0));
         ages.get_or_create(&AccountLabels { account }).set(age);
     }
@@ -57,7 +57,7 @@ pub(super) fn register(registry: &mut Registry, figures: Vec<TicketFigures>, now
     );
     registry.register_with_unit(
         "ticket_oldest_ready",
-        "For how long the ticket that has been ready longest has waited for a claim; 0 where none is ready",
+        "Time that the oldest ready ticket has waited for a claim; 0 if none is ready",
         Unit::Seconds,
         ages,
     );

@@ -1,4 +1,4 @@
-//! VMs of each account: how many there are, and the memory of their guests.
+//! Metrics of VMs by account: their number and the memory of their guests.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -18,7 +18,7 @@ struct AccountLabels {
     account: String,
 }
 
-/// Registers the figures of VMs, with the account as a label. The store answers those of a thousand accounts at most.
+/// Registers the counts of VMs, with the account as a label. The store returns at most a thousand accounts.
 pub(super) fn register(registry: &mut Registry, figures: Vec<VmFigures>) {
     let states = Family::<StateLabels, Gauge>::default();
     let memory = Family::<AccountLabels, Gauge>::default();
@@ -31,7 +31,7 @@ pub(super) fn register(registry: &mut Registry, figures: Vec<VmFigures>) {
         let bytes = i64::try_from(memory_mb.saturating_mul(1 << 20)).unwrap_or(i64::MAX);
         memory.get_or_create(&AccountLabels { account }).set(bytes);
     }
-    registry.register("account_vms", "VMs that live, by account and state", states);
+    registry.register("account_vms", "Live VMs, by account and state", states);
     registry.register_with_unit(
         "account_vms_memory",
         "Memory of the guests, by account",

@@ -1,15 +1,15 @@
-//! An example of each body and answer, made from those that stand on the fields.
+//! Adds an example to each request and response body, built from the examples of its fields.
 
 use serde_json::{Map, Value, json};
 
 use super::finer::each_operation;
 
-/// A time, where a field names none.
+/// The example of a time, for fields without one.
 const TIME: &str = "2026-05-01T12:00:00.000Z";
-/// Deeper than any schema of ours: one that holds itself must not go on for ever.
+/// The deepest nesting. Deeper than every schema of the API; ends the recursion of one that contains itself.
 const DEEPEST: usize = 16;
 
-/// Fills in what no operation gave itself.
+/// Adds the examples that the operations do not define themselves.
 pub(super) fn fill(document: &mut Value) {
     let schemas = document.pointer("/components/schemas").cloned().unwrap_or_default();
     each_operation(document, |operation| {
@@ -34,7 +34,7 @@ fn fill_contents(holder: Option<&mut Value>, schemas: &Value) {
     }
 }
 
-/// A value that a schema allows; `None` where nobody can guess one that tells anything.
+/// A value that a schema allows. `None` if no useful one can be derived.
 fn example_of(schema: &Value, schemas: &Value, depth: usize) -> Option<Value> {
     if depth > DEEPEST {
         return None;
@@ -58,7 +58,7 @@ fn example_of(schema: &Value, schemas: &Value, depth: usize) -> Option<Value> {
         return Some(Value::Object(fields.collect::<Option<Map<_, _>>>()?));
     }
     if let Some(kinds) = schema.get("oneOf").and_then(Value::as_array) {
-        // What may be null is, unless its field says otherwise.
+        // A nullable field is null in the example, unless the field has its own.
         let null = kinds.iter().any(|kind| kind["type"] == "null");
         return if null { Some(Value::Null) } else { below(kinds.first()?) };
     }

@@ -1,4 +1,4 @@
-//! What the types of bodies and parameters cannot say of themselves, so that the document refuses what the server refuses.
+//! Constraints that the derived schemas cannot express, so that the document rejects what the server rejects.
 
 use serde_json::{Map, Value, json};
 use skep_api::{
@@ -10,18 +10,16 @@ use skep_store::EventKind;
 
 use super::messages;
 
-/// Any text without the character that no command, path or variable can hold.
+/// Any text without NUL, which no command, path or variable can contain.
 const NO_NUL: &str = "^[^\\u0000]*$";
-/// One line: nothing that controls a terminal.
+/// One line without control characters.
 const LINE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
-/// An absolute path.
 const ABSOLUTE: &str = "^/[^\\u0000]*$";
-/// How a URL of a webhook begins; by http it is one that the operator allows.
+/// URLs of webhooks. The server accepts http only for hosts that the operator allows.
 const WEB: &str = "^https?://";
-/// A name as shells take it for a variable.
 const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 
-/// Completes the document as JSON.
+/// Adds the constraints to the document.
 pub(super) fn refine(document: &mut Value) {
     bodies_are_objects(document);
     lift_descriptions(document);
@@ -42,7 +40,7 @@ pub(super) fn refine(document: &mut Value) {
     parameters(document);
 }
 
-/// Fields of components, to be merged into what their types say.
+/// Changes to be merged into the schemas of components.
 fn schemas() -> [(&'static str, Value); 6] {
     let exec = json!({"properties": {
         "command": {"pattern": NO_NUL},
@@ -73,8 +71,8 @@ fn schemas() -> [(&'static str, Value); 6] {
     ]
 }
 
-/// Exactly one of `role` and `scopes`, and `vm` with the role `vm` alone. `oneOf` would say it too, but generators of
-/// clients take its alternatives for the whole of the body.
+/// Exactly one of `role` and `scopes`, and `vm` only with the role `vm`. Not written as `oneOf`, because client
+/// generators take its alternatives for the complete body.
 fn role_or_scopes() -> Value {
     let absent = json!({"type": "null"});
     json!({
@@ -92,7 +90,7 @@ fn role_or_scopes() -> Value {
     })
 }
 
-/// The same for bodies that stand inline.
+/// Changes to be merged into inline schemas of bodies.
 fn inlined() -> [(&'static str, Value); 3] {
     [
         (
@@ -113,7 +111,7 @@ fn inlined() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// What may stand in a webhook.
+/// The constraints of a webhook.
 fn webhook() -> Value {
     json!({"properties": {
         "url": {"pattern": WEB},
@@ -122,12 +120,12 @@ fn webhook() -> Value {
     }})
 }
 
-/// Scopes where a key is made of them: generators of clients need the type of the items here too.
+/// The type of `scopes` of a new key, repeated here because client generators need it.
 fn scopes() -> Value {
     json!({"type": "array", "items": {"$ref": "#/components/schemas/Scope"}})
 }
 
-/// A VM in a path or a body: its process id, or its id.
+/// A VM in a path or a body: its pid or its id.
 fn pid_or_id() -> Value {
     json!({"anyOf": [{"type": "integer", "format": "int64", "minimum": 1}, {"type": "string"}]})
 }
@@ -136,7 +134,7 @@ fn roots() -> Value {
     json!({"minItems": 1, "maxItems": 100, "items": {"type": "string", "pattern": ABSOLUTE}})
 }
 
-/// A body that may be absent is not one that may be `null`.
+/// Replaces "object or null" by an optional body: a body may be absent, but not `null`.
 fn bodies_are_objects(document: &mut Value) {
     each_operation(document, |operation| {
         let Some(body) = operation.get_mut("requestBody") else { return };
@@ -157,7 +155,7 @@ fn bodies_are_objects(document: &mut Value) {
     });
 }
 
-/// The description of a field that may be null stands beside its kinds, where readers look for it.
+/// Moves the description of a nullable field from its `oneOf` to the field.
 fn lift_descriptions(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -176,7 +174,7 @@ fn lift_descriptions(value: &mut Value) {
     }
 }
 
-/// Where the path names the VM, the body does not.
+/// Defines `ExecInVmRequest`, which is `ExecRequest` without `vm`, because the path names the VM.
 fn exec_bodies(document: &mut Value) {
     let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else {
         return;
@@ -195,7 +193,7 @@ fn exec_bodies(document: &mut Value) {
     }
 }
 
-/// A stream is described by each event of it, as readers of the document expect.
+/// Describes a stream by the schema of one of its events, as is usual for OpenAPI.
 fn streams(document: &mut Value) {
     if let Some(schemas) = document.pointer_mut("/components/schemas") {
         let data = ["ExecData", "ExecExit", "StreamRefusal"]
@@ -207,7 +205,7 @@ fn streams(document: &mut Value) {
             "properties": {
                 "event": {
                     "type": "string", "enum": ["stdout", "stderr", "exit", "error"],
-                    "description": "What it tells: `exit` and `error` are the last of their stream.",
+                    "description": "The type of the event. `exit` and `error` are the last of their stream.",
                 },
                 "data": {
                     "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
@@ -230,19 +228,19 @@ fn streams(document: &mut Value) {
     });
 }
 
-/// The same of what changes below a folder.
+/// The events of a watched folder.
 fn watch_stream(document: &mut Value) {
     if let Some(schemas) = document.pointer_mut("/components/schemas") {
         let data = ["FileChange", "StreamRefusal"]
             .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
         schemas["FileWatchEvent"] = json!({
             "type": "object",
-            "description": "One server-sent event of a folder that is watched.",
+            "description": "One server-sent event of a watched folder.",
             "required": ["event", "data"],
             "properties": {
                 "event": {
                     "type": "string", "enum": ["change", "overflow", "error"],
-                    "description": "What it tells: `overflow` that changes were lost, `error` why the stream ends.",
+                    "description": "The type. `overflow`: changes were lost. `error`: the stream ends with this reason.",
                 },
                 "data": {
                     "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
@@ -261,7 +259,7 @@ fn watch_stream(document: &mut Value) {
     }
 }
 
-/// The same of what a command prints that works on a ticket.
+/// The events of a ticket's log.
 fn log_stream(document: &mut Value) {
     let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
     let data = ["ExecData", "LogEnd", "StreamRefusal"]
@@ -273,7 +271,7 @@ fn log_stream(document: &mut Value) {
         "properties": {
             "event": {
                 "type": "string", "enum": ["output", "end", "error"],
-                "description": "What it tells: `end` and `error` are the last of their stream.",
+                "description": "The type of the event. `end` and `error` are the last of their stream.",
             },
             "data": {
                 "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
@@ -290,7 +288,7 @@ fn log_stream(document: &mut Value) {
     }
 }
 
-/// The same of what happens in an account.
+/// The events of an account.
 fn event_stream(document: &mut Value) {
     let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
     let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
@@ -302,10 +300,10 @@ fn event_stream(document: &mut Value) {
         "description": "One server-sent event of an account.",
         "required": ["event", "data"],
         "properties": {
-            "id": {"type": "string", "description": "The place to come back to; every event but `error` has one."},
+            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
             "event": {
                 "type": "string", "enum": names,
-                "description": "What it tells: `stream.gap` that events are missing before it, `error` why the stream ends.",
+                "description": "The type. `stream.gap`: earlier events are missing. `error`: the stream ends with this reason.",
             },
             "data": {
                 "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
@@ -329,7 +327,7 @@ fn event_stream(document: &mut Value) {
     }
 }
 
-/// The words that some parameters may have are known here alone.
+/// Adds constraints to parameters.
 fn parameters(document: &mut Value) {
     let mut operations = Vec::new();
     each_operation(document, |operation| {
@@ -352,7 +350,7 @@ fn parameters(document: &mut Value) {
                 ("list_audit", "outcome") => json!({"pattern": outcome}),
                 ("revoke_all_keys", "all") => json!({"enum": [true]}),
                 ("events", "types") => json!({"pattern": event_types()}),
-                // A browser that saw nothing yet may send an empty one.
+                // A browser that has received no event yet may send an empty one.
                 ("events", "Last-Event-ID") => {
                     json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
                 }
@@ -363,20 +361,20 @@ fn parameters(document: &mut Value) {
     });
 }
 
-/// Types and families of events, with commas between.
+/// A pattern of comma-separated types and families of events.
 fn event_types() -> String {
     let one = event_type();
     format!("^({one})(,({one}))*$")
 }
 
-/// One of them, without ends.
+/// A pattern of one type or family, without anchors.
 fn event_type() -> String {
     let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
     let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
     types.chain(families).collect::<Vec<_>>().join("|")
 }
 
-/// Calls for each operation of the document.
+/// Calls a function for each operation of the document.
 pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Value)) {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
@@ -384,7 +382,7 @@ pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Val
     }
 }
 
-/// Merges objects field by field; anything else takes the place of what stood there.
+/// Merges objects recursively. Any other value replaces the existing one.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

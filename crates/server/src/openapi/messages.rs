@@ -1,9 +1,9 @@
-//! Messages of WebSockets in the document.
+//! Refines the schemas of WebSocket messages.
 
 use serde_json::{Value, json};
 
-/// Describes the `type` by which messages are told apart, which no field of their types stands for, and writes each kind of
-/// message as one object: generators of clients do not read a kind that is composed of a component and a `type`.
+/// Describes the tag `type`, which has no field in the Rust types, and flattens each variant into one object, because
+/// client generators do not support a variant composed of a component and a tag.
 pub(super) fn refine(document: &mut Value) {
     let components = document["components"]["schemas"].clone();
     for name in ["ExecControl", "ExecNotice"] {
@@ -11,7 +11,7 @@ pub(super) fn refine(document: &mut Value) {
         for kind in kinds.and_then(Value::as_array_mut).into_iter().flatten() {
             flatten(kind, &components);
             if let Some(field) = kind.pointer_mut("/properties/type") {
-                field["description"] = json!("Which message it is.");
+                field["description"] = json!("The type of the message.");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what the routes say of themselves, and what holds for all of them.
+//! The OpenAPI document: the descriptions of the routes, completed with what holds for all of them.
 
 mod examples;
 mod finer;
@@ -35,7 +35,7 @@ use crate::{
     session::PLAIN_COOKIE,
 };
 
-/// The refusals that many operations share, and what makes them possible.
+/// The refusals that many operations share, and their preconditions.
 const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::MalformedRequest, Needs::Nothing),
     (ErrorCode::UnknownField, Needs::Nothing),
@@ -59,18 +59,17 @@ const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::Overloaded, Needs::Key),
 ];
 
-/// The operation that needs the key itself.
+/// The operation that takes a key, but no session.
 const BEGINS_SESSION: &str = "create_session";
 
-/// What an operation must have for a refusal to be possible.
 #[derive(Debug, Clone, Copy)]
 enum Needs {
     Nothing,
     Key,
     Scope,
-    /// A query or a body whose values may be wrong.
+    /// A query or a body.
     Parameters,
-    /// One of them that must be there.
+    /// A required query parameter or body.
     Required,
     Body,
 }
@@ -92,27 +91,26 @@ enum Needs {
 )))]
 struct Shared;
 
-/// The document without routes.
 pub(crate) fn beginning() -> openapi::OpenApi {
     let mut document = Shared::openapi();
     document.info =
         InfoBuilder::new().title("skep").version(API_VERSION).description(Some(DESCRIPTION)).build();
     document.tags = Some(vec![
-        tag("public", "Without a key"),
-        tag("keys", "Keys, and who the caller is"),
-        tag("accounts", "Tenants: each with keys, VMs and files that no other one sees"),
-        tag("session", "Sessions of browsers"),
+        tag("public", "Operations that need no key"),
+        tag("keys", "API keys, and the identity of the caller"),
+        tag("accounts", "Tenants: each has its own keys, VMs and files, which no other account sees"),
+        tag("session", "Browser sessions"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
         tag("files", "Files of the workspace, or of a VM"),
-        tag("git", "Repositories of the workspace, or of a VM"),
+        tag("git", "Git repositories of the workspace, or of a VM"),
         tag("exec", "Commands, on the server or inside VMs"),
         tag("server", "The server itself"),
-        tag("tickets", "Work: who does what, in which order, and what came of it"),
-        tag("events", "What happens, as it happens"),
-        tag("webhooks", "Events, sent to endpoints of the account"),
-        tag("metrics", "What the server does, in figures"),
-        tag("audit", "Who did what from where, and how it ended"),
-        tag("waitlist", "Who asked to be told when there is room"),
+        tag("tickets", "Units of work: their order, who works on them, and their results"),
+        tag("events", "A live stream of events"),
+        tag("webhooks", "Delivery of events to endpoints of the account"),
+        tag("metrics", "Prometheus metrics"),
+        tag("audit", "The audit log: who did what, from where, and with which outcome"),
+        tag("waitlist", "People who asked to be notified when there is room"),
     ]);
     let components = document.components.get_or_insert_with(Components::new);
     components.add_security_scheme(
@@ -121,35 +119,35 @@ pub(crate) fn beginning() -> openapi::OpenApi {
             HttpBuilder::new()
                 .scheme(HttpAuthScheme::Bearer)
                 .description(Some(
-                    "A key: `Authorization: Bearer sk-skep-...`. The scopes named are all needed.",
+                    "A key: `Authorization: Bearer sk-skep-...`. All scopes listed are needed.",
                 ))
                 .build(),
         ),
     );
     let cookie = ApiKeyValue::with_description(
         PLAIN_COOKIE,
-        "What `POST /api/session` sets; under TLS its name is `__Host-skep_session`. It counts on requests of the same \
-         origin alone. The scopes are those of its key.",
+        "The cookie that `POST /api/session` sets; under TLS its name is `__Host-skep_session`. It is accepted only on \
+        same-origin requests. Its scopes are those of the key.",
     );
     components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     components.schemas.insert("ErrorCode".to_owned(), codes());
     document
 }
 
-/// What a reader needs to know before the first call.
+/// The introduction of the document.
 const DESCRIPTION: &str = "Boots microVMs for AI agents from a snapshot and runs commands in them, or on the server.\n\n\
     Every refusal is `{error, message}` with its stable code in the header `Skep-Error`. Every answer carries \
     `X-Request-Id` and `Skep-Version`. An unknown field or query parameter is refused by name.\n\n\
-    Behind a proxy that the server trusts, whatever did not come by https is 403 `HTTPS required`.\n\n\
-    A VM that was booted for a ticket reaches this API at the address in its variable `SKEP_URL`, by HTTP/1.1, with its own key, \
-    `SKEP_API_KEY`. Another key is 403 `vm_key_required` there, `allowed_ips` does not count, and of the operations without a \
-    key only the health check is served.";
+    Behind a trusted proxy, a request that did not arrive over https is refused with 403 `HTTPS required`.\n\n\
+    A VM that was booted for a ticket reaches this API over HTTP/1.1 at the address in its variable `SKEP_URL`, with its \
+    own key, `SKEP_API_KEY`. At that address any other key is refused with 403 `vm_key_required`, `allowed_ips` is not \
+    checked, and the health check is the only operation that is served without a key.";
 
 fn tag(name: &str, description: &str) -> Tag {
     openapi::tag::TagBuilder::new().name(name).description(Some(description)).build()
 }
 
-/// The schema of `Skep-Error`: every code, and the status that it comes with.
+/// The schema of `Skep-Error`: every code with its status.
 fn codes() -> RefOr<openapi::schema::Schema> {
     let lines: Vec<String> = ErrorCode::ALL
         .iter()
@@ -162,7 +160,7 @@ fn codes() -> RefOr<openapi::schema::Schema> {
         .into()
 }
 
-/// Adds to every operation what all of them answer.
+/// Adds to every operation the refusals, headers and limits that all operations share.
 pub(crate) fn complete(document: &mut openapi::OpenApi) {
     for (path, item) in &mut document.paths.paths {
         let operations = [
@@ -184,7 +182,7 @@ pub(crate) fn complete(document: &mut openapi::OpenApi) {
     }
 }
 
-/// Adds how large the JSON body of an operation may be.
+/// Adds the size limit of the JSON body of an operation.
 fn add_body_limit(operation: &mut Operation, method: &Method, path: &str) {
     let limit = BodyLimit::of(method, path, is_public(operation));
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
@@ -210,13 +208,15 @@ fn complete_operation(operation: &mut Operation) {
     }
 }
 
-/// The one header that every operation takes. Whatever stands there is no reason for a refusal.
+/// The header that every operation takes. An invalid value is replaced, not refused.
 fn request_id() -> Parameter {
     ParameterBuilder::new()
         .name("X-Request-Id")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
-        .description(Some("The id of this request in answer, log and audit: `[A-Za-z0-9._-]{1,128}`; else there is a new one"))
+        .description(Some(
+            "The id of this request in answer, log and audit: `[A-Za-z0-9._-]{1,128}`; others are replaced",
+        ))
         .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
         .example(Some("deploy-17.3".into()))
         .build()
@@ -240,7 +240,7 @@ fn possible(operation: &Operation, needs: Needs) -> bool {
     }
 }
 
-/// What stands in the document itself: none of ours is a reference.
+/// The inline value. This document uses no references here.
 fn written<T>(value: &RefOr<T>) -> Option<&T> {
     match value {
         RefOr::T(value) => Some(value),
@@ -261,7 +261,7 @@ fn add_code(operation: &mut Operation, code: ErrorCode) {
     response.extensions = refusals::marked(&codes).extensions;
 }
 
-/// Makes a response of codes what callers read: which codes, what each means, and an example of each.
+/// Turns the codes of a response into its description, its header and an example of each code.
 fn describe_refusals(response: &mut Response) {
     let codes = refusals::take_codes(response);
     if codes.is_empty() {
@@ -283,7 +283,7 @@ fn describe_refusals(response: &mut Response) {
     response.headers.insert("Skep-Error".to_owned(), header.into());
 }
 
-/// What takes a key takes a session in its place, but for the operation that begins one.
+/// Every operation that takes a key also takes a session, except the one that creates a session.
 fn add_session(operation: &mut Operation) {
     if is_public(operation) || operation.operation_id.as_deref() == Some(BEGINS_SESSION) {
         return;
@@ -294,12 +294,12 @@ fn add_session(operation: &mut Operation) {
     }
 }
 
-/// The scopes that an operation needs; of those that it needs in one place or another, those of the first.
+/// The scopes that an operation needs. Of several alternatives, those of the first.
 fn scopes(operation: &Operation) -> Vec<String> {
     operation.security.iter().flatten().map(scopes_of).next().unwrap_or_default()
 }
 
-/// They can be read in no other way.
+// `SecurityRequirement` has no accessor, so it is read through its JSON.
 fn scopes_of(requirement: &SecurityRequirement) -> Vec<String> {
     let written = serde_json::to_value(requirement).ok();
     written.and_then(|one| serde_json::from_value(one.get("bearer")?.clone()).ok()).unwrap_or_default()
@@ -311,26 +311,34 @@ fn add_headers(status: &str, response: &mut Response) {
         response.headers.insert(name.to_owned(), header.into());
     };
     let text = || RefOr::from(ObjectBuilder::new().schema_type(Type::String));
-    add("X-Request-Id", "The caller's, where it is `[A-Za-z0-9._-]{1,128}`, else a new one", text());
+    add(
+        "X-Request-Id",
+        "The id given by the caller if it is `[A-Za-z0-9._-]{1,128}`, else a new one",
+        text(),
+    );
     add("Skep-Version", "The version of the API", text());
     if status == "429" {
-        add("RateLimit", "What is left, and in how many seconds there is more: `\"key\";r=0;t=7`", text());
-        add("RateLimit-Policy", "The limit: how many in how many seconds: `\"key\";q=60;w=60`", text());
+        add("RateLimit", "Requests left, and seconds until there are more: `\"key\";r=0;t=7`", text());
+        add(
+            "RateLimit-Policy",
+            "The limit: requests, and the window in seconds: `\"key\";q=60;w=60`",
+            text(),
+        );
     }
     if matches!(status, "429" | "503") {
         add("Retry-After", "Seconds", ObjectBuilder::new().schema_type(Type::Integer).into());
     }
 }
 
-/// Whether an operation says that it needs no key.
+/// Whether an operation needs no key.
 pub(crate) fn is_public(operation: &Operation) -> bool {
     operation.security.as_ref().is_some_and(|list| list.iter().all(|one| *one == Default::default()))
 }
 
-/// The document as it is served.
+/// The final document as JSON.
 ///
 /// # Errors
-/// A fault of ours where it cannot be written as JSON.
+/// `internal` if it cannot be serialized.
 pub(crate) fn text(document: &openapi::OpenApi) -> Result<String, Failure> {
     let value = serde_json::to_value(document);
     let mut value = value.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;

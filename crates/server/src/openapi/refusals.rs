@@ -1,4 +1,4 @@
-//! Which refusals an operation can give beside those that many can, as types that its description names.
+//! Types that list the refusals of an operation, beside those that all operations share.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use utoipa::{
 
 use crate::error::status_number;
 
-/// Where a response keeps its codes until the whole document is put together.
+/// The extension that holds the codes of a response until the document is completed.
 const CODES: &str = "x-codes";
 
 macro_rules! refusals {
@@ -27,131 +27,116 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// Of health: all that it needs is the store.
+    /// Operations that only need the store.
     StoreAway = [StoreUnavailable],
-    /// Of an operation that takes no body, and refuses one.
+    /// An operation that takes no body, and refuses one.
     BodyRefused = [MalformedBody, BodyTooLarge, NotJson],
-    /// Of a boot.
     BootRefused = [
         UnknownTemplate, UnknownTicket, NameTaken, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
         IdempotencyInProgress, IdempotencyMismatch, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown, GuestTimeout,
     ],
-    /// Of the end of all VMs.
+    /// Ending all VMs.
     CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
-    /// Of what is done with one VM from outside.
+    /// Operations on one VM that do not use its guest agent.
     VmRefused = [UnknownVm, SwarmUnavailable, ShuttingDown],
-    /// Of a change of a VM.
     ChangeVmRefused = [UnknownVm, NameTaken, SwarmUnavailable, ShuttingDown],
-    /// Of what is read of files, here or in a VM.
+    /// Reading files, on the server or in a VM.
     FilesRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
         BodyTooLarge, NotText, TooManyLinks, InvalidPattern, SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
-    /// Of reading a file, in one of two forms.
+    /// Reading a file, as JSON or as raw bytes.
     ReadRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
         BodyTooLarge, NotText, TooManyLinks, NotAcceptable, RangeNotSatisfiable, SwarmUnavailable, ShuttingDown,
         GuestTimeout,
     ],
-    /// Of watching a folder.
     WatchRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, WatchLimit, PathOutsideRoots, PermissionDenied,
         TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
-    /// Of what is done to files, here or in a VM.
+    /// Changing files, on the server or in a VM.
     FilesWriteRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, NotEmpty, AlreadyExists, PathOutsideRoots,
         PermissionDenied, PreconditionFailed, NotText, TooManyLinks, TooDeep, DiskFull, FileBusy, BodyTooLarge,
         SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
-    /// Of a restart.
     RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
-    /// Of a command on the server, or in a VM.
+    /// A command on the server, or in a VM.
     ExecAnywhereRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
         SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
-    /// Of what is read of a repository.
+    /// Reading a repository.
     GitRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
         UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
         ShuttingDown, GuestTimeout, BareRepository, BodyTooLarge,
     ],
-    /// Of what is done to a repository.
+    /// Changing a repository.
     GitWriteRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
         UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
         ShuttingDown, GuestTimeout, BareRepository, AlreadyExists, NothingToCommit, MergeConflict, BodyTooLarge,
     ],
-    /// Of what needs another repository.
+    /// Operations that contact a remote repository.
     GitNetworkRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
         UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
         ShuttingDown, GuestTimeout, BareRepository, AlreadyExists, MergeConflict, UnknownRemote, RemoteForbidden, RemoteFailed, PushRejected,
     ],
-    /// Of a credential that is forgotten.
+    /// Deleting a Git credential.
     CredentialRefused = [UnknownCredential],
-    /// Of a command in a VM.
+    /// A command in a VM.
     ExecRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,
         ShuttingDown, GuestTimeout,
     ],
-    /// Of a command over a WebSocket.
+    /// A command over a WebSocket.
     DuplexRefused = [UpgradeRequired, UnknownVm, SwarmUnavailable, ShuttingDown],
-    /// Of coming back to a command.
+    /// Reconnecting to a running command.
     ExecAgainRefused = [UnknownVm, UnknownExec, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout],
-    /// Of a key that shall be made.
     CreateKeyRefused = [UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable],
-    /// Of what is done with one key.
+    /// Operations on one key.
     KeyRefused = [UnknownKey],
-    /// Of a rotation.
     RotateRefused = [UnknownKey, KeyNotValid],
-    /// Of an account that shall be made.
     CreateAccountRefused = [NameTaken, WorkspaceTaken],
-    /// Of an account that is read, or whose keys are revoked.
+    /// Reading an account, or revoking its keys.
     AccountRefused = [UnknownAccount],
-    /// Of an account that is changed.
     ChangeAccountRefused = [UnknownAccount, AccountProtected],
-    /// Of an account that is deleted.
     DeleteAccountRefused = [UnknownAccount, AccountInUse, AccountProtected, SwarmUnavailable, ShuttingDown],
-    /// Of a ticket that shall be made.
+    /// Creating one ticket.
     CreateTicketRefused = [
         IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
     ],
-    /// Of tickets that shall be made.
+    /// Creating several tickets.
     CreateTicketsRefused = [
         Cycle, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
     ],
-    /// Of a claim of whatever is ready.
+    /// Claiming any ready ticket.
     ClaimRefused = [IdempotencyInProgress, IdempotencyMismatch],
-    /// Of a ticket that is read.
+    /// Reading a ticket.
     TicketRefused = [UnknownTicket],
-    /// Of a ticket's log that is read.
     TicketLogRefused = [UnknownTicket, UnknownLog],
-    /// Of a ticket that is changed.
     ChangeTicketRefused = [
         UnknownTicket, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState, Cycle, VersionStale,
         FieldTooLarge, UnknownDependency,
     ],
-    /// Of a beat.
+    /// Heartbeats.
     BeatRefused = [UnknownTicket, ClaimLost, Superseded, LeaseLost, TicketState],
-    /// Of a ticket that is deleted.
     DeleteTicketRefused = [UnknownTicket, TicketState, HasDependents, VersionStale],
-    /// Of a webhook that shall be made.
     CreateWebhookRefused = [QuotaExceeded],
-    /// Of what is done with one webhook.
+    /// Operations on one webhook.
     WebhookRefused = [UnknownWebhook],
-    /// Of what shall be sent.
+    /// Sending a test event.
     SendWebhookRefused = [UnknownWebhook, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson],
-    /// Of a delivery that shall be tried again.
     RedeliverRefused = [
         UnknownWebhook, UnknownDelivery, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson,
     ],
-    /// Of a list that has two forms.
+    /// A list that is served as JSON or as CSV.
     FormRefused = [NotAcceptable],
-    /// Of an entry of the waitlist.
     WaitlistEntryRefused = [UnknownWaitlistEntry],
-    /// Of a file of the documentation.
+    /// A file of the documentation pages.
     DocsFileRefused = [UnknownRoute],
 }
 
@@ -163,13 +148,13 @@ fn responses_of(codes: &[ErrorCode]) -> BTreeMap<String, RefOr<Response>> {
     by_status.into_iter().map(|(status, codes)| (status, marked(&codes).into())).collect()
 }
 
-/// A response that is nothing yet but its codes.
+/// A response that only holds its codes.
 pub(super) fn marked(codes: &[ErrorCode]) -> Response {
     let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
     ResponseBuilder::new().extensions(Some(ExtensionsBuilder::new().add(CODES, words).build())).build()
 }
 
-/// Takes the codes out of a response again.
+/// Removes the codes from a response.
 pub(super) fn take_codes(response: &mut Response) -> Vec<ErrorCode> {
     let Some(mut extensions) = response.extensions.take() else { return Vec::new() };
     let words = extensions.remove(CODES);
@@ -179,7 +164,7 @@ pub(super) fn take_codes(response: &mut Response) -> Vec<ErrorCode> {
     words.and_then(|words| serde_json::from_value(words).ok()).unwrap_or_default()
 }
 
-/// What a caller may read with a code. The spec and the contract fix some of them to the letter.
+/// An example message of a code. Tests and clients rely on the exact text of some.
 pub(super) fn message(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::MissingToken => "Missing token",

@@ -1,4 +1,4 @@
-//! `/api/accounts`: list, create, read, change, delete.
+//! `/api/accounts`: lists, creates, reads, changes and deletes accounts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,22 +26,17 @@ use crate::{
     workspaces::Workspaces,
 };
 
-/// How often an account is asked to go whose boots under way come on record meanwhile, and the pause between.
+/// Attempts to delete an account with `force`, and the pause between them: boots in progress may still add VMs to it.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct AccountDesk {
-    /// Where accounts are kept.
     pub store: Arc<dyn Store>,
-    /// Where the VMs of an account are ended.
     pub vms: Vms,
-    /// Where its folder is made.
     pub workspaces: Workspaces,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(desk: AccountDesk) -> Routes {
     vec![routes!(list, create).with_state(desk.clone()), routes!(read, change, delete).with_state(desk)]
 }
@@ -69,8 +64,8 @@ async fn list(
 
 /// Create an account
 ///
-/// A tenant with VMs, keys and files of its own. Its first key is made by `POST /api/keys` with `account`. Where it names
-/// no `roots`, the server makes it an empty folder.
+/// An account is a tenant with its own VMs, keys and files. `POST /api/keys` with `account` creates its first key.
+/// Without `roots`, the server creates an empty folder for it.
 #[utoipa::path(
     post, path = "/api/accounts", tag = "accounts", operation_id = "create_account",
     security(("bearer" = ["server:admin"])),
@@ -105,7 +100,7 @@ async fn create(
 
 /// Read an account
 ///
-/// Its record: roots, networks and quotas.
+/// Returns its record: roots, networks and quotas.
 #[utoipa::path(
     get, path = "/api/accounts/{id}", tag = "accounts", operation_id = "read_account",
     security(("bearer" = ["server:admin"])),
@@ -126,8 +121,8 @@ async fn read(
 
 /// Change an account
 ///
-/// What is absent stays. It acts on the account's next request; VMs beyond a smaller quota live on. The roots of `default`
-/// are those of `skep serve --root`.
+/// Absent fields stay unchanged. The change applies from the account's next request on; VMs above a smaller quota keep
+/// running. The roots of the account `default` are set by `skep serve --root`.
 #[utoipa::path(
     patch, path = "/api/accounts/{id}", tag = "accounts", operation_id = "change_account",
     security(("bearer" = ["server:admin"])),
@@ -167,19 +162,18 @@ async fn change(
     Ok(Json(shown(changed.await?)))
 }
 
-/// How an account is deleted.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Deletion {
-    /// Whether the account's VMs are ended too; false unless given.
+    /// Whether to end the VMs of the account too; default false.
     force: Option<bool>,
 }
 
 /// Delete an account
 ///
-/// Its keys are revoked, their open streams end, and its name is free again. Files in its roots stay where they are. An
-/// account whose VMs live is deleted with `force=true` only, which ends them. The account `default` stays.
+/// Revokes its keys, which ends their open streams, and frees its name. The files in its roots are kept. An account
+/// with running VMs is deleted only with `force=true`, which ends them. The account `default` cannot be deleted.
 #[utoipa::path(
     delete, path = "/api/accounts/{id}", tag = "accounts", operation_id = "delete_account",
     security(("bearer" = ["server:admin"])),
@@ -203,7 +197,7 @@ async fn delete(
     let request_id = call.id.as_str().to_owned();
     match desk.delete(id, &request_id).await {
         Err(error) if error.code() == ErrorCode::AccountInUse && deletion.force == Some(true) => {
-            // In a task of its own: a caller that goes away must not leave half of an account behind.
+            // In a separate task, so that a disconnected caller does not leave a half-deleted account behind.
             let done = tokio::spawn(async move { desk.delete_with_vms(id, &request_id).await }).await;
             Ok(Json(done.map_err(|error| Refusal::internal(error.to_string()))??))
         }
@@ -212,12 +206,12 @@ async fn delete(
 }
 
 impl AccountDesk {
-    /// The roots of a new account: those that it names, or a folder of its own.
+    /// The roots of a new account: the given ones, or a new folder.
     async fn roots_of_new(&self, name: &str, named: Option<Vec<String>>) -> Result<Vec<String>, Refusal> {
         if let Some(roots) = named {
             return self.checked(name, roots).await;
         }
-        // Whose folder it is comes before what lies in it.
+        // A taken name is reported before a problem with the folder of that name.
         match self.store.account_by_name(name).await {
             Ok(_) => Err(skep_store::Error::AccountNameTaken { name: name.to_owned() }.into()),
             Err(error) if error.code() == ErrorCode::UnknownAccount => {
@@ -227,7 +221,7 @@ impl AccountDesk {
         }
     }
 
-    /// The resolved paths of roots that this account may have.
+    /// Checks that an account may have these roots, and resolves their paths.
     async fn checked(&self, name: &str, roots: Vec<String>) -> Result<Vec<String>, Refusal> {
         let others = self.store.roots_of_others(name).await?;
         self.workspaces.check(roots, others).await
@@ -248,7 +242,7 @@ impl AccountDesk {
 
     async fn delete_with_vms(&self, account: AccountId, request_id: &str) -> Result<DeletedAccount, Refusal> {
         let swarm = self.vms.swarm().await?;
-        // First the keys: then only boots that are under way can come on record yet.
+        // Keys first: afterwards only boots in progress can still add VMs.
         let (at, words) = (Timestamp::now(), Some(request_id.to_owned()));
         let keys = self.store.revoke_all_keys(RevokeAllKeys { account, except: None, at, request_id: words });
         let keys_revoked = keys.await?;
@@ -270,19 +264,19 @@ impl AccountDesk {
     }
 }
 
-/// Whoever locks itself out could not let itself in again.
+/// Refuses a change by which the caller would lock itself out.
 fn check_own_address(allowed_ips: &[String], caller: &Caller<ServerAdmin>) -> Result<(), Failure> {
     address::check(allowed_ips, caller.peer).map_err(|_| {
         let peer = caller.peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_canonical().to_string());
         let message = format!(
-            "`allowed_ips` does not hold the address that this call comes from, {peer}: nobody here could call any more; \
-             add it"
+            "`allowed_ips` does not contain the address of this call, {peer}, which would be locked out; \
+            add it"
         );
         Failure::new(ErrorCode::InvalidValue, message)
     })
 }
 
-/// A text that is no id names no account: the store's own words for that.
+/// A malformed id gets the same error as an unknown account.
 fn account_id(text: &str) -> Result<AccountId, skep_store::Error> {
     text.parse().map_err(|_| skep_store::Error::UnknownAccount { account: text.to_owned() })
 }

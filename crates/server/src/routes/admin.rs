@@ -1,4 +1,4 @@
-//! The server itself: `POST /api/admin/restart`.
+//! `POST /api/admin/restart`.
 
 use axum::extract::State;
 use http::StatusCode;
@@ -15,24 +15,23 @@ use crate::{
     restart::Restart,
 };
 
-/// The routes of this file.
 pub(crate) fn routes(restart: Restart) -> Routes {
     vec![routes!(restart_server).with_state(restart)]
 }
 
 /// Restart the server
 ///
-/// Reads the settings again and starts another server by them. When that one is ready, it answers, and this one ends as soon
-/// as it has answered what is under way. No connection is refused meanwhile, and VMs live on; a call about VMs may wait
-/// until the old server is gone. Settings that cannot start a server, or that take a stop and a start to change (where it
-/// listens, where its data lies, whom it runs as, what VMs may use), are 409, and this server serves on. `uptime` starts
-/// again. A restart that is asked for while another one is under way is that one: it has its outcome, and the settings that
-/// were read for it. Commands on the server that run longer than the old server waits, 30 seconds, end with it; those in VMs
-/// live on.
+/// Reads the settings again and starts a new server process with them. Once the new one is ready it takes over, and the
+/// old one exits after it has answered its open requests. No connection is refused meanwhile, and VMs keep running; a
+/// call about VMs may wait until the old process is gone. Settings that cannot start a server, or that need a stop and
+/// a start (the listen address, the data directory, the user, the resources of VMs), are refused with 409, and this
+/// server keeps running. `uptime` starts again. A request during another restart joins it: it gets the same outcome,
+/// and the settings are not read again. Commands on the server that run for more than 30 more seconds end with the old
+/// process; commands in VMs keep running.
 #[utoipa::path(
     post, path = "/api/admin/restart", tag = "server", operation_id = "restart", security(("bearer" = ["server:admin"])),
     responses(
-        (status = 202, description = "Another server serves, and this one ends", body = Restarting,
+        (status = 202, description = "The new server has taken over", body = Restarting,
          example = json!({"restarting": true})),
         RestartRefused,
     )

@@ -21,60 +21,56 @@ use crate::{
     json::Json,
 };
 
-/// Entries on a page where the caller names no number.
+/// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 100;
-/// Entries on a page at most.
 const LARGEST_PAGE: u32 = 1_000;
 
-/// What this route uses.
 #[derive(Clone)]
 pub(crate) struct AuditReader {
-    /// Where entries are kept.
     pub store: Arc<dyn Store>,
-    /// The operations' ids, filled in once all routes are known: this one is among them.
+    /// The operation ids. Set after all routes were added, because this route is one of them.
     pub actions: Arc<OnceLock<Arc<Actions>>>,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(reader: AuditReader) -> Routes {
     vec![routes!(list).with_state(reader)]
 }
 
-/// Which entries, and the page of them.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Wanted {
-    /// Entries on the page, 1 to 1,000; 100 unless given.
+    /// Entries on the page, 1 to 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[param(inline, value_type = Option<AuditId>)]
     cursor: Option<String>,
-    /// Only what this key did: `key_` and 26 characters.
+    /// Only entries of this key: `key_` and 26 characters.
     #[param(inline)]
     key: Option<KeyId>,
-    /// Only this operation, by its id in this document, such as `boot`; `unmatched` is what matched none.
+    /// Only this operation, by its id in this document, such as `boot`; `unmatched` for requests that matched no route.
     action: Option<String>,
-    /// Only what ended so: `done`, `refused`, a status such as `403`, or a code such as `scope_missing`.
+    /// Only this outcome: `done`, `refused`, a status such as `403`, or a code such as `scope_missing`.
     outcome: Option<String>,
-    /// Only what arrived at this time or later.
+    /// Only requests that arrived at this time or later.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
-    /// Only what arrived before this time.
+    /// Only requests that arrived before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     until: Option<Timestamp>,
 }
 
-/// Read the audit
+/// Read the audit log
 ///
-/// Every write and every refusal of the account, newest first: who did what from where, on which resource, with which
-/// outcome. Reads that succeeded are not in it. Whoever has `server:admin` also sees what was refused to callers without a
-/// known key. Entries are kept 30 days, or as many as fit into their part of 10 GiB.
+/// Every write and every refused request of the account, newest first: who did what, from where, on which resource,
+/// with which outcome. Successful reads are not logged. Callers with `server:admin` also see requests that were refused
+/// because their key was unknown. Entries are kept for 30 days, or less if they exceed their part of the 10 GiB for
+/// events and entries.
 #[utoipa::path(
     get, path = "/api/audit", tag = "audit", operation_id = "list_audit", params(Wanted),
     security(("bearer" = ["admin"])),
-    responses((status = 200, description = "A page of the audit", body = AuditList, example = json!({
+    responses((status = 200, description = "A page of the audit log", body = AuditList, example = json!({
         "entries": [{
             "at": "2026-05-01T12:00:00.000Z",
             "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20"},
@@ -97,7 +93,7 @@ async fn list(
     Ok(Json(AuditList { entries: page.entries, next_cursor: page.next.map(|id| id.to_string()) }))
 }
 
-/// What was asked for, checked: the size of the page, where it begins, and which entries.
+/// Checks the parameters: the size of the page, its cursor, and the filter.
 fn check(wanted: Wanted, actions: Option<&Actions>) -> Result<(u32, Option<AuditId>, AuditFilter), Failure> {
     let limit = wanted.limit.unwrap_or(DEFAULT_PAGE);
     if !(1..=LARGEST_PAGE).contains(&limit) {
@@ -106,14 +102,14 @@ fn check(wanted: Wanted, actions: Option<&Actions>) -> Result<(u32, Option<Audit
     let before = match wanted.cursor.as_deref().map(str::parse::<AuditId>) {
         None => None,
         Some(Ok(id)) => Some(id),
-        Some(Err(error)) => return invalid(format!("`cursor` is no `next_cursor` of this list: {error}")),
+        Some(Err(error)) => return invalid(format!("`cursor` is not a `next_cursor` of this list: {error}")),
     };
     if let (Some(action), Some(actions)) = (&wanted.action, actions) {
         let known = actions.all();
         if action != UNMATCHED && !known.contains(&action.as_str()) {
             let known = known.join(", ");
             return invalid(format!(
-                "`action` is {action:?}, which is no operation; known: {known}, {UNMATCHED}"
+                "`action` is {action:?}, which is not an operation; known: {known}, {UNMATCHED}"
             ));
         }
     }

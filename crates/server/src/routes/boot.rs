@@ -1,4 +1,4 @@
-//! What `POST /api/swarm/boot` and `PATCH /api/swarm/vm/:pid` may ask for, checked field by field.
+//! Parses and checks the bodies of `POST /api/swarm/boot` and `PATCH /api/swarm/vm/:pid`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,43 +11,43 @@ use skep_swarm::{BootOrder, VmChange};
 
 use crate::{body::Object, extract::Call};
 
-/// The longest time that a VM may be given, in milliseconds: ten years.
+/// The longest `ttl_ms`: ten years.
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 3_600 * 1_000;
-/// The longest template name.
+/// The longest template name, in bytes.
 const LONGEST_TEMPLATE: usize = 63;
-/// What the kernel takes as one `NAME=value`, in bytes, with its end.
+/// The longest `NAME=value` that the kernel accepts, in bytes without the terminating NUL.
 const LONGEST_VARIABLE: usize = (128 << 10) - 1;
 /// All variables together, in bytes.
 const LARGEST_ENV: usize = 1 << 20;
 /// Metadata as JSON, in bytes.
 const LARGEST_METADATA: usize = 64 << 10;
 
-/// What the commands of a VM see that works on a ticket: its key, the ticket, the attempt. The swarm adds where the API is.
+/// The variables of commands in a VM that works on a ticket: key, ticket, attempt and API address, which the swarm
+/// sets.
 pub(super) const OF_WORK: [&str; 4] = ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT", URL_VARIABLE];
 
-/// The variables by which they find the files of their ticket. The command of `skep ticket work` has the same.
+/// The variables with the paths of the ticket's files. `skep ticket work` sets the same ones.
 pub(super) const FILES_OF_WORK: [(&str, &str); 2] =
     [("SKEP_TICKET_FILE", TICKET_FILE), ("SKEP_RESULT_FILE", RESULT_FILE)];
 
-/// What a boot gets that names nothing else.
+/// The defaults of a boot.
 #[derive(Debug, Clone, Copy)]
 pub struct BootDefaults {
-    /// VMs of an account that has no `max_vms` of its own.
+    /// VM limit of an account without its own `max_vms`.
     pub max_vms: u32,
-    /// Time until VMs end by themselves.
+    /// Time to live. `None`: unlimited.
     pub ttl: Option<Duration>,
 }
 
-/// What the one VM of an order shall work on.
+/// The ticket that the VM of a boot works on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
-    /// The ticket.
     pub(super) ticket: TicketId,
-    /// Whether the VM lives on when its attempt has ended.
+    /// Whether the VM keeps running when its attempt has ended.
     pub(super) keep_vm: bool,
 }
 
-/// Reads a body into an order, and what its one VM shall work on.
+/// Parses a body into an order, and the ticket that its VM works on.
 pub(super) fn order(
     mut object: Object,
     defaults: BootDefaults,
@@ -71,13 +71,11 @@ pub(super) fn order(
     if request.ticket.is_some() {
         check_work(count, &env)?;
     } else if request.keep_vm.is_some() {
-        return Err(invalid(
-            "`keep_vm` says what becomes of the VM of a `ticket`; give both, or neither".to_owned(),
-        ));
+        return Err(invalid("`keep_vm` applies to the VM of a `ticket`; give both, or neither".to_owned()));
     }
     request.command.as_deref().map_or(Ok(()), check_command)?;
     let order = BootOrder {
-        // In range: `take_whole` saw to it.
+        // In range, as `take_whole` checked.
         count: u32::try_from(count).unwrap_or(max_vms),
         name: request.name,
         template,
@@ -95,7 +93,7 @@ pub(super) fn order(
     Ok((order, request.ticket.map(|ticket| Work { ticket, keep_vm })))
 }
 
-/// What a boot for a ticket may not ask for besides.
+/// Checks what a boot for a ticket must not contain.
 fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure> {
     if count != 1 {
         return Err(invalid(format!(
@@ -109,7 +107,7 @@ fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure>
     }
 }
 
-/// A command that every shell can be given: once its VM is there it is late to find out.
+/// Checks that a command can be passed to a shell, so that a boot is not refused after the VM was started.
 fn check_command(command: &str) -> Result<(), Failure> {
     let size = command.len();
     if command.contains('\0') {
@@ -123,7 +121,6 @@ fn check_command(command: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a body into a change.
 pub(super) fn change(mut object: Object, call: &Call) -> Result<VmChange, Failure> {
     let ttl = take_ttl(&mut object)?;
     let ChangeRequest { metadata, name, .. } = object.read()?;
@@ -135,7 +132,7 @@ pub(super) fn change(mut object: Object, call: &Call) -> Result<VmChange, Failur
     Ok(VmChange { name, metadata, expires_at })
 }
 
-/// Takes out `ttl_ms`; the inner `None` is null.
+/// Takes out `ttl_ms`. The outer `None` means absent, the inner one null.
 fn take_ttl(object: &mut Object) -> Result<Option<Option<Duration>>, Failure> {
     match object.take("ttl_ms") {
         None => Ok(None),
@@ -156,7 +153,7 @@ fn check_metadata(metadata: &serde_json::Map<String, serde_json::Value>) -> Resu
     Ok(())
 }
 
-/// A name that no template can have is one that does not exist.
+/// A name that no template can have gets the same error as an unknown template.
 fn check_template(name: &str) -> Result<(), Failure> {
     let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let good = (1..=LONGEST_TEMPLATE).contains(&name.len())
@@ -165,7 +162,7 @@ fn check_template(name: &str) -> Result<(), Failure> {
     if good { Ok(()) } else { Err(Failure::unknown_template(name)) }
 }
 
-/// Variables that every command can be given.
+/// Checks that the variables can be passed to a command.
 pub(super) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     let mut total = 0;
     for (name, value) in env {

@@ -1,4 +1,4 @@
-//! A boot that has its effect once, and one for a ticket: claimed first, booted then, and given back where there is no VM.
+//! Boots with an idempotency key, and boots for a ticket: the ticket is claimed first, and released if the boot fails.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use skep_tickets::{Assignee, Claim, Command, Edits, Release};
 use super::boot::{FILES_OF_WORK, OF_WORK, Work};
 use crate::{auth::Identity, error::Refusal, extract::Call, random, tickets::Begun};
 
-/// How long a boot may take before somebody else may have the ticket. Once the VM lives, the ticket is held while it does.
+/// Lease of the claim during the boot. Once the VM runs, it holds the ticket as long as it lives.
 const LEASE: Duration = Duration::from_secs(300);
 
-/// Who boots, and where tickets and answers are kept.
+/// Boots VMs for one request.
 #[derive(Clone)]
 pub(super) struct Booter {
     store: Arc<dyn Store>,
@@ -28,10 +28,12 @@ impl Booter {
         Self { store, caller: caller.clone(), request_id: call.id.as_str().to_owned() }
     }
 
-    /// Boots, once where the order says so; a ticket is claimed first. `begun` keeps others of its name away until the end.
+    /// Boots, at most once if the order has an idempotency key. `in_progress` refuses requests with the same key until the
+    /// end.
     ///
     /// # Errors
-    /// The ticket cannot be claimed; or why there is no VM: then it is given back, and that does not count.
+    /// The ticket cannot be claimed, or the boot failed. After a failed boot the ticket is released without counting
+    /// the attempt.
     pub(super) async fn boot(
         self,
         swarm: Swarm,
@@ -39,8 +41,8 @@ impl Booter {
         work: Option<Work>,
         begun: Begun,
     ) -> Result<Answered<BootAnswer>, Refusal> {
-        // In a task of its own: a caller that goes away must not leave a claim behind that nobody works on, nor open the way
-        // for a second boot of the same name.
+        // In a separate task: a caller that disconnects must not leave a claim without a VM behind, nor allow a second
+        // boot with the same idempotency key.
         let booting = tokio::spawn(async move {
             let _begun = begun;
             self.boot_once(&swarm, order, work).await
@@ -92,7 +94,7 @@ impl Booter {
             environment: key.environment,
             role: Some(Role::Vm),
             scopes: scopes_of(Role::Vm, &account.name),
-            // The store knows which.
+            // The store sets the VM.
             vm: None,
             hash: secret.hash(),
             prefix: secret.prefix().to_owned(),
@@ -115,8 +117,8 @@ impl Booter {
         let release = Release { attempt, assignee: None, retry_after: None, by_status: true };
         let given = self.store.change_ticket(self.change(claimed.id, Command::Release(release))).await;
         if let Err(error) = given {
-            // Its lease is short; and where it is somebody else's by now, nothing is lost.
-            tracing::warn!(ticket = %claimed.id, %error, "{} was not given back after a boot that failed: {error}", claimed.id);
+            // The short lease releases the ticket later. If another attempt has it by now, nothing is lost.
+            tracing::warn!(ticket = %claimed.id, %error, "{} could not be released after a failed boot: {error}", claimed.id);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The content of a file as JSON that is written while it is sent: beside the content itself no copy of it stands in memory, and no
-//! thread is busy with 32 MiB of it at once.
+//! Streams the content of a file as JSON in pieces, so that memory holds no second copy of it, and no thread is blocked
+//! by encoding 32 MiB at once.
 
 use std::convert::Infallible;
 
@@ -17,15 +17,15 @@ use skep_api::{budget::json_bytes, files::FileContent};
 
 use crate::{error::Refusal, json::Json};
 
-/// What is written at once, and what is short enough to be written whole, in bytes of content.
+/// The size of a piece, in bytes of content. Shorter content is encoded at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// Where the content stands in the answer. Within a text each of these quotes would have a backslash.
+/// The place of the content in the encoded answer. It cannot occur in a value, where quotes have a backslash.
 const EMPTY: &str = "\"content\":\"\"";
 
-/// The answer that holds this content.
+/// The response with a file's content.
 ///
 /// # Errors
-/// A fault of ours.
+/// `internal` if it cannot be encoded.
 pub(super) async fn answer(mut file: FileContent) -> Result<Response, Refusal> {
     if file.content.len() <= PIECE_BYTES {
         return Ok(Json(file).into_response());
@@ -37,7 +37,7 @@ pub(super) async fn answer(mut file: FileContent) -> Result<Response, Refusal> {
     let (head, tail) = around.split_at(at + EMPTY.len() - 1);
     let measured = tokio::task::spawn_blocking(move || (json_bytes(&content), content));
     let (bytes, content) = measured.await.map_err(|error| fault(error.to_string()))?;
-    // The content's own quotes stand in `around`.
+    // `bytes` includes the quotes of the content, which are part of `around` too.
     let length = around.len() + bytes - 2;
     let parts =
         Parts { head: Some(head.to_owned().into()), content, at: 0, tail: Some(tail.to_owned().into()) };
@@ -52,11 +52,11 @@ pub(super) async fn answer(mut file: FileContent) -> Result<Response, Refusal> {
     Ok(answer)
 }
 
-/// An answer that is being written.
+/// A response that is being sent.
 struct Parts {
     head: Option<Bytes>,
     content: String,
-    /// How much of the content is written.
+    /// Bytes of the content that were sent.
     at: usize,
     tail: Option<Bytes>,
 }
@@ -73,7 +73,7 @@ impl Parts {
         while !self.content.is_char_boundary(end) {
             end += 1;
         }
-        // A text always serializes.
+        // A string always serializes.
         let piece = serde_json::to_string(&self.content[self.at..end]).unwrap_or_default();
         self.at = end;
         let quoted = Bytes::from(piece);

@@ -1,4 +1,4 @@
-//! `GET /` and `GET /docs`: the document of the API to read and to try out, out of this binary alone.
+//! `GET /` and `GET /docs`: Swagger UI for the OpenAPI document, served entirely from this binary.
 
 use std::{borrow::Cow, io::Read, sync::Arc};
 
@@ -26,37 +26,37 @@ use crate::{
     openapi::refusals::DocsFileRefused,
 };
 
-/// The page. It names its files and nothing else.
+/// The page, which only references its files.
 const PAGE: &str = include_str!("docs/page.html");
-/// What starts Swagger UI on it.
+/// The script that starts Swagger UI.
 const START: &str = include_str!("docs/start.js");
-/// Scripts, styles and requests of our own alone. Swagger UI writes styles into its elements; no script stands in the page.
+/// Allows scripts, styles and requests of this origin only. Swagger UI needs inline styles; the page has no inline
+/// scripts.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
-/// What an operator may have replaced by the next version is asked for again.
+/// Browsers revalidate the files, because an upgrade of the server may replace them.
 const CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// A file of Swagger UI that the page names. The other ones stay where they are.
+/// The files of Swagger UI that the page references. The others are not served.
 const FROM_SWAGGER_UI: [&str; 2] = ["swagger-ui.css", "swagger-ui-bundle.js"];
 
-/// The routes of this file.
 pub(crate) fn routes() -> Routes {
     vec![routes!(root).with_state(()), routes!(docs).with_state(()), routes!(docs_file).with_state(())]
 }
 
 /// The service
 ///
-/// Public. Names the service and the paths of this document and its page. A browser, which prefers `text/html`, is redirected
-/// to `/docs`.
+/// Public. Returns the name of the service and the paths of this document and of its page. Browsers, which prefer
+/// `text/html`, are redirected to `/docs`.
 #[utoipa::path(
     get, path = "/", tag = "public", operation_id = "root", security(()),
     responses(
         (status = 200, description = "The service", body = Service, example = json!({
             "name": "skep", "version": "0.1.0", "openapi": "/api/openapi.json", "docs": "/docs"
         })),
-        (status = 303, description = "To the page at `/docs`", content_type = "text/html", body = String,
+        (status = 303, description = "Redirect to `/docs`", content_type = "text/html", body = String,
             headers(("Location" = String, description = "`/docs`")), example = json!("")),
     )
 )]
@@ -72,8 +72,7 @@ async fn root(_: Query<NoParameters>, headers: HeaderMap) -> Response {
 
 /// The documentation
 ///
-/// Public. This document as a page, to read and to try out with a key that is typed in. Everything on it comes from this
-/// server.
+/// Public. This document as a page. Operations can be tried out with a key. The page loads nothing from other servers.
 #[utoipa::path(
     get, path = "/docs", tag = "public", operation_id = "docs", security(()),
     responses((status = 200, description = "The page", content_type = "text/html", body = String,
@@ -86,7 +85,7 @@ async fn docs(_: Query<NoParameters>) -> Response {
 
 /// A file of the documentation
 ///
-/// Public. What the page consists of.
+/// Public. A script or style of the page.
 #[utoipa::path(
     get, path = "/docs/{file}", tag = "public", operation_id = "docs_file", security(()),
     params(("file" = String, Path, description = "`start.js`, `swagger-ui-bundle.js` or `swagger-ui.css`",
@@ -140,7 +139,7 @@ fn answer(kind: &'static str, bytes: Cow<'static, [u8]>) -> Response {
     (headers, bytes.into_owned()).into_response()
 }
 
-/// Whether a caller says that it unpacks gzip.
+/// Whether `Accept-Encoding` allows gzip.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let texts = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).any(|coding| {

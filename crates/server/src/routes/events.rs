@@ -1,4 +1,4 @@
-//! `GET /api/events`: what happens, as server-sent events.
+//! `GET /api/events`: streams events as server-sent events.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -28,66 +28,62 @@ use crate::{
     openapi::refusals::TicketRefused,
 };
 
-/// The place that a browser comes back to by itself.
+/// The header with which a browser resumes a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Tells proxies to hold nothing back.
+/// Disables response buffering in proxies such as nginx.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// What this route uses.
 #[derive(Clone)]
 pub(crate) struct EventDesk {
-    /// Where events are kept.
     pub store: Arc<dyn Store>,
-    /// The newest ones.
     pub tail: Tail,
-    /// True when the server shall end: whoever follows comes back to the next one.
+    /// True when the server shuts down. Clients then reconnect to the next server.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(desk: EventDesk) -> Routes {
     vec![routes!(events).with_state(desk)]
 }
 
-/// Which events, from where on.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
-    /// Types of events, with commas between: `ticket.completed`, or all of a family: `ticket.*`. Unless given, all that the
-    /// key may read.
+    /// Comma-separated types of events, such as `ticket.completed`, or families, such as `ticket.*`. Default: all that
+    /// the key may read.
     #[param(example = "ticket.*,vm.ended")]
     types: Option<String>,
-    /// Follow one ticket, by its id: the first event is `ticket.current`, its record.
+    /// Only events of this ticket. The first event is `ticket.current` with its record.
     #[param(example = "tkt_01jv0000000000000000000000", pattern = "^tkt_[0-7][0-9a-hjkmnp-tv-z]{25}$")]
     ticket: Option<String>,
-    /// The id of the last event that was seen; the stream goes on behind it. Unless given, it begins now.
+    /// The id of the last event received; the stream continues after it. Default: the stream begins now.
     #[param(example = "evt_3f2a9c0d1b4e5f67_42", pattern = "^evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17})$")]
     after: Option<String>,
-    /// A time (RFC 3339); the stream begins with the first event that happened then or later, as far as events are kept. Not
-    /// beside `after`; a `Last-Event-ID` comes before it.
+    /// A time (RFC 3339). The stream begins with the first event at this time or later that is still kept. Cannot be
+    /// combined with `after`; `Last-Event-ID` takes precedence.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
 }
 
 /// Follow events
 ///
-/// What happens to the account's tickets (scope `tickets:read`), VMs (`swarm:read`) and keys (`admin`), in the order of
-/// commits, each once. A stream that broke is come back to by the last event's id, as `Last-Event-ID` or `after`: nothing is
-/// missing then. `since` begins with a time instead. `Skep-Event-Id` names the place where the stream begins, to come back to
-/// before the first event. Where events are missing all the same, since they are kept for 30 days or a backup was restored, it
-/// begins with `stream.gap`, which says why, and goes on with the oldest that there is. An event `error` (`{error, message, code}`) is the last of a
-/// stream that ends by the server or by the key. Each 15 s there is a comment. Who does not read is cut off, and comes back.
+/// Events of the account's tickets (scope `tickets:read`), VMs (`swarm:read`) and keys (`admin`), in commit order, each
+/// once. After a broken connection, reconnect with the id of the last event as `Last-Event-ID` or `after`: no event is
+/// lost. `since` begins at a time instead. The header `Skep-Event-Id` is the id to reconnect with before the first
+/// event has arrived. If events are missing, because they are kept for 30 days only or a backup was restored, the
+/// stream begins with `stream.gap`, which gives the reason, and continues with the oldest event. An `error` event
+/// (`{error, message, code}`) is the last of a stream that the server ends, for example because the key was revoked. A
+/// comment is sent every 15 s. A client that does not read is disconnected and can reconnect.
 #[utoipa::path(
     get, path = "/api/events", tag = "events", operation_id = "events",
     security(("bearer" = ["tickets:read"]), ("bearer" = ["swarm:read"]), ("bearer" = ["admin"])),
     params(
         Which,
-        ("Last-Event-ID" = Option<String>, Header, description = "As `after`, and before it: browsers send it by themselves"),
+        ("Last-Event-ID" = Option<String>, Header, description = "As `after`, over which it takes precedence; sent by browsers"),
     ),
     responses(
         (status = 200, description = "The events as they happen", content((String = "text/event-stream")), headers(
-            ("Skep-Event-Id" = String, description = "The place behind which the stream begins")
+            ("Skep-Event-Id" = String, description = "The id of the event after which the stream begins")
         )),
         TicketRefused,
     )
@@ -100,7 +96,7 @@ async fn events(
 ) -> Result<Response, Refusal> {
     let from = match (cursor(&headers, which.after.as_deref())?, which.since) {
         (_, Some(_)) if which.after.is_some() => {
-            let message = "`after` and `since` both name a beginning; give one of them";
+            let message = "`after` and `since` both set the beginning; give one of them";
             return Err(Refusal::new(ErrorCode::InvalidValue, message));
         }
         (None, Some(since)) => Some(desk.store.event_place(since).await?),
@@ -108,7 +104,7 @@ async fn events(
     };
     let (types, ticket) = (which.types.as_deref(), which.ticket.as_deref());
     let wanted = Wanted::of(caller.account.id, &caller.key.scopes, types, ticket)?;
-    // Before the place is looked up: what is written after it is told.
+    // Before the cursor is looked up, so that no later event is missed.
     let told = desk.tail.follow();
     let Beginning { place: begins, first } = desk.begin(caller.account.id, from, wanted.ticket()).await?;
     let id = HeaderValue::from_str(&begins.at.to_string());
@@ -118,7 +114,7 @@ async fn events(
         tokio::select! {
             failure = lost => failure,
             _ = stopping.wait_for(|stopping| *stopping) => {
-                Failure::new(ErrorCode::ShuttingDown, "the server ends; come back with the last event's id")
+                Failure::new(ErrorCode::ShuttingDown, "the server is shutting down; reconnect with the id of the last event")
             }
         }
     });
@@ -129,12 +125,12 @@ async fn events(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    // Ids are of our own making, so they fit into a header.
+    // The server generates the ids, so they are valid header values.
     headers.extend(id.map(|id| (HeaderName::from_static(EVENT_ID_HEADER), id)));
     Ok(answer)
 }
 
-/// Where a stream begins, and what it begins with.
+/// The start of a stream: its cursor and its initial frames.
 struct Beginning {
     place: Place,
     first: Vec<bytes::Bytes>,
@@ -155,14 +151,14 @@ impl EventDesk {
                 let now = self.store.ticket_now(account, id, Timestamp::now()).await?;
                 (span, record) = (now.span, Some(now.ticket));
             } else {
-                // It may be gone by now, and its last events not yet seen.
+                // The ticket may be deleted by now, while its last events are still to be sent.
                 let query = ReadTicketHistory { account, id, limit: 1, after: None };
                 self.store.ticket_history(query).await?;
             }
         }
         let EventSpan { epoch, began, oldest, newest } = span;
         let sequence = match (&from, missing, &record) {
-            // All that was before stands in the record.
+            // The record covers all earlier events.
             (_, _, Some(_)) | (None, ..) => newest,
             (Some(_), Some(_), None) => began.max(oldest - 1),
             (Some(from), None, None) => from.sequence.max(began),
@@ -180,9 +176,9 @@ impl EventDesk {
     }
 }
 
-/// Why events are missing behind this one, if they are.
+/// The reason why events after this one are missing, if any are.
 fn missing(from: &EventId, span: &EventSpan) -> Option<GapReason> {
-    // A place that is still to come was of a store that is no more, as where somebody copied its files.
+    // An id from the future belongs to a store whose files were replaced by an older copy.
     if from.epoch != span.epoch || from.sequence > span.newest {
         Some(GapReason::Restored)
     } else {
@@ -190,7 +186,7 @@ fn missing(from: &EventId, span: &EventSpan) -> Option<GapReason> {
     }
 }
 
-/// The place to come back to.
+/// The event after which the stream shall begin.
 fn cursor(headers: &HeaderMap, after: Option<&str>) -> Result<Option<EventId>, Failure> {
     let sent: Vec<&HeaderValue> = headers.get_all(LAST_EVENT_ID).iter().filter(|id| !id.is_empty()).collect();
     let (name, text) = match (sent.as_slice(), after) {
@@ -198,7 +194,7 @@ fn cursor(headers: &HeaderMap, after: Option<&str>) -> Result<Option<EventId>, F
         ([], Some(after)) => ("after", after),
         ([id], _) => ("Last-Event-ID", id.to_str().unwrap_or_default()),
         _ => {
-            let message = "`Last-Event-ID` stands more than once; send one";
+            let message = "`Last-Event-ID` is given more than once; send one";
             return Err(Failure::new(ErrorCode::MalformedRequest, message));
         }
     };
@@ -225,7 +221,7 @@ mod tests {
             assert_eq!(at(EPOCH, sequence), expected, "{sequence}");
         }
         assert_eq!(at("0000000000000000", 25), Some(GapReason::Restored));
-        // Nothing of this epoch is missing where the epoch itself is younger.
+        // Events before the beginning of the epoch do not count as missing.
         let span = EventSpan { began: 19, ..span.clone() };
         assert_eq!(missing(&EventId { epoch: EPOCH.to_owned(), sequence: 0 }, &span), None);
     }

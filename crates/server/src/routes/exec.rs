@@ -1,4 +1,4 @@
-//! Commands: `POST /api/exec` on the server or in a VM, `POST /api/swarm/vm/{pid}/exec`, and the way back to a streamed one.
+//! `POST /api/exec`, `POST /api/swarm/vm/{pid}/exec`, and reconnecting to a streamed command.
 
 use std::sync::Arc;
 
@@ -37,22 +37,19 @@ use crate::{
     vms::Vms,
 };
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct ExecDesk {
-    /// The swarm, or why there is none.
+    /// The swarm, or the reason why there is none.
     pub vms: Vms,
-    /// Where commands run.
     pub places: Places,
-    /// Where a streaming caller's key is looked up again.
+    /// Used to check that the key of a streaming caller is still valid.
     pub store: Arc<dyn Store>,
-    /// True when the server is about to cut off those who are still there.
+    /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
-    /// Counts the WebSockets, which the server waits for when it ends.
+    /// Tracks the WebSockets, for which the server waits at shutdown.
     pub sessions: TaskTracker,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(desk: ExecDesk) -> Routes {
     let mut routes = exec_duplex::routes(desk.clone());
     routes.extend([
@@ -65,13 +62,14 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
 
 /// Run a command
 ///
-/// Runs `command` by `/bin/sh -c`: on the server, which takes `server:admin`, or inside the VM that `vm` names, which takes
-/// `swarm:exec` alone. On the server it runs as the workspace's user and reaches the account's roots and what is installed,
-/// but neither the server's data nor its processes. It answers when the shell has ended; a caller that goes
-/// away ends its command. With `stream: true` the answer is a stream of the events `stdout` and `stderr`
-/// (`{data, offset}`) and `exit`, the last; an `error` event (`{error, message, code}`) ends a stream whose command's end
-/// is unknown. `data` is text, in which what is not UTF-8 becomes U+FFFD, or with `encoding: "base64"` the exact bytes. Its header
-/// `Skep-Exec-Id` is the command's id, to come back to one in a VM where the server ended meanwhile.
+/// Runs `command` with `/bin/sh -c`: on the server, which needs `server:admin`, or inside the VM that `vm` names, which
+/// only needs `swarm:exec`. On the server it runs as the workspace's user and can access the account's roots and the
+/// installed programs, but neither the server's data nor its processes. The answer is sent when the shell has ended; if
+/// the caller disconnects, the command is ended. With `stream: true` the answer is a stream of `stdout` and `stderr`
+/// events (`{data, offset}`), and `exit` as the last; an `error` event (`{error, message, code}`) ends a stream if the
+/// end of the command is unknown. `data` is text, with invalid UTF-8 replaced by U+FFFD, or with `encoding: "base64"`
+/// the exact bytes. The header `Skep-Exec-Id` is the command's id, with which a caller can reconnect to a command in a
+/// VM after the server was restarted.
 #[utoipa::path(
     post, path = "/api/exec", tag = "exec", operation_id = "exec",
     security(("bearer" = ["swarm:exec"]), ("bearer" = ["server:admin"])),
@@ -80,7 +78,7 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
         ("On the server" = (value = json!({"command": "ls"}))),
     )),
     responses(
-        (status = 200, description = "How the command ended", content(
+        (status = 200, description = "The outcome of the command", content(
             (ExecOutcome = "application/json"), (String = "text/event-stream")
         )),
         ExecAnywhereRefused,
@@ -109,7 +107,7 @@ async fn exec(
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     request_body(content = ExecRequest, example = json!({"command": "uname -n"})),
     responses(
-        (status = 200, description = "How the command ended", content(
+        (status = 200, description = "The outcome of the command", content(
             (ExecOutcome = "application/json"), (String = "text/event-stream")
         )),
         ExecRefused,
@@ -127,27 +125,26 @@ async fn exec_in_vm(
     run(&desk, &caller, Chosen::Vm(path.vm()?), order).await
 }
 
-/// Where to come back to.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Offsets {
-    /// The `offset` of the last `stdout` event that was seen; 0, all that is kept, unless given.
+    /// The `offset` of the last `stdout` event received; default 0, for all output that is kept.
     stdout: Option<u64>,
-    /// The `offset` of the last `stderr` event that was seen; 0, all that is kept, unless given.
+    /// The `offset` of the last `stderr` event received; default 0, for all output that is kept.
     stderr: Option<u64>,
-    /// How `data` is written: `utf-8` unless given, or `base64` for the exact bytes.
+    /// The encoding of `data`: `utf-8` (default), or `base64` for the exact bytes.
     #[param(inline)]
     encoding: Option<OutputEncoding>,
 }
 
-/// Come back to a command
+/// Reconnect to a command
 ///
-/// For a command with `stream: true` whose stream broke because the server ended: the command runs on in its VM, and ten
-/// minutes after its end it can still be come back to. The answer is the same stream, from these offsets on. Of each
-/// stream the first and the last 512 KiB are kept; what lies between may be missing, and `exit` says so by `truncated`.
-/// The command that a VM was booted with, which its record's `exec_id` names, is followed by the same way: whoever goes away
-/// leaves that one running.
+/// For a command with `stream: true` whose stream broke because the server was restarted: the command keeps running in
+/// its VM, and callers can reconnect until ten minutes after its end. The answer is the same stream, from the given
+/// offsets on. The first and the last 512 KiB of each output are kept; if output in between is missing, `exit` has
+/// `truncated`. The command that a VM was booted with, whose id is `exec_id` of its record, is followed in the same
+/// way; it keeps running when the caller disconnects.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/exec/{exec_id}", tag = "exec", operation_id = "exec_again",
     security(("bearer" = ["swarm:exec"])),
@@ -158,7 +155,7 @@ struct Offsets {
         Offsets,
     ),
     responses(
-        (status = 200, description = "Its events", content((String = "text/event-stream"))),
+        (status = 200, description = "The events of the command", content((String = "text/event-stream"))),
         ExecAgainRefused,
     )
 )]
@@ -185,7 +182,7 @@ async fn run(desk: &ExecDesk, caller: &Identity, chosen: Chosen, order: Order) -
     Ok(Json(desk.places.run(caller, chosen, order.command).await?).into_response())
 }
 
-/// The body, and its timeout in milliseconds.
+/// The parsed body, and its timeout in milliseconds.
 fn read(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
     let timeout = match object.take("timeout") {
         None | Some(serde_json::Value::Null) => None,
@@ -196,12 +193,12 @@ fn read(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
     Ok((object.read()?, timeout.unwrap_or(DEFAULT_TIMEOUT_MS)))
 }
 
-/// Where commands on the server start. Without any root a command is refused for that.
+/// The working directory of commands on the server. Without a root, the command is refused later.
 fn workspace(caller: &Identity) -> &str {
     caller.account.roots.first().map_or("/", String::as_str)
 }
 
-/// Where commands start in a place.
+/// The default working directory of a place.
 pub(super) fn home<'caller>(chosen: &Chosen, caller: &'caller Identity) -> &'caller str {
     match chosen {
         Chosen::Vm(_) => VM_HOME,
@@ -209,19 +206,19 @@ pub(super) fn home<'caller>(chosen: &Chosen, caller: &'caller Identity) -> &'cal
     }
 }
 
-/// What a caller asks for, checked.
+/// A checked request.
 struct Order {
     vm: Option<VmField>,
     command: RunCommand,
-    /// How the output is written where it is streamed as events.
+    /// The encoding of the output if it is streamed.
     streamed: Option<OutputEncoding>,
 }
 
 impl Order {
-    /// The order that stands in a body. A command that names no VM starts in `workspace`.
+    /// Parses a body. A command without a VM starts in `workspace`.
     ///
     /// # Errors
-    /// A field that is unknown, missing, or holds what it may not.
+    /// A field is unknown, missing or invalid.
     fn read(object: Object, workspace: &str) -> Result<Self, Failure> {
         let (request, timeout_ms) = read(object)?;
         Self::of(request, timeout_ms, workspace)
@@ -231,14 +228,14 @@ impl Order {
         let (vm, encoding) = (request.vm.take(), request.encoding);
         let streamed = request.stream.unwrap_or(false).then(|| encoding.unwrap_or_default());
         if streamed.is_none() && encoding.is_some() {
-            let message = "`encoding` is for `stream: true`; a whole answer is text";
+            let message = "`encoding` needs `stream: true`; an answer that is not streamed is text";
             return Err(Failure::new(ErrorCode::InvalidValue, message));
         }
         let home = if vm.is_some() { VM_HOME } else { workspace };
         Ok(Self { vm, command: command(request, timeout_ms, home)?, streamed })
     }
 
-    /// Refuses a VM where the path names one.
+    /// Refuses `vm` in the body, because the path names the VM.
     ///
     /// # Errors
     /// `unknown_field`.
@@ -251,10 +248,10 @@ impl Order {
     }
 }
 
-/// The command of a WebSocket's first message, whose input follows in messages of its own.
+/// The command in the first message of a WebSocket. Its input follows in further messages.
 ///
 /// # Errors
-/// As for a body; a field that only the other forms have.
+/// As for a body; or a field that WebSockets do not support.
 pub(super) fn duplex_command(text: &str, home: &str) -> Result<RunCommand, Failure> {
     let (request, timeout_ms) = read(Object::parse(text.as_bytes())?)?;
     let foreign = [
@@ -270,7 +267,7 @@ pub(super) fn duplex_command(text: &str, home: &str) -> Result<RunCommand, Failu
     Ok(RunCommand { stdin: Stdin::STREAMED, ..command(request, timeout_ms, home)? })
 }
 
-/// The command, checked. A relative `cwd` begins at `home`.
+/// Checks a command. A relative `cwd` is resolved against `home`.
 fn command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<RunCommand, Failure> {
     let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
     if request.command.contains('\0') {

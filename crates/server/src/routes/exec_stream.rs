@@ -1,4 +1,4 @@
-//! A running command as server-sent events. Dropping the answer ends the command, unless the server ends.
+//! Streams a command as server-sent events. Dropping the response ends the command, unless the server is shutting down.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
@@ -26,10 +26,10 @@ use crate::{
     pieces::Pieces,
 };
 
-/// How often a silent command's caller is told that it still runs, which also shows whether the caller is still there.
+/// Interval of keep-alive comments while a command prints nothing; they also detect a caller that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The answer that streams these events for as long as the key holds and the server serves.
+/// The response that streams these events until the key is lost or the server shuts down.
 pub(super) fn answer(
     events: ExecStream,
     desk: &ExecDesk,
@@ -48,12 +48,11 @@ pub(super) fn answer(
     };
     let mut answer =
         Sse::new(run.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    // Ids are of our own making, so they fit into a header.
+    // The server generates the ids, so they are valid header values.
     answer.headers_mut().extend(id.map(|id| (HeaderName::from_static(EXEC_ID_HEADER), id)));
     answer
 }
 
-/// Where a command runs.
 #[derive(Debug)]
 pub(super) enum Home {
     Server,
@@ -61,7 +60,7 @@ pub(super) enum Home {
 }
 
 impl Home {
-    /// Why the events of a command broke off.
+    /// The refusal that explains why the events of a command ended with this error.
     pub(super) async fn explain(&self, error: skep_channel::Error) -> Refusal {
         match self {
             Self::Server => helper::told(error).into(),
@@ -70,11 +69,11 @@ impl Home {
     }
 }
 
-/// One of the two output streams, as its events have it.
+/// Encodes one of the two output streams.
 #[derive(Debug)]
 struct Written {
     form: Form,
-    /// The end of what came, in bytes of the stream.
+    /// Bytes of the stream received so far.
     end: u64,
 }
 
@@ -93,7 +92,7 @@ impl Written {
         Self { form, end: 0 }
     }
 
-    /// The events of a piece that ends there.
+    /// The events of a piece that ends at the offset `end`.
     fn push(&mut self, name: &str, bytes: &[u8], end: u64) -> Vec<Event> {
         self.end = end;
         let data = match &mut self.form {
@@ -122,14 +121,15 @@ impl Written {
 }
 
 struct Run {
-    /// `None` once it ended.
+    /// `None` once the stream ended.
     events: Option<ExecStream>,
     home: Home,
     stdout: Written,
     stderr: Written,
-    /// Lives on from event to event: a look-up that each event cut short would never end while a command floods its output.
+    /// Kept from event to event: recreated for each event, its look-up would never finish while a command floods its
+    /// output.
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
-    /// Ready when the server is about to cut off those who are still there.
+    /// Completes when the server is about to close the remaining connections.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -169,22 +169,23 @@ impl Run {
         }
     }
 
-    /// In a VM the command runs on, for whoever comes back to it.
+    /// Ends the stream at shutdown. A command in a VM keeps running, and callers can reconnect to it.
     fn leave(&mut self) -> Vec<Event> {
         let message = match self.home {
             Home::Vm(_) => {
                 if let Some(events) = self.events.take() {
                     events.leave();
                 }
-                "the server ends; the command runs on: come back to it by its id, which the header `Skep-Exec-Id` named, \
-                 with the last offsets"
+                "the server is shutting down; the command keeps running: reconnect to it with its id from the header \
+                `Skep-Exec-Id` and the last offsets"
             }
-            Home::Server => "the server ends, and the command with it; run it again",
+            Home::Server => "the server is shutting down, and the command with it; run it again",
         };
         self.broken(Refusal::new(ErrorCode::ShuttingDown, message))
     }
 
-    /// What is left of a half character is not told: whoever comes back gets all of it.
+    /// Ends the stream with an error event. Bytes of an incomplete character are not sent; a reconnect delivers all of
+    /// it.
     fn broken(&mut self, refusal: Refusal) -> Vec<Event> {
         self.events = None;
         if let Some(cause) = refusal.cause() {
@@ -197,7 +198,7 @@ impl Run {
 }
 
 fn event(name: &str, data: &impl Serialize) -> Event {
-    // Our own types of texts and numbers always serialize.
+    // These types always serialize.
     let text = serde_json::to_string(data).unwrap_or_default();
     Event::default().event(name).data(text)
 }

@@ -1,4 +1,4 @@
-//! `/api/files`, `/api/ls`, `/api/mkdir`: files of the workspace, or of a VM.
+//! `/api/files`, `/api/ls`, `/api/mkdir`: files of the workspace or of a VM.
 
 use axum::{
     extract::State,
@@ -34,14 +34,11 @@ use crate::{
     places::{Chosen, Places},
 };
 
-/// Entries on a page, and matches, where the caller names no number.
+/// Entries on a page, or matches, without `limit`.
 const DEFAULT_PAGE: u32 = 1_000;
-/// Matches at the most.
 const LARGEST_SEARCH: u32 = 10_000;
-/// Lines around a match, at the most.
 const LARGEST_CONTEXT: u32 = 100;
 
-/// The routes of this file.
 pub(crate) fn routes(desk: FilesDesk) -> Routes {
     let places = desk.places.clone();
     vec![
@@ -60,39 +57,39 @@ pub(crate) fn routes(desk: FilesDesk) -> Routes {
     ]
 }
 
-/// Which file, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ReadQuery {
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[param(example = "/srv/workspace/notes.md")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// How the content is answered: `utf-8` unless given, `base64`, `hex`, or any label of the WHATWG's list.
+    /// The encoding of the content in the answer: `utf-8` (default), `base64`, `hex`, or any label of the WHATWG
+    /// Encoding Standard.
     encoding: Option<String>,
-    /// The first byte; 0 unless given.
+    /// The first byte; default 0.
     offset: Option<u64>,
-    /// Bytes at the most; all unless given.
+    /// The most bytes. Default: all.
     #[param(minimum = 1)]
     limit: Option<u64>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Read a file
 ///
-/// The whole, or a window of it, in JSON. With `Accept: application/octet-stream` its bytes, streamed: the whole, or the
-/// one part that `Range` names, where `If-Range` holds; `encoding`, `offset` and `limit` are of JSON alone. In a VM it needs
-/// the scope `swarm:exec` besides.
+/// Returns the file, or a part of it, as JSON. With `Accept: application/octet-stream` the bytes are streamed: all of
+/// them, or the one part that `Range` names if `If-Range` matches; `encoding`, `offset` and `limit` are for JSON only.
+/// In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/files/read", tag = "files", operation_id = "read_file",
     security(("bearer" = ["files:read"])),
     params(
         ReadQuery,
-        ("Range" = Option<String>, Header, description = "One part, such as `bytes=0-1023`; of raw bytes alone"),
-        ("If-Range" = Option<String>, Header, description = "The tag for which the part is wanted; else the whole"),
+        ("Range" = Option<String>, Header, description = "One part, such as `bytes=0-1023`; for raw bytes only"),
+        ("If-Range" = Option<String>, Header, description = "Ignore `Range` unless the file has this tag"),
     ),
     responses(
         (status = 200, description = "The content", content(
@@ -115,7 +112,8 @@ async fn read(
     let chosen = Chosen::by_query(query.vm.as_deref())?;
     if content_form(&headers)? == Form::Raw {
         if query.encoding.is_some() || query.offset.is_some() || query.limit.is_some() {
-            let message = "`encoding`, `offset` and `limit` are of JSON; of raw bytes name a part by `Range`";
+            let message =
+                "`encoding`, `offset` and `limit` are for JSON; use `Range` for a part of the raw bytes";
             return Err(Refusal::new(ErrorCode::InvalidValue, message));
         }
         return raw::read(&desk, &caller, chosen, file, &headers).await;
@@ -129,48 +127,48 @@ async fn read(
     content::answer(desk.places.run(&caller, chosen, operation).await?).await
 }
 
-/// What is written, and where.
+/// A file to write.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct WriteBody {
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[schema(example = "/srv/workspace/notes.md")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
     /// The file's new content.
     content: String,
-    /// How `content` is written: `utf-8` unless given.
+    /// The encoding of `content`; default `utf-8`.
     encoding: Option<String>,
-    /// Permission bits in octal digits, 0000 to 1777; 0644, or those of the file that is replaced, unless given. Setuid and setgid
-    /// are not given, and not kept.
+    /// Permission bits in octal digits, 0000 to 1777. Default: those of the replaced file, or 0644. Setuid and setgid
+    /// cannot be set and are not kept.
     #[schema(example = "0644")]
     mode: Option<String>,
-    /// Whether missing folders are made; true unless given.
+    /// Whether to create missing parent folders; default true.
     create_parents: Option<bool>,
-    /// Whether the content is added at the end of what is there.
+    /// Whether to append the content to an existing file.
     append: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Write a file
 ///
-/// A reader sees the old or the new content, whole, also after a power cut. `If-Match` and `If-None-Match: *` are
-/// honoured: of several callers with one tag, one is accepted and the others get 412, by whichever links their paths lead
-/// through. That holds for all calls of this API; a program that changes the file by itself in the moment between the
-/// comparison and the replacement is not noticed. In a VM it needs the scope `swarm:exec` besides.
+/// Readers see either the complete old or the complete new content, even after a power failure. `If-Match` and
+/// `If-None-Match: *` are honoured: of several callers with the same tag, one succeeds and the others get 412, even if
+/// their paths lead through different links. This holds for all calls of this API; a change by another program between
+/// the comparison and the replacement is not detected. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/files/write", tag = "files", operation_id = "write_file",
     security(("bearer" = ["files:write"])),
     params(
         ("If-Match" = Option<String>, Header, description = "Tags of which the file must have one, or `*`"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only where no file is there"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: only if the file does not exist"),
     ),
     request_body(content = WriteBody, example = json!({"path": "/srv/workspace/notes.md", "content": "# Notes\n"})),
     responses(
-        (status = 200, description = "A file was replaced, or added to", body = FileWritten),
-        (status = 201, description = "A file was made", body = FileWritten),
+        (status = 200, description = "A file was replaced or appended to", body = FileWritten),
+        (status = 201, description = "A file was created", body = FileWritten),
         FilesWriteRefused,
     )
 )]
@@ -198,28 +196,27 @@ async fn write(
     Ok((status, Json(written)).into_response())
 }
 
-/// Which folder, and which page of it.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[param(example = "/srv/workspace")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// Entries on the page, 1 to 1,000; 1,000 unless given.
+    /// Entries on the page, 1 to 1,000; default 1,000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// List a folder
 ///
-/// By name, a page at a time. In a VM it needs the scope `swarm:exec` besides.
+/// Returns a page of its entries, sorted by name. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/ls", tag = "files", operation_id = "list_folder", params(ListQuery),
     security(("bearer" = ["files:read"])),
@@ -238,45 +235,44 @@ async fn list(
     Ok(Json(places.run(&caller, Chosen::by_query(query.vm.as_deref())?, operation).await?))
 }
 
-/// What is searched for, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SearchQuery {
-    /// The folder below which is searched: absolute, below a root.
+    /// The folder to search, an absolute path below a root.
     #[param(example = "/srv/workspace")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
     /// A glob or a regex. A glob without `/` matches names at any depth, one with `/` the path below `path`.
     #[param(example = "*.md", min_length = 1)]
     pattern: String,
-    /// `glob`, `regex`, or `auto`, which looks at the pattern; `auto` unless given.
+    /// `glob`, `regex`, or `auto` (default), which guesses from the pattern.
     #[param(inline)]
     syntax: Option<PatternSyntax>,
-    /// Only these.
+    /// Only entries of this type.
     #[param(inline)]
     r#type: Option<FileType>,
-    /// Whether names that begin with a dot are looked at; true unless given.
+    /// Whether to include names that begin with a dot; default true.
     hidden: Option<bool>,
-    /// Whether what `.gitignore`, `.ignore` and `.git/info/exclude` name is left out; false unless given. One of these files
-    /// that is longer than 64 KiB is passed over, and so is one with which more than 2,000 patterns would hold in a folder.
+    /// Whether to leave out what `.gitignore`, `.ignore` and `.git/info/exclude` exclude; default false. Such a file is
+    /// ignored if it is longer than 64 KiB, or if more than 2,000 patterns would apply in a folder with it.
     gitignore: Option<bool>,
-    /// Matches at the most, 1 to 10,000; 1,000 unless given.
+    /// The most matches, 1 to 10,000; default 1,000.
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Search for files by name
 ///
-/// No link is followed. After 30 seconds the answer is what was found until then, and `truncated`. In a VM it needs the
-/// scope `swarm:exec` besides.
+/// Links are not followed. After 30 seconds the search stops and returns its matches so far, with `truncated`. In a VM
+/// it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/files/search", tag = "files", operation_id = "search_files", params(SearchQuery),
     security(("bearer" = ["files:read"])),
-    responses((status = 200, description = "What was found", body = FilesFound), FilesRefused)
+    responses((status = 200, description = "The matches", body = FilesFound), FilesRefused)
 )]
 async fn search(
     State(places): State<Places>,
@@ -295,36 +291,35 @@ async fn search(
     Ok(Json(places.run(&caller, Chosen::by_query(query.vm.as_deref())?, operation).await?))
 }
 
-/// Which lines are searched for, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct GrepQuery {
-    /// The folder below which is searched, or one file: absolute, below a root.
+    /// The folder or file to search, an absolute path below a root.
     #[param(example = "/srv/workspace")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// A regular expression over lines.
+    /// A regular expression that is matched against each line.
     #[param(example = "TODO", min_length = 1)]
     pattern: String,
-    /// Only files whose name (or path below `path`, where it has a `/`) matches this glob.
+    /// Only files whose name matches this glob; with a `/` in the glob, whose path below `path` matches.
     #[param(min_length = 1)]
     glob: Option<String>,
-    /// Lines before and after each match, 0 to 100; 0 unless given.
+    /// Lines before and after each match, 0 to 100; default 0.
     #[param(minimum = 0, maximum = 100)]
     context: Option<u32>,
-    /// Matches at the most, 1 to 10,000; 1,000 unless given.
+    /// The most matches, 1 to 10,000; default 1,000.
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Search for lines in files
 ///
-/// Files with a zero byte are left out. Of a line over 4 KiB the beginning is answered. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Files with a zero byte are left out. Of a line over 4 KiB the beginning is answered. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/files/grep", tag = "files", operation_id = "grep_files", params(GrepQuery),
     security(("bearer" = ["files:read"])),
@@ -345,25 +340,24 @@ async fn grep(
     Ok(Json(places.run(&caller, Chosen::by_query(query.vm.as_deref())?, operation).await?))
 }
 
-/// What is removed, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RemoveQuery {
-    /// Absolute, below a root, and no root itself.
+    /// An absolute path below a root, but not a root itself.
     #[param(example = "/srv/workspace/old")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// Whether a folder may have something in it; true unless given.
+    /// Whether to remove a folder that is not empty; default true.
     recursive: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Remove a file or a folder
 ///
-/// A link is removed and never followed. In a VM it needs the scope `swarm:exec` besides.
+/// A link is removed, not followed. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     delete, path = "/api/files", tag = "files", operation_id = "remove_file", params(RemoveQuery),
     security(("bearer" = ["files:write"])),
@@ -384,31 +378,31 @@ async fn remove(
     Ok(Json(places.run(&caller, chosen, operation).await?))
 }
 
-/// Which folder is made, and where.
+/// A folder to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct MakeBody {
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[schema(example = "/srv/workspace/src")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// Permission bits in octal digits, 0000 to 1777; 0755 unless given.
+    /// Permission bits in octal digits, 0000 to 1777; default 0755.
     #[schema(example = "0755")]
     mode: Option<String>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Make a folder
+/// Create a folder
 ///
-/// And those above it that are missing. In a VM it needs the scope `swarm:exec` besides.
+/// Also creates missing parent folders. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/mkdir", tag = "files", operation_id = "make_folder", security(("bearer" = ["files:write"])),
     request_body(content = MakeBody, example = json!({"path": "/srv/workspace/src"})),
     responses(
-        (status = 200, description = "The folder is there already", body = FolderMade),
-        (status = 201, description = "The folder was made", body = FolderMade),
+        (status = 200, description = "The folder existed already", body = FolderMade),
+        (status = 201, description = "The folder was created", body = FolderMade),
         FilesWriteRefused,
     )
 )]
@@ -430,32 +424,32 @@ async fn make(
     Ok((status, Json(made)).into_response())
 }
 
-/// What is moved or copied, and where.
+/// A file or a folder to move or copy.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RelocateBody {
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[schema(example = "/srv/workspace/draft.md")]
     from: String,
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[schema(example = "/srv/workspace/notes.md")]
     to: String,
-    /// How both are written.
+    /// The encoding of both paths.
     path_encoding: Option<PathEncoding>,
-    /// Whether a file that stands there is replaced.
+    /// Whether to replace an existing file.
     overwrite: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Move a file or a folder
 ///
-/// In a VM it needs the scope `swarm:exec` besides.
+/// In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/files/move", tag = "files", operation_id = "move_file",
     security(("bearer" = ["files:read", "files:write"])),
     request_body(content = RelocateBody, example = json!({"from": "/srv/workspace/draft.md", "to": "/srv/workspace/notes.md"})),
-    responses((status = 200, description = "It stands at its new path", body = Relocated), FilesWriteRefused)
+    responses((status = 200, description = "It was moved", body = Relocated), FilesWriteRefused)
 )]
 async fn move_file(
     places: State<Places>,
@@ -469,12 +463,12 @@ async fn move_file(
 
 /// Copy a file or a folder
 ///
-/// Links are copied as links; what has no content is left out. In a VM it needs the scope `swarm:exec` besides.
+/// Links are copied as links; sockets, pipes and devices are left out. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/files/copy", tag = "files", operation_id = "copy_file",
     security(("bearer" = ["files:read", "files:write"])),
     request_body(content = RelocateBody, example = json!({"from": "/srv/workspace/notes.md", "to": "/srv/workspace/copy.md"})),
-    responses((status = 200, description = "It stands at its new path too", body = Relocated), FilesWriteRefused)
+    responses((status = 200, description = "It was copied", body = Relocated), FilesWriteRefused)
 )]
 async fn copy_file(
     places: State<Places>,
@@ -528,7 +522,7 @@ fn within<N: PartialOrd + std::fmt::Display>(
     Err(Failure::new(ErrorCode::InvalidValue, message))
 }
 
-/// Permission bits out of octal digits.
+/// Parses permission bits in octal digits.
 pub(super) fn mode(text: &str) -> Result<u32, Failure> {
     let digits = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit)) && (1..=5).contains(&text.len());
     let mode = if digits { u32::from_str_radix(text, 8).ok() } else { None };
@@ -540,7 +534,7 @@ pub(super) fn mode(text: &str) -> Result<u32, Failure> {
     })
 }
 
-/// What the headers demand of the file (RFC 9110, section 13.1).
+/// The precondition in the headers (RFC 9110, section 13.1).
 pub(super) fn condition(headers: &axum::http::HeaderMap) -> Result<WriteCondition, Failure> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("").trim().to_owned());
     let invalid = |message: &str| Err(Failure::new(ErrorCode::InvalidValue, message));
@@ -552,6 +546,6 @@ pub(super) fn condition(headers: &axum::http::HeaderMap) -> Result<WriteConditio
             Ok(WriteCondition::Matches(tags.split(',').map(|tag| tag.trim().to_owned()).collect()))
         }
         (None, Some(all)) if all == "*" => Ok(WriteCondition::Absent),
-        (None, Some(_)) => invalid("`If-None-Match` of a write is `*`: no file may be there"),
+        (None, Some(_)) => invalid("`If-None-Match` of a write must be `*`, for a file that does not exist"),
     }
 }

@@ -23,37 +23,32 @@ use crate::{
     vms::Vms,
 };
 
-/// How long the store may take to prove that it works.
+/// How long the store may take to answer a ping.
 const PING_LIMIT: Duration = Duration::from_secs(2);
-/// Less free space than this is worth a warning: a few VMs' layers fill it.
+/// Free space below which the check warns: the disks of a few VMs would fill it.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 const FINE: &str = "ok";
 
-/// What health looks at.
+/// The sources of the health check.
 #[derive(Clone)]
 pub(crate) struct Vitals {
-    /// Asked whether it takes commands.
     pub store: Arc<dyn Store>,
-    /// Asked whether VMs can be booted.
     pub vms: Vms,
-    /// Where the server writes.
     pub data_dir: PathBuf,
-    /// When the server started.
     pub started: Instant,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(vitals: Vitals) -> Routes {
     vec![routes!(health).with_state(vitals)]
 }
 
-/// How the server is
+/// Check the health of the server
 ///
-/// Public. `degraded` where something is wrong that `checks` names; 503 where the store is away.
+/// Public. The status is `degraded` if one of `checks` is not `ok`. If the store is unavailable, the answer is 503.
 #[utoipa::path(
     get, path = "/api/health", tag = "public", operation_id = "health", security(()),
     responses(
-        (status = 200, description = "How the server is, and since when it runs", body = Health, example = json!({
+        (status = 200, description = "The status and the uptime of the server", body = Health, example = json!({
             "status": "ok", "uptime": 12.5, "version": "0.1.0",
             "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
         })),
@@ -77,7 +72,7 @@ async fn health(State(vitals): State<Vitals>, _: Query<NoParameters>) -> Answer<
     }))
 }
 
-/// This answer is public, so the reason, which may name paths, stands only in the log and in `skep doctor`.
+/// The answer is public, so the reason, which may contain paths, is only in the log and in the output of `skep doctor`.
 fn engine_check(vms: &Vms) -> String {
     let working = vms.swarm_now().map_err(|failure| failure.message).and_then(|swarm| swarm.health());
     match working {

@@ -1,4 +1,4 @@
-//! `/api/keys`: list, create, read, rotate, revoke.
+//! `/api/keys`: lists, creates, reads, rotates and revokes keys.
 
 use std::sync::Arc;
 
@@ -26,16 +26,13 @@ use crate::{
     vms::Vms,
 };
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct KeyDesk {
-    /// Where keys are kept.
     pub store: Arc<dyn Store>,
-    /// Where a VM is looked up that a key shall be bound to.
+    /// Used to look up the VM to which a key is bound.
     pub vms: Vms,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(desk: KeyDesk) -> Routes {
     vec![
         routes!(list, create, revoke_all).with_state(desk.clone()),
@@ -46,7 +43,7 @@ pub(crate) fn routes(desk: KeyDesk) -> Routes {
 
 /// List keys
 ///
-/// The account's keys, revoked ones too, newest first. No answer holds a secret.
+/// The account's keys, including revoked ones, newest first. Secrets are never included.
 #[utoipa::path(
     get, path = "/api/keys", tag = "keys", operation_id = "list_keys", params(Page<KeyId>), security(("bearer" = ["admin"])),
     responses((status = 200, description = "A page of keys", body = KeyList))
@@ -66,8 +63,9 @@ async fn list(
 
 /// Create a key
 ///
-/// Exactly one of `role` and `scopes`. The key itself is answered this once and kept nowhere. Nobody gives what it does not
-/// have itself. With `account` the key is another account's, which needs the scope `server:admin` besides.
+/// Takes exactly one of `role` and `scopes`. The key itself is only in this answer; the server does not store it. A key
+/// cannot grant scopes that it does not have. With `account` the key belongs to another account, which also needs the
+/// scope `server:admin`.
 #[utoipa::path(
     post, path = "/api/keys", tag = "keys", operation_id = "create_key", security(("bearer" = ["admin"])),
     request_body(content = CreateKey, example = json!({"name": "ci", "role": "agent"})),
@@ -88,7 +86,7 @@ async fn create(
     if request.account.is_some() {
         caller.needs(Scope::ServerAdmin)?;
     }
-    // Before the account is looked up: what is wrong with the request itself comes first.
+    // Before the account is looked up, so that an invalid request is reported first.
     grant(&request, Target { account: &caller.account.name, creator }, now)?;
     let account = desk.account(&caller, request.account).await?;
     let granted = grant(&request, Target { account: &account.name, creator }, now)?;
@@ -116,7 +114,7 @@ async fn create(
 }
 
 impl KeyDesk {
-    /// The account that a request is about: the one that it names, or the caller's own.
+    /// The account of a request: the given one, or that of the caller.
     async fn account(&self, caller: &Identity, named: Option<AccountId>) -> Result<Account, Refusal> {
         match named {
             Some(id) if id != caller.account.id => Ok(self.store.account(id).await?),
@@ -133,7 +131,7 @@ async fn bound_vm(vms: &Vms, account: AccountId, granted: &KeyGrant) -> Result<O
 
 /// Read a key
 ///
-/// Its record, without the secret.
+/// Returns its record, without the secret.
 #[utoipa::path(
     get, path = "/api/keys/{id}", tag = "keys", operation_id = "read_key", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
@@ -153,7 +151,7 @@ async fn read(
 
 /// Revoke a key
 ///
-/// From then on it is refused, and its open streams end. Revoking it again answers the same record.
+/// The key is refused from now on, and its open streams end. Revoking it again returns the same record.
 #[utoipa::path(
     delete, path = "/api/keys/{id}", tag = "keys", operation_id = "revoke_key", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
@@ -180,8 +178,9 @@ async fn revoke(
 
 /// Rotate a key
 ///
-/// Makes a key like this one, which takes its name. Both are valid, side by side, until the old one is revoked: it is listed
-/// with `rotated_at`. The new key itself is answered this once. Nobody rotates a key that may do more than its own.
+/// Creates a new key with the same properties, which takes over the name. The old key, which now has `rotated_at`,
+/// stays valid until it is revoked. The new key itself is only in this answer. A key cannot rotate one that has more
+/// scopes.
 #[utoipa::path(
     post, path = "/api/keys/{id}/rotate", tag = "keys", operation_id = "rotate_key", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
@@ -217,30 +216,29 @@ async fn rotate(
     created(CreatedKey { key: secret.expose().to_owned(), record: record.key })
 }
 
-/// Whose keys are revoked.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RevokeAll {
-    /// Must be `true`: nobody revokes all keys by a path that was cut short.
+    /// Must be `true`, so that a truncated path does not revoke all keys.
     #[param(required = true, example = true)]
     all: Option<bool>,
-    /// Whether the calling key is revoked too; false unless given.
+    /// Whether to revoke the calling key too; default false.
     own: Option<bool>,
-    /// The account whose keys they are, by its id, with the scope `server:admin`; the caller's own unless given.
+    /// The id of the account, which needs the scope `server:admin`. Default: the account of the caller.
     #[param(inline)]
     account: Option<AccountId>,
 }
 
 /// Revoke all keys
 ///
-/// All keys of the account but the one that calls, which `own=true` revokes too. From then on they are refused, and their
-/// open streams end.
+/// Revokes all keys of the account except the calling one, which `own=true` revokes too. They are refused from now on,
+/// and their open streams end.
 #[utoipa::path(
     delete, path = "/api/keys", tag = "keys", operation_id = "revoke_all_keys", security(("bearer" = ["admin"])),
     params(RevokeAll),
     responses(
-        (status = 200, description = "How many were revoked", body = RevokedKeys, example = json!({"revoked": 3})),
+        (status = 200, description = "The number of revoked keys", body = RevokedKeys, example = json!({"revoked": 3})),
         AccountRefused,
     )
 )]
@@ -254,7 +252,8 @@ async fn revoke_all(
         caller.needs(Scope::ServerAdmin)?;
     }
     if query.all != Some(true) {
-        let message = "`all=true` is missing: it says that all keys shall be revoked; `DELETE /api/keys/ID` revokes one";
+        let message =
+            "`all=true` is missing, which confirms the revocation; `DELETE /api/keys/ID` revokes one key";
         return Err(Refusal::new(ErrorCode::MissingParameter, message));
     }
     let account = desk.account(&caller, query.account).await?;
@@ -269,7 +268,7 @@ async fn revoke_all(
     Ok(Json(RevokedKeys { revoked: revoked.await? }))
 }
 
-/// A text that is no id names no key: the store's own words for that.
+/// A malformed id gets the same error as an unknown key.
 fn key_id(text: &str) -> Result<KeyId, Failure> {
     text.parse().map_err(|_| {
         let message = format!("no key `{text}`; `GET /api/keys` lists those of this account");

@@ -23,34 +23,34 @@ use crate::{
     places::{Chosen, Places},
 };
 
-/// Which link is made, and where.
+/// A link to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LinkBody {
-    /// The link: absolute, below a root, in a folder that is there.
+    /// The link, an absolute path below a root. Its folder must exist.
     #[schema(example = "/srv/workspace/latest")]
     path: String,
-    /// What the link says: a path, absolute or relative to the link's folder. It need not be there.
+    /// The target, a path that is absolute or relative to the link's folder. It need not exist.
     #[schema(example = "builds/42")]
     target: String,
-    /// How both are written.
+    /// The encoding of both paths.
     path_encoding: Option<PathEncoding>,
-    /// Whether a file or a link that stands there is replaced; false unless given.
+    /// Whether to replace an existing file or link; default false.
     overwrite: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Make a symbolic link
+/// Create a symbolic link
 ///
-/// The link may lead anywhere: as with every link, an operation that follows it reaches what lies below the roots and nothing
-/// else (403 `path_outside_roots`). In a VM it needs the scope `swarm:exec` besides.
+/// The target may be any path: operations that follow a link to a path outside the roots are refused with 403
+/// `path_outside_roots`. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/files/link", tag = "files", operation_id = "make_link", security(("bearer" = ["files:write"])),
     request_body(content = LinkBody, example = json!({"path": "/srv/workspace/latest", "target": "builds/42"})),
     responses(
         (status = 200, description = "A file or a link was replaced", body = LinkMade),
-        (status = 201, description = "The link was made", body = LinkMade),
+        (status = 201, description = "The link was created", body = LinkMade),
         FilesWriteRefused,
     )
 )]

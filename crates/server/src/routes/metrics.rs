@@ -15,24 +15,23 @@ use crate::{
     metrics::{Format, Readings},
 };
 
-/// The routes of this file.
 pub(crate) fn routes(readings: Readings) -> Routes {
     vec![routes!(metrics).with_state(readings)]
 }
 
-/// Metrics
+/// Read metrics
 ///
-/// As Prometheus reads them: OpenMetrics 1.0 where `Accept` names it, else the text format 0.0.4. Keys of the account
-/// `default` see those of the whole server, with the tickets of each account by the account's name. Keys of every other
-/// account, and keys that are bound to a VM, see the VMs, the tickets and the quotas of their own account and nothing else:
-/// requests, boots and the pool show what others do. A listener of its own on loopback (`--metrics-listen`) has those of the
-/// whole server without a key.
+/// Returns Prometheus metrics: OpenMetrics 1.0 if `Accept` names it, or else the text format 0.0.4. Keys of the account
+/// `default` see the metrics of the whole server, with tickets labelled by account name. Keys of other accounts, and
+/// keys that are bound to a VM, only see the VMs, tickets and quotas of their own account, because requests, boots and
+/// the pool would reveal the activity of others. A separate listener on loopback (`--metrics-listen`) serves the
+/// metrics of the whole server without a key.
 #[utoipa::path(
     get, path = "/metrics", tag = "metrics", operation_id = "metrics", security(("bearer" = ["metrics:read"])),
-    responses((status = 200, description = "The metrics, a line each", content(
-        (String = "text/plain", example = "# HELP skep_vms VMs that live, by state.\n# TYPE skep_vms gauge\n\
+    responses((status = 200, description = "The metrics, one sample per line", content(
+        (String = "text/plain", example = "# HELP skep_vms Live VMs, by state.\n# TYPE skep_vms gauge\n\
             skep_vms{state=\"running\"} 3\nskep_vms{state=\"paused\"} 0\n"),
-        (String = "application/openmetrics-text", example = "# HELP skep_vms VMs that live, by state.\n\
+        (String = "application/openmetrics-text", example = "# HELP skep_vms Live VMs, by state.\n\
             # TYPE skep_vms gauge\nskep_vms{state=\"running\"} 3\nskep_vms{state=\"paused\"} 0\n# EOF\n"),
     )))
 )]

@@ -1,4 +1,4 @@
-//! The routes, a file for each subject. A handler checks nothing itself: its arguments do.
+//! The routes, one file for each resource. Handlers rely on their extractors to check the caller and the request.
 
 use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
@@ -34,13 +34,12 @@ pub(crate) mod whoami;
 
 use crate::{error::Refusal, json::Json};
 
-/// Routes together with their descriptions: one without the other has no way into the router.
+/// Routes with their OpenAPI descriptions. The router takes no route without one.
 pub(crate) type Routes = Vec<UtoipaMethodRouter>;
 
-/// What a handler answers.
 pub(crate) type Answer<T> = Result<Json<T>, Refusal>;
 
-/// What a handler answers that created something.
+/// The result of a handler that created something.
 pub(crate) type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
 
 fn created<T>(answer: T) -> Created<T> {

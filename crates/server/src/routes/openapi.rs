@@ -13,17 +13,16 @@ use crate::{
     extract::{NoParameters, Query},
 };
 
-/// The document, filled in once all routes are known: it describes this route too.
+/// The document. Set after all routes were added, because it describes this route too.
 pub(crate) type Document = Arc<OnceLock<Bytes>>;
 
-/// The routes of this file.
 pub(crate) fn routes(document: Document) -> Routes {
     vec![routes!(openapi).with_state(document)]
 }
 
-/// This document
+/// Read the OpenAPI document
 ///
-/// Public. OpenAPI 3.1, made from the code that answers.
+/// Public. Returns this document, OpenAPI 3.1, generated from the code of the server.
 #[utoipa::path(
     get, path = "/api/openapi.json", tag = "public", operation_id = "openapi", security(()),
     responses((status = 200, description = "The document", body = serde_json::Value,

@@ -1,4 +1,4 @@
-//! The page of a list.
+//! Pagination of lists.
 
 use std::{fmt::Display, marker::PhantomData, str::FromStr};
 
@@ -7,20 +7,18 @@ use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 use utoipa::{IntoParams, ToSchema};
 
-/// Entries on a page where the caller names no number.
+/// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 100;
-/// Entries on a page at most.
 const LARGEST_PAGE: u32 = 1_000;
 
-/// Which page of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Page<I: ToSchema> {
-    /// Entries on the page, 1 to 1,000; 100 unless given.
+    /// Entries on the page, 1 to 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[param(inline, value_type = Option<I>)]
     cursor: Option<String>,
     #[serde(skip)]
@@ -29,7 +27,7 @@ pub(crate) struct Page<I: ToSchema> {
 }
 
 impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
-    /// How many entries, and the id that they come after.
+    /// Returns the size of the page, and the id after which it begins.
     ///
     /// # Errors
     /// `invalid_value`, naming the parameter.
@@ -38,12 +36,13 @@ impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
     }
 }
 
-/// A cursor of a list with filters: the place, after a stamp of the filter.
+/// The cursor of a filtered list: a hash of the filter, and the position.
 pub(crate) fn cursor(stamp: &str, place: impl Display) -> String {
     format!("{stamp}.{place}")
 }
 
-/// The place in a cursor of a list with filters. One of another filter would skip some entries and repeat others.
+/// The position in the cursor of a filtered list. The cursor of another filter is refused, because it would skip some
+/// entries and repeat others.
 ///
 /// # Errors
 /// `invalid_value`.
@@ -56,12 +55,12 @@ pub(crate) fn place<'cursor>(cursor: &'cursor str, stamp: &str) -> Result<&'curs
     if bound == stamp { Ok(place) } else { Err(invalid(other)) }
 }
 
-/// What stands in a cursor for the filter that it belongs to.
+/// The hash by which a cursor is bound to its filter.
 pub(crate) fn stamp(filter: &str) -> String {
     Sha256::digest(filter.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The same for a list that takes more parameters than these.
+/// As [`Page::read`], for a list with further parameters.
 ///
 /// # Errors
 /// `invalid_value`, naming the parameter.

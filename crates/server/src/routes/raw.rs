@@ -1,4 +1,4 @@
-//! Raw bytes of files: `GET /api/files/read` with `Accept: application/octet-stream`, `PUT /api/files/raw`.
+//! Raw bytes of files: `GET /api/files/read` with `Accept: application/octet-stream`, and `PUT /api/files/raw`.
 
 use std::sync::Arc;
 
@@ -42,23 +42,22 @@ use crate::{
     watchers::Watchers,
 };
 
-/// An answer that fits into one block is sent at once: whether its key still holds was seen just now.
+/// Shorter content is sent in one block, without watching whether the key is revoked meanwhile.
 const SHORT_BYTES: u64 = 256 << 10;
 
-/// What streams of files use.
+/// The state of the routes that stream files.
 #[derive(Clone)]
 pub(crate) struct FilesDesk {
-    /// Where it is done.
     pub places: Places,
-    /// Where a streaming caller's key is looked up again.
+    /// Used to check that the key of a streaming caller is still valid.
     pub store: Arc<dyn Store>,
-    /// True when the server is about to cut off those who are still there.
+    /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
-    /// Who watches folders.
+    /// Limits the watches of each account.
     pub watchers: Watchers,
 }
 
-/// Answers with the bytes of a file, or of the part that the headers name.
+/// Returns the bytes of a file, or of the part that `Range` names.
 pub(super) async fn read(
     desk: &FilesDesk,
     caller: &Identity,
@@ -97,7 +96,7 @@ fn describe(headers: &mut HeaderMap, file: &StreamedFile) {
         (VARY, "Accept"),
     ];
     headers.extend(fixed.map(|(name, value)| (name, HeaderValue::from_static(value))));
-    // A hostile guest may say anything; a header cannot.
+    // The tag comes from the guest, and may be an invalid header value.
     headers.extend(HeaderValue::try_from(&file.etag).ok().map(|tag| (ETAG, tag)));
     let modified = DateTimePrinter::new().timestamp_to_rfc9110_string(&file.modified_at).ok();
     let modified = modified.and_then(|time| HeaderValue::try_from(time).ok());
@@ -112,7 +111,7 @@ fn unsatisfiable(size: u64) -> Response {
     answer
 }
 
-/// The same bytes, which break off when the key is lost or the server ends.
+/// The same content, which ends with an error when the key is lost or the server shuts down.
 fn while_it_may(content: Content, desk: &FilesDesk, key: &Key) -> Content {
     let lost = Box::pin(key_lost(Arc::clone(&desk.store), key.clone()));
     let closing = Box::pin(closed(desk.closing.clone()));
@@ -121,14 +120,14 @@ fn while_it_may(content: Content, desk: &FilesDesk, key: &Key) -> Content {
         let cut = tokio::select! {
             biased;
             failure = &mut lost => failure.message,
-            () = &mut closing => "the server ends".to_owned(),
+            () = &mut closing => "the server is shutting down".to_owned(),
             block = content.next() => return Some((block?, Some((content, lost, closing)))),
         };
         Some((Err(std::io::Error::other(cut)), None))
     }))
 }
 
-/// The one part that the `Range` header names. More than one, another unit, or what is no range means the whole file, as
+/// The part that the `Range` header names. Several parts, another unit or a malformed range mean the complete file, as
 /// HTTP allows (RFC 9110, section 14.2).
 fn range(headers: &HeaderMap) -> Option<ByteRange> {
     let mut all = headers.get_all(RANGE).iter();
@@ -151,39 +150,38 @@ fn range(headers: &HeaderMap) -> Option<ByteRange> {
     }
 }
 
-/// Which file is written, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RawQuery {
-    /// Absolute, below a root.
+    /// An absolute path below a root.
     #[param(example = "/srv/workspace/model.bin")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// Permission bits in octal digits, 0000 to 1777; 0644, or those of the file that is replaced, unless given. Setuid and setgid
-    /// are not given, and not kept.
+    /// Permission bits in octal digits, 0000 to 1777. Default: those of the replaced file, or 0644. Setuid and setgid
+    /// cannot be set and are not kept.
     #[param(example = "0644")]
     mode: Option<String>,
-    /// Whether missing folders are made; true unless given.
+    /// Whether to create missing parent folders; default true.
     create_parents: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Write a file of any size
 ///
-/// The body's bytes, of any content type, become the file. A reader sees the old or the new content, whole, also after a
-/// power cut; a caller that goes away before the end changes nothing. `If-Match` and `If-None-Match: *` are honoured as by
-/// `POST /api/files/write`: what they ask for is compared when the whole body is there. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// The bytes of the body, of any content type, become the content of the file. Readers see either the complete old or
+/// the complete new content, even after a power failure; a caller that disconnects before the end changes nothing.
+/// `If-Match` and `If-None-Match: *` are honoured as by `POST /api/files/write`, and checked when the whole body has
+/// arrived. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     put, path = "/api/files/raw", tag = "files", operation_id = "write_raw_file",
     security(("bearer" = ["files:write"])),
     params(
         RawQuery,
         ("If-Match" = Option<String>, Header, description = "Tags of which the file must have one, or `*`"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only where no file is there"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: only if the file does not exist"),
     ),
     request_body(
         content = String, content_type = "application/octet-stream", description = "The file's bytes",
@@ -191,7 +189,7 @@ pub(super) struct RawQuery {
     ),
     responses(
         (status = 200, description = "A file was replaced", body = FileWritten),
-        (status = 201, description = "A file was made", body = FileWritten),
+        (status = 201, description = "A file was created", body = FileWritten),
         FilesWriteRefused,
     )
 )]

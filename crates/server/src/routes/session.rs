@@ -1,4 +1,4 @@
-//! `/api/session`: a browser's session begins, is shown, and ends.
+//! `/api/session`: creates, reads and ends browser sessions.
 
 use std::sync::Arc;
 
@@ -31,26 +31,23 @@ use crate::{
     session::{cookie, is_encrypted, no_cookie},
 };
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct SessionDesk {
-    /// Where sessions are kept.
     pub store: Arc<dyn Store>,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(desk: SessionDesk) -> Routes {
     vec![routes!(create, read, end).with_state(desk)]
 }
 
-/// Begin a session
+/// Create a session
 ///
-/// For browsers: sets a cookie that counts as this key on requests of the same origin, which browsers tell by `Origin` or
-/// `Sec-Fetch-Site`. It lasts 12 hours and never longer than its key. A session cannot begin another one: this needs the
-/// key itself.
+/// For browsers: sets a cookie that is accepted instead of this key on same-origin requests, which browsers mark with
+/// `Origin` or `Sec-Fetch-Site`. It lasts 12 hours, but not longer than its key. This operation needs the key itself; a
+/// session cannot create another one.
 #[utoipa::path(
     post, path = "/api/session", tag = "session", operation_id = "create_session", security(("bearer" = [])),
-    responses((status = 201, description = "The session; its token is in the cookie alone", body = Session,
+    responses((status = 201, description = "The session; its token is only in the cookie", body = Session,
         headers(("Set-Cookie" = String, description = "`skep_session`; under TLS `__Host-skep_session`")),
         example = json!({
             "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20", "name": "ci"},
@@ -85,7 +82,7 @@ async fn create(
 
 /// Read the session
 ///
-/// As which key the caller counts, and until when.
+/// Returns the key of the caller, and the end of its session.
 #[utoipa::path(
     get, path = "/api/session", tag = "session", operation_id = "read_session", security(("bearer" = [])),
     responses((status = 200, description = "The session, or the key that was sent", body = Session))
@@ -97,11 +94,11 @@ async fn read(caller: Caller<AnyKey>, _: Query<NoParameters>) -> Answer<Session>
 
 /// End the session
 ///
-/// The session of the cookie, which is taken away. A request with a key has none, and ends none.
+/// Ends the session of the cookie, and removes the cookie. A request with a key has no session, and ends none.
 #[utoipa::path(
     delete, path = "/api/session", tag = "session", operation_id = "end_session", security(("bearer" = [])),
-    responses((status = 200, description = "There is no session any more", body = SessionEnded,
-        headers(("Set-Cookie" = String, description = "The same cookie, empty and in the past"))
+    responses((status = 200, description = "The session has ended", body = SessionEnded,
+        headers(("Set-Cookie" = String, description = "The cookie, empty and expired"))
     ))
 )]
 async fn end(

@@ -1,4 +1,4 @@
-//! `/api/swarm`: status, boot, cleanup, and one VM.
+//! `/api/swarm`: status, boot and cleanup of the swarm, and operations on one VM.
 
 use std::sync::Arc;
 
@@ -33,20 +33,17 @@ use crate::{
     vms::Vms,
 };
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct SwarmDesk {
-    /// The swarm, or why there is none.
+    /// The swarm, or the reason why there is none.
     pub vms: Vms,
-    /// What a boot gets that names nothing else.
     pub defaults: BootDefaults,
-    /// Where the ticket of a boot is claimed, and the answer of a named one kept.
+    /// Used to claim the ticket of a boot, and to keep the answer of a boot with an idempotency key.
     pub store: Arc<dyn Store>,
-    /// The named boots that are under way.
+    /// The boots with an idempotency key that are in progress.
     pub under_way: UnderWay,
 }
 
-/// The routes of this file.
 pub(crate) fn routes(desk: SwarmDesk) -> Routes {
     vec![
         routes!(status).with_state(desk.clone()),
@@ -57,9 +54,9 @@ pub(crate) fn routes(desk: SwarmDesk) -> Routes {
     ]
 }
 
-/// The swarm
+/// Read the swarm's status
 ///
-/// The account's VMs, what the machine can hold, and the engine in use (null where this start runs no VMs).
+/// Returns the account's VMs, the capacity of the machine, and the engine in use (null if this server runs no VMs).
 #[utoipa::path(
     get, path = "/api/swarm/status", tag = "swarm", operation_id = "swarm_status", security(("bearer" = ["swarm:read"])),
     responses((status = 200, description = "VMs, pool, capacity and engine", body = SwarmStatus))
@@ -83,18 +80,18 @@ async fn status(
 
 /// Boot VMs
 ///
-/// Restores VMs from a template's snapshot: all or none. When it answers, each takes commands under its own identity.
-/// No body, an empty one and `{}` mean one VM. A `name` belongs to one VM: it is given with a `count` of 1. With `ticket`, which needs the scope `tickets:write` besides, the ticket is
-/// claimed first; a boot that fails gives it back, and that does not count as an attempt that failed. The VM ends with its attempt,
-/// unless `keep_vm` is true. With `command`, which
-/// needs the scope `swarm:exec` besides, that command is started in each VM and runs on by itself.
+/// Restores VMs from a template's snapshot: all of them or none. When it answers, each takes commands under its own
+/// identity. No body, an empty one and `{}` mean one VM. A `name` needs a `count` of 1. With `ticket`, which also needs
+/// the scope `tickets:write`, the ticket is claimed first; a failed boot releases it, which does not count as a failed
+/// attempt. The VM ends with its attempt, unless `keep_vm` is true. With `command`, which also needs the scope
+/// `swarm:exec`, that command is started in each VM and runs independently of the caller.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
     request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
     responses(
         (status = 201, description = "The VMs", body = BootAnswer, headers(
-            ("Idempotent-Replayed" = Option<String>, description = "`true` where this is the answer of an earlier request")
+            ("Idempotent-Replayed" = Option<String>, description = "`true` if this is the answer to an earlier request")
         )),
         BootRefused,
     )
@@ -108,7 +105,7 @@ async fn boot(
     object: Object,
 ) -> Result<Response, Refusal> {
     let account = &caller.account;
-    // Where an account may have none, the quota's own refusal says so.
+    // With a quota of 0, the boot of one VM gets the refusal for the quota.
     let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
     let once = named_once(&headers, "/api/swarm/boot", &object)?;
     let (mut order, work) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
@@ -126,7 +123,7 @@ async fn boot(
     match booted.answer.vms.as_slice() {
         [] => {}
         [one] => call.trail.acts_on(one.id),
-        // Their events name them all, under the same request id.
+        // The events with the same request id name all of them.
         [first, others @ ..] => call.trail.acts_on(format_args!("{} and {} more", first.id, others.len())),
     }
     Ok(answered(StatusCode::CREATED, booted, |answer| Json(answer).into_response()))
@@ -134,11 +131,11 @@ async fn boot(
 
 /// End all VMs
 ///
-/// All VMs of the account; nothing of them is left. The pool stays.
+/// Ends all VMs of the account and removes their resources. The pool is not affected.
 #[utoipa::path(
     post, path = "/api/swarm/cleanup", tag = "swarm", operation_id = "cleanup", security(("bearer" = ["swarm:write"])),
     responses(
-        (status = 200, description = "How many were ended", body = CleanupAnswer, example = json!({"terminated": 10})),
+        (status = 200, description = "The number of ended VMs", body = CleanupAnswer, example = json!({"terminated": 10})),
         CleanupRefused,
     )
 )]
@@ -156,7 +153,7 @@ async fn cleanup(
 
 /// Read a VM
 ///
-/// Its record, with the receipt of its boot.
+/// Returns its record, with the receipt of its boot.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "read_vm", security(("bearer" = ["swarm:read"])),
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
@@ -178,8 +175,8 @@ async fn vm(
 
 /// Change a VM
 ///
-/// `metadata` takes the place of all that stood there; `ttl_ms` counts from now, and null takes it away, as it does the `name`.
-/// What is absent stays.
+/// `metadata` replaces all existing metadata. `ttl_ms` counts from now; null removes it, and likewise `name`. Absent
+/// fields stay unchanged.
 #[utoipa::path(
     patch, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "change_vm", security(("bearer" = ["swarm:write"])),
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
@@ -207,7 +204,7 @@ async fn change_vm(
 
 /// End a VM
 ///
-/// In every state. When it answers, nothing of the VM is left.
+/// Ends a VM in any state. When it answers, all resources of the VM are removed.
 #[utoipa::path(
     delete, path = "/api/swarm/vm/{pid}", tag = "swarm", operation_id = "end_vm", security(("bearer" = ["swarm:write"])),
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
@@ -232,7 +229,7 @@ async fn end(
 
 /// Read a VM's console
 ///
-/// The last part of its serial log. After a restart of the server it begins anew, with what comes from then on.
+/// Returns the last part of its serial log. After a restart of the server, the log only has later output.
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/console", tag = "swarm", operation_id = "console",
     security(("bearer" = ["swarm:read"])),

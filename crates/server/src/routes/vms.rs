@@ -1,4 +1,4 @@
-//! `GET /api/vms`: the VMs of an account in pages, those that ended lately too.
+//! `GET /api/vms`: lists the VMs of an account, including recently ended ones.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,34 +19,32 @@ use crate::{
     json::Json,
 };
 
-/// What stands before a metadata key in the query.
+/// The prefix of a metadata key in the query.
 const METADATA: &str = "metadata.";
-/// Metadata keys that one filter may name: each is looked for in every record.
+/// The most metadata keys of a filter. Each is looked up in every record.
 const MOST_METADATA: usize = 16;
 
-/// The routes of this file.
 pub(crate) fn routes(store: Arc<dyn Store>) -> Routes {
     vec![routes!(list).with_state(store)]
 }
 
-/// Which VMs, and the page of them.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Wanted {
-    /// `running`, `paused` or `ended`; all that live unless given.
+    /// `running`, `paused` or `ended`. Default: all that have not ended.
     #[param(inline, value_type = Option<VmState>)]
     state: Option<String>,
-    /// Those with this name: one at the most of those that live.
+    /// VMs with this name, of which at most one has not ended.
     #[param(example = "builder")]
     name: Option<String>,
-    /// Those of this template.
+    /// VMs of this template.
     #[param(example = "base")]
     template: Option<String>,
-    /// VMs on the page, 1 to 1,000; 100 unless given.
+    /// VMs on the page, 1 to 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before, with the same filter.
+    /// `next_cursor` of the previous page, with the same filter.
     #[param(pattern = "^[0-9a-f]{16}\\.vm_.+$", example = "5c1f9d2ab3e40717.vm_01jv0000000000000000000000")]
     cursor: Option<String>,
 }
@@ -57,15 +55,14 @@ impl Keyed for Wanted {
 
 /// List VMs
 ///
-/// The account's VMs that live, the youngest first; with `state=ended` those that ended, the last to end first, with
-/// `ended_at` and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`,
-/// `ticket_ended`). `metadata.KEY=VALUE` keeps those whose metadata has VALUE under KEY, a string as it is and a number, `true`, `false` or `null` as JSON writes
-/// it; it may be given for up to 16 keys. Their
-/// records are kept for 30 days, 100,000 on the whole server at most. A VM that ended is found in this list only: its `pid`
-/// may be another VM's by now.
+/// The account's live VMs, newest first; with `state=ended` the ended ones, most recently ended first, with `ended_at`
+/// and `reason` (`deleted`, `cleanup`, `expired`, `poweroff`, `crashed`, `out_of_memory`, `lost`, `failed`,
+/// `ticket_ended`). `metadata.KEY=VALUE`, for up to 16 keys, selects VMs whose metadata has VALUE under KEY: a string
+/// as it is; a number, `true`, `false` or `null` as in JSON. Records of ended VMs are kept for 30 days, at most 100,000
+/// on the whole server. Ended VMs are only in this list, because their `pid` may belong to another VM by now.
 #[utoipa::path(
     get, path = "/api/vms", tag = "swarm", operation_id = "list_vms",
-    params(Wanted, ("metadata.KEY" = Option<String>, Query, description = "Those whose metadata has this value under KEY")),
+    params(Wanted, ("metadata.KEY" = Option<String>, Query, description = "VMs whose metadata has this value under KEY")),
     security(("bearer" = ["swarm:read"])),
     responses((status = 200, description = "A page of VMs", body = VmList))
 )]
@@ -94,7 +91,7 @@ async fn list(
     }))
 }
 
-/// The metadata that a filter asks for, by key.
+/// Checks the metadata of a filter, by key.
 fn keys(parameters: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Failure> {
     let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
     if parameters.len() > MOST_METADATA {
@@ -102,7 +99,7 @@ fn keys(parameters: BTreeMap<String, String>) -> Result<BTreeMap<String, String>
         return invalid(format!("{given} `{METADATA}KEY` are given; give at most {MOST_METADATA}"));
     }
     if parameters.contains_key("") {
-        return invalid(format!("`{METADATA}` has no key behind it; give `{METADATA}KEY=VALUE`"));
+        return invalid(format!("`{METADATA}` has no key after it; give `{METADATA}KEY=VALUE`"));
     }
     Ok(parameters)
 }

@@ -1,4 +1,4 @@
-//! `/api/waitlist`: join, which is public; list and remove, which are the operator's.
+//! `/api/waitlist`: joining is public; listing and removing entries is for the operator.
 
 use std::sync::Arc;
 
@@ -37,18 +37,16 @@ use crate::{
     openapi::refusals::{FormRefused, StoreAway, WaitlistEntryRefused},
 };
 
-/// The longest address that the mail system carries, in bytes.
+/// The longest email address (RFC 5321), in bytes.
 const LONGEST_EMAIL: usize = 254;
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 100;
 /// The longest use case, in characters.
 const LONGEST_USE_CASE: usize = 2_000;
-/// Entries on a page where the caller names no number.
+/// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 100;
-/// Entries on a page at most.
 const LARGEST_PAGE: u32 = 1_000;
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct WaitlistDesk {
     store: Arc<dyn Store>,
@@ -56,26 +54,24 @@ pub(crate) struct WaitlistDesk {
 }
 
 impl WaitlistDesk {
-    /// A list in this store, which takes as many entries as this limiter lets through.
     pub(crate) fn new(store: Arc<dyn Store>, limiter: Arc<Limiter>) -> Self {
         Self { store, limiter }
     }
 }
 
-/// The public route of this file.
 pub(crate) fn public_routes(desk: WaitlistDesk) -> Routes {
     vec![routes!(join).with_state(desk)]
 }
 
-/// The guarded routes of this file.
+/// The routes that need a key.
 pub(crate) fn routes(desk: WaitlistDesk) -> Routes {
     vec![routes!(list).with_state(desk.clone()), routes!(remove).with_state(desk)]
 }
 
 /// Join the waitlist
 ///
-/// Public. The answer is the same for an address that is on the list. One address (IPv6: one /64)
-/// may do so five times an hour, unless the operator says otherwise.
+/// Public. The answer is the same for an email address that is on the list already. By default, requests are limited to
+/// five an hour from one IP address (IPv6: from one /64).
 #[utoipa::path(
     post, path = "/api/waitlist", tag = "public", operation_id = "join_waitlist", security(()),
     request_body(content = JoinWaitlist, example = json!({"email": "ada@example.com", "use_case": "agents that test"})),
@@ -98,13 +94,13 @@ async fn join(
         use_case: text("use_case", request.use_case, LONGEST_USE_CASE)?,
         at: call.arrival.wall,
     };
-    // Only what is well-formed counts: a typo costs nobody their allowance.
+    // Counted only after the checks, so that a typo does not use up the limit.
     desk.limiter.count_waitlist(address)?;
     desk.store.join_waitlist(command).await?;
     Ok((StatusCode::ACCEPTED, Json(Joined { status: JoinStatus::Ok })).into_response())
 }
 
-/// An address that mail can be sent to from anywhere: no name beside it, no bare host, no number for a host.
+/// Checks an email address that is valid on the internet: no display name, no host without a domain, no IP address.
 fn email(text: String) -> Result<String, Failure> {
     let wrong = |why: String| {
         let shown: String = text.chars().take(80).collect();
@@ -123,7 +119,7 @@ fn email(text: String) -> Result<String, Failure> {
     }
 }
 
-/// A text of one line; a blank one counts as absent.
+/// Checks a text of one line. A blank one counts as absent.
 fn line(field: &str, value: Option<String>, longest: usize) -> Result<Option<String>, Failure> {
     let value = text(field, value, longest)?;
     match value.as_deref().and_then(|text| text.chars().find(|c| c.is_control())) {
@@ -134,7 +130,7 @@ fn line(field: &str, value: Option<String>, longest: usize) -> Result<Option<Str
     }
 }
 
-/// A text; a blank one counts as absent.
+/// Checks a text. A blank one counts as absent.
 fn text(field: &str, value: Option<String>, longest: usize) -> Result<Option<String>, Failure> {
     let Some(value) = value.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
     let characters = value.chars().count();
@@ -151,23 +147,22 @@ fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidValue, message)
 }
 
-/// The page of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Page {
-    /// Entries on the page, 1 to 1,000; 100 unless given.
+    /// Entries on the page, 1 to 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[param(inline, value_type = Option<WaitlistId>)]
     cursor: Option<String>,
 }
 
 /// List the waitlist
 ///
-/// Newest first, each address once. With `Accept: text/csv` the whole list as a file, without `limit` and `cursor`; in it
-/// a cell that a spreadsheet would take for a formula begins with an apostrophe.
+/// Newest first, each address once. With `Accept: text/csv` the answer is the whole list as a file, and `limit` and
+/// `cursor` cannot be given; cells that a spreadsheet would take for a formula begin with an apostrophe.
 #[utoipa::path(
     get, path = "/api/waitlist", tag = "waitlist", operation_id = "list_waitlist", params(Page),
     security(("bearer" = ["server:admin"])),
@@ -191,10 +186,10 @@ async fn list(
     }
     let before = page.cursor.as_deref().map(str::parse::<WaitlistId>).transpose();
     let before =
-        before.map_err(|error| invalid(format!("`cursor` is no `next_cursor` of this list: {error}")))?;
+        before.map_err(|error| invalid(format!("`cursor` is not a `next_cursor` of this list: {error}")))?;
     if accept::form(&headers)? == Form::Csv {
         if page.limit.is_some() || page.cursor.is_some() {
-            let message = "as CSV the list comes whole: leave out `limit` and `cursor`, or ask for JSON";
+            let message = "CSV is always the whole list: leave out `limit` and `cursor`, or ask for JSON";
             return Err(invalid(message.to_owned()).into());
         }
         return as_csv(desk.store).await;
@@ -204,9 +199,9 @@ async fn list(
     Ok(Json(Waitlist { entries: page.entries, next_cursor }).into_response())
 }
 
-/// The whole list, page by page: no more than one of them is in memory.
+/// Streams the whole list as CSV, with one page in memory at a time.
 async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
-    // The first page is read before the answer begins, while a refusal can still be told.
+    // The first page is read before the response begins, while a refusal is still possible.
     let first = store.list_waitlist(ListWaitlist { limit: LARGEST_PAGE, before: None }).await?;
     let head = ["id", "email", "name", "company", "use_case", "joined_at"].map(str::to_owned);
     let head = csv_text::rows([head]).map_err(Refusal::internal)?;
@@ -224,7 +219,8 @@ async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
 
 type PageOrNot = Result<WaitlistPage, String>;
 
-/// The rows of a page, and the page after it. After a failure nothing follows: the answer is seen to be cut short.
+/// The rows of a page, and the next page. A failure aborts the response, so that the caller notices that it is
+/// incomplete.
 async fn next_part(
     store: Arc<dyn Store>,
     page: PageOrNot,
@@ -232,7 +228,7 @@ async fn next_part(
     let page = match page {
         Ok(page) => page,
         Err(error) => {
-            tracing::warn!(error, "the waitlist was cut short in an answer");
+            tracing::warn!(error, "a CSV export of the waitlist was aborted");
             return Some((Err(error), None));
         }
     };
@@ -240,7 +236,7 @@ async fn next_part(
     let next = match page.next {
         None => None,
         before => {
-            // A task of its own waits for the store: this is polled only while the caller reads.
+            // A separate task waits for the store, because this future is polled only while the caller reads.
             let query = ListWaitlist { limit: LARGEST_PAGE, before };
             let reading =
                 AbortOnDropHandle::new(tokio::spawn(async move { store.list_waitlist(query).await }));
@@ -262,13 +258,13 @@ fn row(entry: WaitlistEntry) -> [String; 6] {
     ]
 }
 
-/// Remove somebody from the waitlist
+/// Remove an entry from the waitlist
 ///
-/// By the entry's id or by the address, with all that was ever said with that address. It cannot be undone.
+/// Removes all data of an email address, by the id of its entry or by the address. This cannot be undone.
 #[utoipa::path(
     delete, path = "/api/waitlist/{entry}", tag = "waitlist", operation_id = "remove_from_waitlist",
     security(("bearer" = ["server:admin"])),
-    params(("entry" = String, Path, description = "The entry's id, or the address", example = "ada@example.com")),
+    params(("entry" = String, Path, description = "The id of the entry, or the email address", example = "ada@example.com")),
     responses(
         (status = 200, description = "It was removed", body = Removed),
         WaitlistEntryRefused,
@@ -286,7 +282,7 @@ async fn remove(
         Err(_) => RemoveFromWaitlist::Email(entry),
     };
     let removed = desk.store.remove_from_waitlist(command).await?;
-    // The address shall be forgotten, in the audit too.
+    // The audit log gets the id instead of the address, which must not be kept anywhere.
     call.trail.acts_on(removed.id);
     Ok(Json(Removed { id: removed.id, removed: true }))
 }

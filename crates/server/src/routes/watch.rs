@@ -1,4 +1,4 @@
-//! `GET /api/files/watch`: what changes below a folder, as server-sent events.
+//! `GET /api/files/watch`: streams the changes below a folder as server-sent events.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
@@ -31,32 +31,31 @@ use crate::{
     watchers::Watcher,
 };
 
-/// How often a reader is told that nothing happened, which also shows whether it is still there.
+/// Interval of keep-alive comments, which also detect a caller that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The longest change: two paths, each byte as three.
+/// The longest encoded change, in bytes: two paths whose bytes are all percent-encoded.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// Which folder, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WatchQuery {
-    /// The folder: absolute, below a root.
+    /// The folder, an absolute path below a root.
     #[param(example = "/srv/workspace")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Watch a folder
 ///
-/// A stream of the events `change` (`{type, path, from?}`), for the folder and all below it, also what is made later; no
-/// link is followed. `overflow` says that changes were lost because they came faster than they were read: look at the
-/// folder again. An `error` event (`{error, message, code}`) is the last of a stream that broke; a stream whose folder is
-/// deleted ends after that change. An account watches at most 32 folders at once. In a VM it needs the scope `swarm:exec`
-/// besides.
+/// Streams `change` events (`{type, path, from?}`) of the folder and everything below it, including new folders; links
+/// are not followed. `overflow` means that changes were lost because they came faster than they were read: list the
+/// folder again. An `error` event (`{error, message, code}`) is the last of a broken stream; if the folder is deleted,
+/// the stream ends after that change. An account can watch at most 32 folders at once. In a VM it also needs the scope
+/// `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/files/watch", tag = "files", operation_id = "watch_files", params(WatchQuery),
     security(("bearer" = ["files:read"])),
@@ -83,14 +82,14 @@ pub(super) async fn watch(
     Ok(Sse::new(watch.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
-/// Changes out of a stream of lines.
+/// Decodes the changes from a stream of lines.
 struct Lines {
     content: Content,
     buffer: BytesMut,
 }
 
 impl Lines {
-    /// The next change; `None` where the stream ended.
+    /// The next change, or `None` at the end of the stream.
     async fn next(&mut self) -> Result<Option<FileChange>, Refusal> {
         let broken = |why: String| Refusal::new(ErrorCode::VmEnded, format!("the watch broke off: {why}"));
         loop {
@@ -114,7 +113,7 @@ impl Lines {
 struct Watch {
     lines: Lines,
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
-    /// Ready when the server is about to cut off those who are still there.
+    /// Completes when the server is about to close the remaining connections.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
     _place: Watcher,
 }
@@ -126,7 +125,7 @@ impl Watch {
             let ending = tokio::select! {
                 biased;
                 failure = &mut watch.key_lost => failure.into(),
-                () = &mut watch.closing => Refusal::new(ErrorCode::ShuttingDown, "the server ends; watch again"),
+                () = &mut watch.closing => Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; watch again"),
                 change = watch.lines.next() => match change {
                     Ok(Some(change)) => return Some((Ok(told(&change)), Some(watch))),
                     Ok(None) => return None,
@@ -149,7 +148,7 @@ fn refused(refusal: &Refusal) -> Event {
 }
 
 fn event(name: &str, data: &impl Serialize) -> Event {
-    // Our own types of texts always serialize.
+    // These types always serialize.
     let text = serde_json::to_string(data).unwrap_or_default();
     Event::default().event(name).data(text)
 }

@@ -1,4 +1,4 @@
-//! `/api/webhooks`: make, list, read, change, delete and rotate. What is sent by them: see `deliveries`.
+//! `/api/webhooks`: creates, lists, reads, changes, deletes and rotates webhooks. Their deliveries are in `deliveries`.
 
 use std::sync::Arc;
 
@@ -27,26 +27,22 @@ use crate::{
 
 mod deliveries;
 
-/// Webhooks of one account.
+/// The most webhooks of one account.
 const MOST: u32 = 100;
-/// Words in a list of types.
 const MOST_TYPES: usize = 100;
 /// The longest description, in characters.
 const LONGEST_DESCRIPTION: usize = 500;
-/// How long the old secret signs too, in milliseconds: where nobody says, and at the most.
+/// How long the old secret stays valid after a rotation: by default, and at most.
 const OVERLAP_MS: u64 = 24 * 3_600_000;
 const LONGEST_OVERLAP_MS: u64 = 7 * OVERLAP_MS;
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct WebhookDesk {
-    /// Where webhooks are kept.
     pub store: Arc<dyn Store>,
-    /// How their secrets are sealed, and what they may reach.
+    /// Encrypts their secrets, and checks their URLs.
     pub outgoing: Outgoing,
 }
 
-/// The routes of this file, and of deliveries.
 pub(crate) fn routes(desk: WebhookDesk) -> Routes {
     let mut routes = vec![
         routes!(list, create).with_state(desk.clone()),
@@ -59,7 +55,7 @@ pub(crate) fn routes(desk: WebhookDesk) -> Routes {
 
 /// List webhooks
 ///
-/// The account's webhooks, newest first. No answer holds a secret.
+/// The account's webhooks, newest first. Secrets are never included.
 #[utoipa::path(
     get, path = "/api/webhooks", tag = "webhooks", operation_id = "list_webhooks", params(Page<WebhookId>),
     security(("bearer" = ["admin"])),
@@ -80,12 +76,13 @@ async fn list(
 
 /// Create a webhook
 ///
-/// What happens from now on is sent to its URL, as Standard Webhooks say: `POST` of `{type, timestamp, data}`, where `data` is
-/// the event as `GET /api/events` tells it, with `webhook-id` (the event's id, the same at each attempt), `webhook-timestamp`
-/// and `webhook-signature`. 2xx is success; all else, redirects too, is tried again after 5 s to 24 h, ten times in all, or
-/// when `Retry-After` says. 410 disables the webhook, and so do five days without any success. Order is not promised, and an
-/// event may come twice. The secret is answered this once. Each type needs its family's read scope. Private addresses are
-/// refused whatever a name leads to, unless the operator of the server allows them.
+/// Events from now on are sent to its URL as specified by Standard Webhooks: a `POST` of `{type, timestamp, data}`,
+/// where `data` is the event as in `GET /api/events`, with the headers `webhook-id` (the event's id, the same at each
+/// attempt), `webhook-timestamp` and `webhook-signature`. 2xx is success; after anything else, including redirects, the
+/// delivery is retried after 5 s to 24 h or the time in `Retry-After`, with ten attempts in all. 410, or five days
+/// without a success, disables the webhook. Events may arrive out of order or twice. The secret is only in this answer.
+/// Each type needs the read scope of its family. URLs that lead to a private address are refused, unless the operator
+/// of the server allows it.
 #[utoipa::path(
     post, path = "/api/webhooks", tag = "webhooks", operation_id = "create_webhook", security(("bearer" = ["admin"])),
     request_body(content = CreateWebhook, example = json!({
@@ -127,7 +124,7 @@ async fn create(
 
 /// Read a webhook
 ///
-/// Its record, without the secret.
+/// Returns its record, without the secret.
 #[utoipa::path(
     get, path = "/api/webhooks/{id}", tag = "webhooks", operation_id = "read_webhook", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
@@ -147,8 +144,8 @@ async fn read(
 
 /// Change a webhook
 ///
-/// What is absent stays. With `enabled: false` nothing is sent; what waits goes on when it is enabled again, and what happened
-/// meanwhile is not sent.
+/// Absent fields stay unchanged. With `enabled: false` nothing is sent. When it is enabled again, pending deliveries
+/// continue; events that occurred while it was disabled are not sent.
 #[utoipa::path(
     patch, path = "/api/webhooks/{id}", tag = "webhooks", operation_id = "change_webhook",
     security(("bearer" = ["admin"])),
@@ -177,7 +174,7 @@ async fn change(
     };
     let id = webhook_id(&id)?;
     let known = desk.store.webhook(caller.account.id, id).await?;
-    // Whoever names another endpoint reads there what is sent.
+    // The owner of a new endpoint can read everything that is sent.
     if url.is_some() && request.types.is_none() {
         may_read(&caller, &known.types)?;
     }
@@ -195,7 +192,7 @@ async fn change(
 
 /// Delete a webhook
 ///
-/// Nothing is sent any more, and its deliveries are forgotten.
+/// Nothing more is sent, and its deliveries are deleted.
 #[utoipa::path(
     delete, path = "/api/webhooks/{id}", tag = "webhooks", operation_id = "delete_webhook",
     security(("bearer" = ["admin"])),
@@ -221,8 +218,9 @@ async fn delete(
 
 /// Rotate a secret
 ///
-/// Gives the webhook another secret, which is answered this once. The old one signs beside it for a while: each request
-/// carries both signatures, and a receiver takes either. Nobody rotates a webhook that sends more than its key may read.
+/// Gives the webhook a new secret, which is only in this answer. The old one stays valid for `overlap_ms`: each request
+/// has both signatures, and a receiver can check either. A key cannot rotate a webhook that sends events that it may
+/// not read.
 #[utoipa::path(
     post, path = "/api/webhooks/{id}/rotate", tag = "webhooks", operation_id = "rotate_webhook",
     security(("bearer" = ["admin"])),
@@ -273,7 +271,7 @@ fn families(caller: &Identity) -> Vec<String> {
     families
 }
 
-/// Checks a list of types, and that the key could follow them itself: nobody has sent what it may not read.
+/// Checks a list of types, and that the key has the scopes to read them.
 fn may_read(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
     if types.is_empty() || types.len() > MOST_TYPES {
         let message =
@@ -305,7 +303,7 @@ fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidValue, message)
 }
 
-/// A text that is no id names no webhook: the store's own words for that.
+/// A malformed id gets the same error as an unknown webhook.
 fn webhook_id(text: &str) -> Result<WebhookId, skep_store::Error> {
     text.parse().map_err(|_| skep_store::Error::UnknownWebhook { id: text.to_owned() })
 }

@@ -9,14 +9,13 @@ use crate::{
     json::Json,
 };
 
-/// The routes of this file.
 pub(crate) fn routes() -> Routes {
     vec![routes!(whoami).with_state(())]
 }
 
-/// Who I am
+/// Identify the caller
 ///
-/// Any key: what it is, whose it is, and what it may do.
+/// For any key: returns its record, its account, its scopes and its limits.
 #[utoipa::path(
     get, path = "/api/whoami", tag = "keys", operation_id = "whoami", security(("bearer" = [])),
     responses((status = 200, description = "The key, its account and its limits", body = WhoAmI, example = json!({

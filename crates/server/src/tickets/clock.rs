@@ -1,4 +1,4 @@
-//! Which ticket's time is up, and when the next one's is. Pure: the times are arguments.
+//! The deadlines of tickets: leases, run times and `not_before`. No I/O and no clock: the current time is an argument.
 
 use std::{
     cmp::Reverse,
@@ -10,42 +10,41 @@ use jiff::Timestamp;
 use skep_api::TicketId;
 use skep_store::{OpenAttempt, TimeUp, WaitingTicket};
 
-/// How far the two clocks may part before somebody must have set the one on the wall.
+/// The drift between the two clocks from which on the wall clock is taken to have been set.
 const STEP: Duration = Duration::from_millis(500);
 
-/// Both clocks at one moment.
+/// The time of both clocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
-    /// The one that nobody sets.
+    /// Monotonic clock.
     pub(super) instant: Instant,
-    /// The one on the wall.
+    /// Wall clock.
     pub(super) wall: Timestamp,
 }
 
 impl Now {
-    /// This moment.
     pub(super) fn read() -> Self {
         Self { instant: Instant::now(), wall: Timestamp::now() }
     }
 }
 
-/// Whose time is up.
+/// An expired deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// An attempt's.
+    /// The lease or the run time of an attempt.
     Attempt(TicketId, u32, TimeUp),
-    /// That of a ticket that waited.
+    /// The `not_before` of a waiting ticket.
     Waiting(TicketId, Timestamp),
 }
 
-/// The times of all tickets.
+/// The deadlines of all tickets.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     held: HashMap<TicketId, Held>,
     waiting: HashMap<TicketId, Waiting>,
-    /// When to look at which ticket again. A time that was put off since is found out then.
+    /// When to check which ticket. An entry is not removed when a deadline is extended; the check finds that out.
     looks: BinaryHeap<Reverse<(Instant, TicketId)>>,
-    /// What the clocks said when the times on the wall were last worked out.
+    /// Both clocks when the wall clock deadlines were last computed.
     wall: Option<Now>,
 }
 
@@ -60,7 +59,7 @@ struct Held {
 #[derive(Debug)]
 struct Waiting {
     not_before: Timestamp,
-    /// Whether the wall clock says when.
+    /// Whether the deadline follows the wall clock. Back-offs are durations instead.
     by_wall: bool,
     ends: Instant,
 }
@@ -72,7 +71,7 @@ impl Held {
 }
 
 impl Clock {
-    /// An attempt began, was renewed, or may take another time.
+    /// Adds an attempt that began, or updates one whose lease was renewed or whose limits changed.
     pub(super) fn hold(&mut self, open: OpenAttempt, now: Now) {
         let lease_ends = now.instant + open.lease;
         let known = self.held.get_mut(&open.ticket).filter(|held| held.open.attempt == open.attempt);
@@ -82,7 +81,7 @@ impl Clock {
                     held.lease_ends = lease_ends;
                 }
                 held.open = open;
-                // What is put off is found out when it is looked at.
+                // A later deadline needs no entry: the check at the earlier one finds it out.
                 (held.ends() < held.look).then(|| {
                     held.look = held.ends();
                     held.look
@@ -99,7 +98,7 @@ impl Clock {
         self.looks.extend(look.map(|look| Reverse((look, open.ticket))));
     }
 
-    /// An attempt that was open when the store was read. One that is known keeps its times.
+    /// Adds an attempt that was open when the store was read. A known one keeps its deadlines.
     pub(super) fn hold_unless_known(&mut self, open: OpenAttempt, now: Now) {
         let known = self.held.get(&open.ticket);
         if known.is_none_or(|held| (held.open.attempt, held.open.beats) < (open.attempt, open.beats)) {
@@ -107,12 +106,12 @@ impl Clock {
         }
     }
 
-    /// Nobody holds a ticket any more.
+    /// Removes the attempt of a ticket that is no longer held.
     pub(super) fn free(&mut self, ticket: TicketId) {
         self.held.remove(&ticket);
     }
 
-    /// A ticket waits for its time.
+    /// Adds a ticket that waits for its `not_before` or its back-off.
     pub(super) fn wait(&mut self, waiting: WaitingTicket, now: Now) {
         let WaitingTicket { ticket, not_before, rest } = waiting;
         let by_wall = rest.is_none();
@@ -124,7 +123,7 @@ impl Clock {
         }
     }
 
-    /// A ticket that waited when the store was read.
+    /// Adds a ticket that waited when the store was read. A known one keeps its deadline.
     pub(super) fn wait_unless_known(&mut self, waiting: WaitingTicket, now: Now) {
         let known = self.waiting.get(&waiting.ticket);
         if known.is_none_or(|known| known.not_before != waiting.not_before) {
@@ -132,7 +131,7 @@ impl Clock {
         }
     }
 
-    /// Somebody may have set the clock on the wall: then the times that it tells are worked out again.
+    /// Computes the wall clock deadlines again if the wall clock was set.
     pub(super) fn look_at_the_wall(&mut self, now: Now) {
         let Some(then) = self.wall else { return };
         let expected = then.wall.checked_add(now.instant.duration_since(then.instant)).unwrap_or(now.wall);
@@ -147,17 +146,17 @@ impl Clock {
         self.wall = Some(now);
     }
 
-    /// Whether the clock on the wall matters.
+    /// Whether any deadline follows the wall clock.
     pub(super) fn follows_the_wall(&self) -> bool {
         self.waiting.values().any(|waiting| waiting.by_wall)
     }
 
-    /// When somebody's time may be up.
+    /// The earliest time at which a deadline may expire.
     pub(super) fn next(&self) -> Option<Instant> {
         self.looks.peek().map(|Reverse((look, _))| *look)
     }
 
-    /// Takes out those whose time is up.
+    /// Removes and returns the expired deadlines.
     pub(super) fn due(&mut self, now: Now) -> Vec<Due> {
         let mut due = Vec::new();
         while let Some(Reverse((look, ticket))) = self.looks.peek().copied() {
@@ -175,7 +174,7 @@ impl Clock {
         let held = self.held.get_mut(&ticket)?;
         let (attempt, ends) = (held.open.attempt, held.ends());
         if ends > now.instant {
-            // It was put off, or this look is about something else.
+            // The deadline was extended, or this check was meant for the waiting ticket.
             if held.look <= now.instant {
                 held.look = ends;
                 self.looks.push(Reverse((ends, ticket)));
@@ -194,7 +193,7 @@ impl Clock {
             return None;
         }
         if waiting.by_wall && waiting.not_before > now.wall {
-            // The clock was set back, or it runs more slowly than the other one.
+            // The wall clock was set back, or runs more slowly than the monotonic one.
             waiting.ends = now.instant + until(waiting.not_before, now.wall).max(Duration::from_millis(1));
             self.looks.push(Reverse((waiting.ends, ticket)));
             return None;
@@ -274,7 +273,7 @@ mod tests {
         assert!(clock.due(forward).is_empty());
         clock.look_at_the_wall(forward);
         assert_eq!(clock.due(forward), [Due::Waiting(by_wall, not_before)]);
-        // And back, when the others' time is up.
+        // Two hours back, when the other deadlines expire.
         let back = Now { wall: start.wall - 120 * MINUTE, ..at(start, MINUTE) };
         let mut due = clock.due(back);
         due.sort_by_key(|due| matches!(due, Due::Attempt(..)));

@@ -1,5 +1,5 @@
-//! What the server does for tickets beside answering: it keeps their times, wakes those who wait for work, and lets a
-//! request have its effect once.
+//! Background work for tickets: their timers, the wake-up of claims that wait, the end of VMs whose attempt ended, and
+//! idempotent requests.
 
 mod clock;
 mod once;

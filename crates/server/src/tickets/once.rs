@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: what a caller names a request, so that it has its effect once.
+//! The header `Idempotency-Key`, which lets a caller repeat a request without repeating its effect.
 
 use std::{
     collections::HashSet,
@@ -11,18 +11,16 @@ use skep_store::Once;
 
 use crate::body::Object;
 
-/// The header.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// What the header means, for the document of the API.
-pub(crate) const NAMED_ONCE: &str =
-    "A name for this request, 1 to 255 characters: it has its effect once, and answers the same for 24 hours";
-/// The longest name of a request.
+/// The description of the header in the OpenAPI document.
+pub(crate) const NAMED_ONCE: &str = "A unique key of this request, 1 to 255 characters: for 24 hours, repeating it has no effect and gets the same answer";
+/// The longest key, in bytes.
 const LONGEST: usize = 255;
 
-/// What a request is named, if it is.
+/// The idempotency key of a request, if it has one.
 ///
 /// # Errors
-/// `malformed_request` where it is no name.
+/// `malformed_request` if the key is empty, too long, not printable ASCII or given twice.
 pub(crate) fn named_once(
     headers: &HeaderMap,
     path: &'static str,
@@ -35,7 +33,7 @@ pub(crate) fn named_once(
         (Some(text), None) => Ok(Some(Once { path, key: text.to_owned(), body: body.fingerprint() })),
         _ => {
             let message = format!(
-                "`Idempotency-Key` must stand once, with 1 to {LONGEST} printable characters of ASCII"
+                "`Idempotency-Key` must be given once, with 1 to {LONGEST} printable ASCII characters"
             );
             Err(Failure::new(ErrorCode::MalformedRequest, message))
         }
@@ -44,11 +42,11 @@ pub(crate) fn named_once(
 
 type Name = (AccountId, &'static str, String);
 
-/// The named requests that are under way.
+/// The requests with an idempotency key that are in progress.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnderWay(Arc<Mutex<HashSet<Name>>>);
 
-/// One of them, until it is dropped.
+/// Marks a request as in progress until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Begun {
     all: UnderWay,
@@ -56,17 +54,17 @@ pub(crate) struct Begun {
 }
 
 impl UnderWay {
-    /// Begins a request.
+    /// Marks a request as in progress.
     ///
     /// # Errors
-    /// `idempotency_in_progress` while one of the same name is under way.
+    /// `idempotency_in_progress` while a request with the same key is in progress.
     pub(crate) fn begin(&self, account: AccountId, once: Option<&Once>) -> Result<Begun, Failure> {
         let name = once.map(|once| (account, once.path, once.key.clone()));
         if let Some(name) = &name
             && !self.lock().insert(name.clone())
         {
             let message = format!(
-                "a request with the `Idempotency-Key` `{}` is under way; wait for its answer, or ask again later",
+                "a request with the `Idempotency-Key` `{}` is in progress; wait for its answer, or try again later",
                 name.2
             );
             return Err(Failure::new(ErrorCode::IdempotencyInProgress, message));

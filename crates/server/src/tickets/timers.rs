@@ -1,4 +1,4 @@
-//! The one task that ends attempts whose time is up and wakes tickets whose time has come.
+//! The task that ends attempts whose lease or run time is over, and wakes tickets whose `not_before` has passed.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -11,20 +11,20 @@ use tokio::{
 
 use super::clock::{Clock, Due, Now};
 
-/// How often the clock on the wall is looked at, where it matters.
+/// How often the wall clock is checked for a step while a deadline follows it.
 const GLANCE: Duration = Duration::from_secs(1);
-/// When a store that was away is asked again.
+/// Delay before a failed call of the store is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Commands at once: they share a commit.
+/// Commands that run concurrently, so that they share a commit of the store.
 const TOGETHER: usize = 128;
 
-/// Keeps the times of all tickets, for ever. What is open at the start has its full time from then on: an outage of the
-/// server ends nothing.
+/// Runs the timers of all tickets, until it is dropped. Attempts that are open at the start get their full lease again:
+/// no attempt ends because the server was down.
 pub(crate) async fn keep_time(store: Arc<dyn Store>) -> Infallible {
-    // Listening begins before the store is read: what changes between the two is told.
+    // Subscribed before the store is read, so that no change in between is missed.
     let mut news = store.ticket_news();
     let mut clock = Clock::default();
-    // Before the leases are timed: what callers read never promises more than the timer gives.
+    // Written before the timers start: the lease end that callers read must not be later than that of the timer.
     restart_leases(&*store).await;
     read_all(&*store, &mut clock).await;
     loop {
@@ -37,7 +37,7 @@ pub(crate) async fn keep_time(store: Arc<dyn Store>) -> Infallible {
     }
 }
 
-/// Notes what is told, until somebody's time may be up.
+/// Applies changes to the deadlines until one of them may have expired.
 async fn next_news(store: &dyn Store, news: &mut Receiver<TicketNews>, clock: &mut Clock) {
     let far =
         Now::read().instant + if clock.follows_the_wall() { GLANCE } else { Duration::from_secs(3_600) };
@@ -46,7 +46,7 @@ async fn next_news(store: &dyn Store, news: &mut Receiver<TicketNews>, clock: &m
         told = news.recv() => note(store, told, clock).await,
         () = sleep_until(next.into()) => return,
     }
-    // All that is there already: a burst is noted at once.
+    // A burst of changes is applied at once.
     while let Ok(told) = news.try_recv() {
         note(store, Ok(told), clock).await;
     }
@@ -59,20 +59,20 @@ async fn note(store: &dyn Store, told: Result<TicketNews, RecvError>, clock: &mu
         Ok(TicketNews::Waiting(waiting)) => clock.wait(waiting, Now::read()),
         Ok(TicketNews::Ready(_) | TicketNews::VmWithoutAttempt(_)) => {}
         Err(RecvError::Lagged(_)) => read_all(store, clock).await,
-        // The store is going away, and the server with it.
+        // The store is shutting down, and the server with it.
         Err(RecvError::Closed) => std::future::pending().await,
     }
 }
 
-/// Writes the new ends of open leases, until the store answers.
+/// Writes the new ends of open leases. Retries until it succeeds.
 async fn restart_leases(store: &dyn Store) {
     while let Err(error) = store.restart_leases(Now::read().wall).await {
-        tracing::warn!(%error, "the new ends of leases were not written; tried again soon: {error}");
+        tracing::warn!(%error, "the new lease ends could not be written; retrying: {error}");
         sleep(AGAIN).await;
     }
 }
 
-/// Reads what is open, until the store answers.
+/// Reads open attempts and waiting tickets. Retries until it succeeds.
 async fn read_all(store: &dyn Store, clock: &mut Clock) {
     loop {
         match (store.open_attempts().await, store.waiting_tickets().await) {
@@ -83,14 +83,14 @@ async fn read_all(store: &dyn Store, clock: &mut Clock) {
                 return;
             }
             (Err(error), _) | (_, Err(error)) => {
-                tracing::warn!(%error, "the times of tickets were not read; tried again soon: {error}");
+                tracing::warn!(%error, "the deadlines of tickets could not be read; retrying: {error}");
                 sleep(AGAIN).await;
             }
         }
     }
 }
 
-/// Has the store do what a time that is up demands, until it answers: nothing is stranded because a disk was full.
+/// Applies an expired deadline to the store. Retries until it succeeds, so that a full disk strands no ticket.
 async fn act(store: &dyn Store, due: Due) {
     loop {
         let done = match due {

@@ -8,15 +8,15 @@ use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use crate::vms::Vms;
 
-/// When a store or a keeper that was away is asked again.
+/// Delay before a failed call of the store or the keeper is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Ends each such VM as soon as the store notifies of it. At the start, and after news were missed, all that are left are ended:
-/// the server may have died between the end of the attempt and that of the VM.
+/// Ends each such VM when the store reports it. At the start, and after missed notifications, it reads them from the
+/// store: the server may have crashed between the end of the attempt and that of the VM.
 pub(crate) async fn end_vms_without_attempt(store: &dyn Store, vms: Vms) -> Infallible {
-    // Where this start has no VMs, nothing is to be done.
+    // Without VM support in this process there is nothing to end.
     let Ok(swarm) = vms.swarm().await else { return pending().await };
-    // Listening begins before the store is read, so that nothing is missed between the two.
+    // Subscribed before the store is read, so that no VM in between is missed.
     let mut news = store.ticket_news();
     end_all(store, &swarm).await;
     loop {
@@ -29,20 +29,20 @@ pub(crate) async fn end_vms_without_attempt(store: &dyn Store, vms: Vms) -> Infa
     }
 }
 
-/// Reads which VMs are left, until the store answers, and ends them.
+/// Reads which VMs are left and ends them. Retries until the store answers.
 async fn end_all(store: &dyn Store, swarm: &Swarm) {
     loop {
         match store.vms_without_attempt().await {
             Ok(left) => return left.into_iter().for_each(|ended| end(swarm, ended)),
             Err(error) => {
-                tracing::warn!(%error, "the VMs of ended attempts were not read; tried again soon: {error}");
+                tracing::warn!(%error, "the VMs of ended attempts could not be read; retrying: {error}");
                 sleep(AGAIN).await;
             }
         }
     }
 }
 
-/// Ends one in a task of its own: a VM that takes long to end must not hold up the others.
+/// Ends one VM in a separate task, so that a slow one does not delay the others.
 fn end(swarm: &Swarm, ended: VmWithoutAttempt) {
     let swarm = swarm.clone();
     tokio::spawn(async move {

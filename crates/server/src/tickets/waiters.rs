@@ -1,4 +1,4 @@
-//! Calls that wait for work. A signal wakes them; nobody asks again and again.
+//! Signals that wake claims which wait for a ready ticket, so that they need not poll the store.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use skep_api::AccountId;
 use skep_store::{Store, TicketNews};
 use tokio::sync::{Notify, broadcast::error::RecvError};
 
-/// Those who wait, by account.
+/// One signal for each account with waiting claims.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waiters(Arc<Mutex<HashMap<AccountId, Arc<Notify>>>>);
 
@@ -18,12 +18,12 @@ impl Waiters {
     /// The signal of an account.
     pub(crate) fn of(&self, account: AccountId) -> Arc<Notify> {
         let mut signals = self.lock();
-        // Accounts that nobody waits for are forgotten here, so that those that come and go leave nothing.
+        // Signals without a waiting claim are dropped here, so that the map does not grow with every account.
         signals.retain(|_, signal| Arc::strong_count(signal) > 1);
         Arc::clone(signals.entry(account).or_default())
     }
 
-    /// Wakes whoever waits for what the store tells, for ever.
+    /// Wakes the waiting claims of an account when the store reports a ready ticket, until it is dropped.
     pub(crate) async fn wake(&self, store: &dyn Store) -> Infallible {
         let mut news = store.ticket_news();
         loop {
@@ -33,7 +33,7 @@ impl Waiters {
                     signal.iter().for_each(|signal| signal.notify_waiters());
                 }
                 Ok(_) => {}
-                // Whatever was missed may have been theirs.
+                // Missed notifications may concern any account.
                 Err(RecvError::Lagged(_)) => self.lock().values().for_each(|signal| signal.notify_waiters()),
                 Err(RecvError::Closed) => std::future::pending().await,
             }

@@ -1,4 +1,4 @@
-//! The certificate that new connections are shown.
+//! The TLS certificate for new connections, which can be replaced while the server runs.
 
 use std::{
     sync::{Arc, PoisonError, RwLock},
@@ -15,12 +15,12 @@ use rustls::{
 
 use super::pem::{Checked, Error, Pem};
 
-/// How long before its end a certificate is warned of.
+/// How long before its expiry warnings about a certificate begin.
 const SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
-/// How often its end is looked at.
+/// How often the expiry is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(12 * 3600);
 
-/// The certificate that new connections are shown. Cheap to clone; all clones show the same.
+/// The certificate for new connections. Cheap to clone; clones share the certificate.
 #[derive(Debug, Clone)]
 pub struct Certificates(Arc<Shown>);
 
@@ -31,20 +31,20 @@ struct Shown {
 }
 
 impl Certificates {
-    /// Shows this one.
+    /// Starts with this certificate.
     ///
     /// # Errors
-    /// It cannot be read, or its key is another's. One that has expired is no error: it is warned of.
+    /// The certificate cannot be parsed, or the key does not match it. An expired one is no error; it causes a warning.
     pub fn new(pem: &Pem) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
         let now = RwLock::new(Checked::new(pem, &provider)?);
         Ok(Self(Arc::new(Shown { provider, now })))
     }
 
-    /// Shows another from now on. Connections that are open go on as they are.
+    /// Uses another certificate for new connections. Open connections are not affected.
     ///
     /// # Errors
-    /// It cannot be used, and the old one goes on being shown.
+    /// The certificate cannot be used; the old one stays in use.
     pub fn replace(&self, pem: &Pem) -> Result<(), Error> {
         let checked = Checked::new(pem, &self.0.provider)?;
         *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = checked;
@@ -52,17 +52,17 @@ impl Certificates {
         Ok(())
     }
 
-    /// When the one that is shown expires.
+    /// When the current certificate expires.
     pub fn expires_at(&self) -> Timestamp {
         self.0.now().expires_at
     }
 
-    /// Its SHA-256, as `AB:CD:...`.
+    /// The SHA-256 of the current certificate, as `AB:CD:...`.
     pub fn fingerprint(&self) -> String {
         self.0.now().fingerprint
     }
 
-    /// How TLS is spoken: versions 1.2 and 1.3, HTTP/2 before HTTP/1.1.
+    /// The configuration of rustls: TLS 1.2 and 1.3, and HTTP/2 preferred to HTTP/1.1.
     pub(crate) fn server_config(&self) -> Result<ServerConfig, Error> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.0.provider))
             .with_safe_default_protocol_versions()

@@ -1,4 +1,4 @@
-//! TLS: the certificate that is shown now, and how it is exchanged while serving.
+//! TLS certificates: parsing, replacement while serving, and a self-signed one.
 
 mod certificates;
 mod pem;

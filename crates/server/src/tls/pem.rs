@@ -1,4 +1,4 @@
-//! A certificate and its key, as the files have them.
+//! Parses and checks a certificate and its private key.
 
 use std::{fmt, sync::Arc};
 
@@ -14,13 +14,13 @@ use x509_cert::{Certificate, der::Decode};
 /// A certificate with its chain, and its private key, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// The certificate first, then those that it hangs on.
+    /// The certificate, followed by its chain of issuers.
     pub certificate: String,
     /// Its private key: PKCS#8, PKCS#1 or SEC1, not encrypted.
     pub key: String,
 }
 
-/// The key stays out of logs.
+/// Omits the key, so that it does not get into logs.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pem").field("certificate", &self.certificate).finish_non_exhaustive()
@@ -30,21 +30,20 @@ impl fmt::Debug for Pem {
 /// Why a certificate and its key cannot be used. Callers name the files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The certificate is none.
+    /// The certificate cannot be parsed.
     #[error("the certificate cannot be used: {0}")]
     Certificate(String),
-    /// The key is none.
+    /// The key cannot be parsed.
     #[error("the private key cannot be used: {0}")]
     Key(String),
-    /// The key is another certificate's.
+    /// The key does not match the certificate.
     #[error("the private key does not belong to the certificate; give the two that were made together")]
     Mismatch,
-    /// A fault of ours.
     #[error("TLS cannot be set up: {0}")]
     Setup(String),
 }
 
-/// A pair that was checked.
+/// A parsed certificate whose key matches.
 #[derive(Debug, Clone)]
 pub(super) struct Checked {
     pub(super) pair: Arc<CertifiedKey>,
@@ -66,8 +65,8 @@ impl Checked {
             pem::Error::NoItemsFound => Error::Key(
                 "it holds no `BEGIN PRIVATE KEY`, or an encrypted one; give it without a password".to_owned(),
             ),
-            // The words of others might repeat what they read.
-            _ => Error::Key("it is no PEM".to_owned()),
+            // The library's message might repeat parts of the key.
+            _ => Error::Key("it is not PEM".to_owned()),
         })?;
         let signing = provider
             .key_provider

@@ -1,4 +1,4 @@
-//! A certificate of our own making, for a server without a name in public.
+//! Creates and renews a self-signed certificate, for a server without a public name.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -12,41 +12,35 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, date_ti
 
 use super::{Certificates, Pem};
 
-/// How long one lasts.
 const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// How long before its end it is made anew.
+/// How long before its expiry a certificate is renewed.
 const RENEWAL: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of it.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which one.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It could not be made.
+    /// The certificate could not be created.
     #[error("no certificate could be made for {names:?}: {source}")]
     Make {
-        /// The names that it should have.
+        /// The requested names.
         names: Vec<String>,
-        /// The cause.
         #[source]
         source: rcgen::Error,
     },
 }
 
-/// The file of the certificate below its folder: what a client is given to trust.
+/// The file of the certificate in its folder, for clients to trust.
 pub fn certificate_file(folder: &Path) -> PathBuf {
     folder.join("certificate.pem")
 }
 
-/// The certificate in a folder of its own, made where there is none that lasts, for these names and addresses.
-/// A new one keeps the key of the old.
+/// Reads the certificate in a folder. Where there is none or it expires soon, creates one for these names and
+/// addresses, with the old key where there is one.
 ///
 /// # Errors
 /// See [`Error`].
@@ -85,7 +79,7 @@ fn make(names: &[String], key: &KeyPair, now: Timestamp) -> Result<Pem, rcgen::E
     let mut params = CertificateParams::new(names.to_vec())?;
     params.distinguished_name.push(DnType::CommonName, "skep self-signed");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // A day before, for clients whose clock is late.
+    // A day earlier, for clients whose clock is slow.
     params.not_before = day(now - SignedDuration::from_hours(24));
     params.not_after = day(now + LIFE);
     let certificate = params.self_signed(key)?.pem();
@@ -98,10 +92,10 @@ fn day(at: Timestamp) -> time::OffsetDateTime {
     date_time_ymd(date.year().into(), month, day)
 }
 
-/// Whole or not at all.
+/// Writes a file atomically.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = path.with_extension("new");
-    // What a crash left may have another mode.
+    // A file that a crash left behind may have another mode.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

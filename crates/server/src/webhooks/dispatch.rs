@@ -1,4 +1,4 @@
-//! Which deliveries are tried when: enough at once, and never so many of one that others wait for it.
+//! Schedules attempts at deliveries, with limits by account and by webhook, so that none delays the others.
 
 use std::{collections::HashMap, convert::Infallible, future::pending, sync::Arc, time::Duration};
 
@@ -14,53 +14,52 @@ use tokio::{
 use super::{Outgoing, WebhookOrder, flight::Hangar, sender::Sender};
 use crate::metrics::Metrics;
 
-/// Attempts at the same time: of all, of one account, of one webhook, and of one whose endpoint fails.
+/// Concurrent attempts: in total, of one account, of one webhook, and of one webhook whose endpoint fails.
 const MOST: usize = 64;
 const MOST_OF_ACCOUNT: usize = 16;
 const MOST_OF_WEBHOOK: usize = 8;
 const MOST_OF_FAILING: usize = 1;
-/// Deliveries of one webhook that wait. What is more waits as events do, which are kept anyway.
+/// Pending deliveries of one webhook. Further events become deliveries later; the store keeps them anyway.
 const WAITING: u32 = 1_000;
-/// What becomes deliveries in one transaction: the store must not be held up.
+/// Events and webhooks of one transaction that creates deliveries, which must not block other writers for long.
 const EVENTS: u32 = 128;
 const WEBHOOKS: u32 = 8;
-/// Such transactions one after the other, before what is due is looked at.
+/// Such transactions in succession before due deliveries are started.
 const ROUNDS: usize = 8;
-/// Commits come in floods: what gathers in this time is looked at together.
+/// Delay that combines bursts of commits into one poll.
 const GATHER: Duration = Duration::from_millis(20);
-/// How often the store is looked at although it told of nothing: another process may have written.
+/// How often the store is polled without a signal: another process may have written to it.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Has deliveries made, and tries those that are due.
+/// Creates deliveries of new events, and starts attempts at those that are due.
 pub(crate) struct Dispatcher {
     hangar: Arc<Hangar>,
     stopping: watch::Receiver<bool>,
 }
 
-/// An attempt under way.
 struct Flight {
     delivery: DeliveryId,
     webhook: WebhookId,
     account: AccountId,
 }
 
-/// What is known between two looks.
+/// State that is kept between two polls.
 #[derive(Default)]
 struct Known {
     flights: HashMap<Id, Flight>,
     tasks: JoinSet<()>,
-    /// All webhooks have seen the events up to here, but those that have too many deliveries waiting.
+    /// The events up to here became deliveries of all webhooks, except those with too many pending deliveries.
     seen: u64,
-    /// Some webhook has not, and can.
+    /// Some webhook has further events that can become deliveries.
     behind: bool,
-    /// Some webhook has not, and cannot until one of its deliveries ends.
+    /// Some webhook has further events, but too many pending deliveries.
     full: bool,
-    /// With whom the next look begins.
+    /// Rotates the webhook with which a poll begins.
     turn: usize,
 }
 
 impl Dispatcher {
-    /// Sends in this way, until `stopping` is true.
+    /// `stopping` ends the dispatcher when it becomes true.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         outgoing: &Outgoing,
@@ -74,30 +73,29 @@ impl Dispatcher {
         Self { hangar: Arc::new(Hangar { store, seal, sender, pace, metrics }), stopping }
     }
 
-    /// Does it, for ever.
     pub(crate) async fn deliver(&self) -> Infallible {
         let mut known = Known { behind: true, ..Known::default() };
         let mut commits = self.hangar.store.commits();
         let mut stopping = self.stopping.clone();
         loop {
-            // Before the look: what comes after it is told.
+            // Marked as seen before the poll, so that a later commit wakes this task.
             commits.borrow_and_update();
             let wait = match self.look(&mut known).await {
                 Ok(wait) => wait,
                 Err(error) => {
-                    tracing::warn!(%error, "webhooks were not looked after; tried again soon: {error}");
+                    tracing::warn!(%error, "due webhooks could not be read or sent; retrying: {error}");
                     LOOK
                 }
             };
             let ends = tokio::select! {
-                // Its failure: the store is going away, and the server with it.
+                // An error means that the store is shutting down, and the server with it.
                 changed = commits.changed() => changed.is_err(),
                 () = known.landed() => false,
                 () = sleep(wait) => false,
                 _ = stopping.wait_for(|stopping| *stopping) => true,
             };
             if ends {
-                // What is under way may end; nothing begins any more. Another server may send already.
+                // Attempts in progress may finish, but no new one begins: the next server may send already.
                 return known.land_all().await;
             }
             sleep(GATHER).await;
@@ -105,7 +103,7 @@ impl Dispatcher {
         }
     }
 
-    /// Looks once at all that there is to do, and says when to look again at the latest.
+    /// Starts all attempts that are due. Returns how long to wait at most until the next poll.
     async fn look(&self, known: &mut Known) -> Result<Duration> {
         let store = &self.hangar.store;
         let mut webhooks = store.due_webhooks().await?;
@@ -132,7 +130,7 @@ impl Dispatcher {
         Ok(wait)
     }
 
-    /// Makes deliveries of what webhooks have not seen.
+    /// Creates deliveries of new events.
     async fn enqueue(&self, known: &mut Known) -> Result<()> {
         for _ in 0..ROUNDS {
             let at = Timestamp::now();
@@ -148,14 +146,14 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Begins attempts of one webhook, as many as there is room for.
+    /// Starts attempts of one webhook, as many as the limits allow.
     async fn start(&self, known: &mut Known, webhook: &DueWebhook, now: Timestamp) -> Result<()> {
         let under_way = known.flights.values().filter(|flight| flight.webhook == webhook.id).count();
         let room = known.room(webhook, under_way);
         if room == 0 {
             return Ok(());
         }
-        // Those under way are due still.
+        // Attempts in progress are listed as due, too.
         let limit = u32::try_from(room + under_way).unwrap_or(u32::MAX);
         let due = self.hangar.store.due_deliveries(ListDue { webhook: webhook.id, at: now, limit }).await?;
         let new =
@@ -171,7 +169,7 @@ impl Dispatcher {
 }
 
 impl Known {
-    /// How many attempts of a webhook may begin.
+    /// How many attempts of a webhook may start.
     fn room(&self, webhook: &DueWebhook, under_way: usize) -> usize {
         let of_account = self.flights.values().filter(|flight| flight.account == webhook.account).count();
         let most = if webhook.failing { MOST_OF_FAILING } else { MOST_OF_WEBHOOK };
@@ -187,7 +185,7 @@ impl Known {
         }
     }
 
-    /// Forgets all attempts that have ended.
+    /// Removes all attempts that have ended.
     fn clear(&mut self) {
         while let Some(ended) = self.tasks.try_join_next_with_id() {
             self.note(ended);
@@ -198,16 +196,16 @@ impl Known {
         let id = match ended {
             Ok((id, ())) => id,
             Err(error) => {
-                tracing::error!(%error, "an attempt of a webhook broke: {error}");
+                tracing::error!(%error, "the task of a webhook attempt failed: {error}");
                 error.id()
             }
         };
         self.flights.remove(&id);
-        // There may be room for what could not become a delivery.
+        // There may be capacity for further deliveries now.
         self.behind |= std::mem::take(&mut self.full);
     }
 
-    /// Waits for what is under way, and then for ever.
+    /// Waits for attempts in progress. Never returns.
     async fn land_all(&mut self) -> Infallible {
         loop {
             self.landed().await;

@@ -1,4 +1,4 @@
-//! One attempt at a delivery, from the webhook's record to the record of what came of it.
+//! Runs one attempt at a delivery, and records its result.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,11 +22,11 @@ use crate::{
     seal::Seal,
 };
 
-/// Between two tries to note an attempt. Until it is noted nothing else takes its place: an endpoint that takes what it is
-/// sent must not be sent it again and again because the store is full.
+/// Delay before a failed write of a result is repeated. The attempt counts as in progress until then: a full store must
+/// not make the server send the same delivery over and over.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What an attempt needs.
+/// What attempts share.
 pub(super) struct Hangar {
     pub(super) store: Arc<dyn Store>,
     pub(super) seal: Seal,
@@ -36,15 +36,15 @@ pub(super) struct Hangar {
 }
 
 impl Hangar {
-    /// Tries a delivery once, and notes what came of it.
+    /// Sends a delivery once, and records the result.
     pub(super) async fn fly(&self, account: AccountId, webhook: WebhookId, delivery: DueDelivery) {
         let webhook = match self.store.webhook(account, webhook).await {
             Ok(webhook) if webhook.disabled.is_none() => webhook,
-            // Somebody was faster; what waits stays as it is.
+            // The webhook was disabled meanwhile; its deliveries stay pending.
             Ok(_) => return,
             Err(error) if error.code() == ErrorCode::UnknownWebhook => return,
             Err(error) => {
-                tracing::warn!(%error, "a webhook was not read; its delivery is tried again: {error}");
+                tracing::warn!(%error, "a webhook could not be read; its delivery is retried: {error}");
                 return sleep(PAUSE).await;
             }
         };
@@ -69,7 +69,7 @@ impl Hangar {
         self.sender.send(&webhook.url, parcel).await
     }
 
-    /// The secrets that sign now.
+    /// The secrets that are valid now: the current one, and the previous one during a rotation.
     async fn secrets(&self, webhook: &Webhook, at: Timestamp) -> Result<Vec<Secret>, String> {
         let owner = owner(webhook.account, webhook.id);
         let previous = webhook.previous.iter().filter(|previous| previous.until > at);
@@ -93,7 +93,7 @@ impl Hangar {
     }
 
     fn record(&self, delivery: &DueDelivery, at: Timestamp, reply: Reply) -> RecordAttempt {
-        // Whoever answers so has it, also where the rest of the answer never comes.
+        // A 2xx status is success, even if the rest of the answer never arrives.
         let done = reply.status.is_some_and(|status| (200..300).contains(&status));
         let gone = reply.status == Some(410);
         let now = Timestamp::now();
@@ -129,10 +129,10 @@ impl Hangar {
                 Ok(Some(reason)) => {
                     return tracing::warn!(delivery = %command.delivery, "a webhook was disabled: {reason}");
                 }
-                // Its webhook was deleted meanwhile.
+                // The webhook was deleted meanwhile.
                 Err(error) if error.code() == ErrorCode::UnknownDelivery => return,
                 Err(error) => {
-                    tracing::warn!(%error, "an attempt of a webhook was not noted; tried again soon: {error}");
+                    tracing::warn!(%error, "the result of a webhook attempt could not be written; retrying: {error}");
                     sleep(PAUSE).await;
                 }
             }
@@ -141,7 +141,7 @@ impl Hangar {
 }
 
 impl Reply {
-    /// Nothing was sent.
+    /// The reply of an attempt that failed before anything was sent.
     fn unsent(why: &str) -> Self {
         Self {
             status: None,
@@ -153,13 +153,13 @@ impl Reply {
     }
 }
 
-/// A time that far ahead; at the end of all times it is that.
+/// The time after a delay, saturating.
 fn after(now: Timestamp, delay: Duration) -> Timestamp {
     let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
     now.checked_add(delay).unwrap_or(Timestamp::MAX)
 }
 
-/// What is sent of a delivery.
+/// The request body of a delivery.
 fn message(content: &DeliveryContent) -> Result<Vec<u8>, &'static str> {
     let (kind, timestamp, data) = match content {
         DeliveryContent::Event(event) => {
@@ -168,7 +168,7 @@ fn message(content: &DeliveryContent) -> Result<Vec<u8>, &'static str> {
             (event.kind.as_str(), event.at, data)
         }
         DeliveryContent::Test(at, data) => (TEST, *at, data.clone().into()),
-        DeliveryContent::Gone => return Err("the event is kept no longer"),
+        DeliveryContent::Gone => return Err("the event is no longer kept"),
     };
     let message = Message { kind: kind.to_owned(), timestamp, data };
     serde_json::to_vec(&message).map_err(|_| "the event cannot be written as JSON")

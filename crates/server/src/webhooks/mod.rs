@@ -1,11 +1,12 @@
-//! Webhooks: events on their way to endpoints of accounts.
+//! Delivers events to the webhook endpoints of accounts.
 //!
 //! ```text
 //! events ── a cursor of each webhook, in one transaction ──► deliveries ── those that are due ──► Sender ──► endpoint
 //!    ▲                                                         ▲   │                                │
 //!    └── wait here while too many deliveries of a webhook do ──┘   └──── attempt, state, next time ◄┘
 //! ```
-//! Nothing is remembered but in the store: a start goes on with what is due, and what was under way is sent again.
+//! All state is in the store: after a restart, due deliveries continue, and attempts that were in progress are
+//! repeated.
 
 mod dispatch;
 mod flight;
@@ -26,17 +27,16 @@ pub use self::{
 use crate::seal::Seal;
 use skep_workspace::git::Allowed;
 
-/// The file with the key of their secrets, in the server's folder.
+/// The file with the key that encrypts the secrets of webhooks, in the data directory.
 const KEY_FILE: &str = "webhooks.key";
 
-/// How webhooks are sent.
+/// Settings of webhook delivery.
 #[derive(Clone)]
 pub struct WebhookOrder {
-    /// Private networks, addresses and hosts that they may reach.
+    /// Private networks, addresses and hosts that webhooks may reach.
     pub allow: Vec<String>,
-    /// How names are looked up.
+    /// Resolves host names.
     pub lookup: Arc<dyn Lookup>,
-    /// How patient deliveries are.
     pub pace: Pace,
 }
 
@@ -55,23 +55,23 @@ impl fmt::Debug for WebhookOrder {
     }
 }
 
-/// What those who send and those who answer callers share. Cheap to clone.
+/// What the dispatcher and the routes share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Outgoing {
-    /// Seals secrets, and opens them.
+    /// Encrypts and decrypts secrets.
     pub(crate) seal: Seal,
-    /// What may be reached besides what is public.
+    /// Private addresses and hosts that may be reached.
     pub(crate) allowed: Arc<Allowed>,
 }
 
 impl Outgoing {
-    /// With the key in this folder, and what an operator allows.
+    /// `folder` holds the key file; `allow` is the operator's list of private addresses and hosts.
     pub(crate) fn of(folder: &Path, allow: &[String]) -> Self {
         Self { seal: Seal::of(&folder.join(KEY_FILE)), allowed: Arc::new(Allowed::of(allow)) }
     }
 }
 
-/// What the secrets of a webhook are sealed for.
+/// The context to which the encryption of a webhook's secrets is bound.
 pub(crate) fn owner(account: AccountId, id: WebhookId) -> String {
     format!("{account} {id}")
 }

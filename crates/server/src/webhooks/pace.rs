@@ -1,4 +1,4 @@
-//! How patient deliveries are.
+//! Timeouts and delays of delivery attempts.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
-/// How patient deliveries are.
+/// The timeout and the retry delays of deliveries.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// How long an attempt may take, its whole answer included.
+    /// Timeout of an attempt, including its answer.
     pub timeout: Duration,
-    /// How long to wait after each attempt that failed, and up to a fifth more. After the one that has none it is given up.
+    /// Delay after each failed attempt, to which up to 20 % are added at random. After these, the delivery fails.
     pub delays: Vec<Duration>,
-    /// The longest that an endpoint may ask to be left alone.
+    /// The longest `Retry-After` that is honoured.
     pub longest: Duration,
-    /// A webhook whose endpoint took nothing for so long is disabled.
+    /// A webhook without a success for this time is disabled.
     pub patience: SignedDuration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        // With the fifth more the last one is a day.
+        // With the random 20 %, the last one is up to a day.
         let delays =
             [5, MINUTE, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR];
         Self {
@@ -36,24 +36,24 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to wait after this many attempts that failed; `None`: it is given up. `chance` is any number.
+    /// The delay after `failed` attempts. `None` means that the delivery failed. `chance` is a random number.
     pub(super) fn delay(&self, failed: u32, asked: Option<Duration>, chance: u64) -> Option<Duration> {
         let delay = *self.delays.get(usize::try_from(failed.checked_sub(1)?).ok()?)?;
         let delay = asked.map_or(delay, |asked| self.bounded(asked));
         let more = u64::try_from(delay.as_millis() / 5).unwrap_or(u64::MAX);
-        // Those who failed together shall not come back together.
+        // Jitter, so that deliveries that failed together are not retried together.
         let jitter = Duration::from_millis(chance % more.saturating_add(1));
         Some((delay + jitter).min(self.longest))
     }
 
-    /// What an endpoint asked for, as far as it may.
+    /// A `Retry-After`, limited to the allowed range.
     pub(super) fn bounded(&self, asked: Duration) -> Duration {
         let shortest = self.delays.first().copied().unwrap_or_default().min(self.longest);
         asked.clamp(shortest, self.longest)
     }
 }
 
-/// What a `Retry-After` says: seconds, or a date.
+/// Parses a `Retry-After`: seconds or a date.
 pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,5 @@
-//! One request to an endpoint: no redirect is followed, and no connection is made to an address that was not checked.
+//! Sends one request to an endpoint. Redirects are not followed, and every address is checked before it is connected
+//! to.
 
 use std::{
     error::Error as StdError,
@@ -28,23 +29,23 @@ use skep_workspace::git::Allowed;
 
 use super::{pace::retry_after, target};
 
-/// How much of an answer is read, and how much of it is kept, in bytes.
+/// How much of an answer is read, and how much of it is stored, in bytes.
 const READ: usize = 64 << 10;
 const KEPT: usize = 1 << 10;
-/// How long a connection to an endpoint may wait for the next event.
+/// How long an idle connection to an endpoint is kept.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// The addresses of a name.
+/// The future of [`Lookup::look_up`].
 pub type Looking<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
-/// Finds the addresses of names. What it answers is checked, and then connected to: nobody looks twice.
+/// Resolves names. The addresses that it returns are checked and then connected to, without a second look-up.
 #[warn(missing_docs)]
 pub trait Lookup: Send + Sync + 'static {
-    /// The addresses that a name has now.
+    /// Returns the current addresses of a name.
     fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a>;
 }
 
-/// As this machine finds them.
+/// The resolver of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemLookup;
 
@@ -57,7 +58,7 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// A message, signed.
+/// A signed message.
 pub(super) struct Parcel {
     pub(super) id: String,
     pub(super) timestamp: i64,
@@ -65,29 +66,28 @@ pub(super) struct Parcel {
     pub(super) body: Vec<u8>,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reply {
     /// The status of the answer, if there was one.
     pub(super) status: Option<u16>,
-    /// Why there was none, or why it is not whole.
+    /// Why there was no answer, or why it is incomplete.
     pub(super) failure: Option<Trouble>,
-    /// How the answer begins.
+    /// The beginning of the answer.
     pub(super) answer: Option<String>,
-    /// How long the endpoint asks to be left alone.
+    /// The delay that the endpoint asks for.
     pub(super) retry_after: Option<Duration>,
-    /// How long it took.
+    /// The duration of the request.
     pub(super) took: Duration,
 }
 
-/// Why an endpoint did not answer.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// Its address may not be reached.
+    /// The address of the endpoint is not allowed.
     Refused(String),
-    /// It could not be reached, or broke off.
+    /// The endpoint could not be reached, or closed the connection.
     Unreachable(String),
-    /// It took too long.
     Slow(String),
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Sends what it is given.
+/// Sends messages to endpoints.
 pub(super) struct Sender {
     allowed: Arc<Allowed>,
     lookup: Arc<dyn Lookup>,
@@ -113,7 +113,7 @@ impl Sender {
         Self { allowed, lookup, limit, https: OnceCell::new(), http: OnceCell::new() }
     }
 
-    /// Sends a message, and reads what is answered.
+    /// Sends a message, and reads the answer.
     pub(super) async fn send(&self, url: &str, parcel: Parcel) -> Reply {
         let begun = Instant::now();
         let deadline = tokio::time::Instant::from_std(begun + self.limit);
@@ -127,8 +127,8 @@ impl Sender {
     }
 
     async fn request(&self, url: &str, parcel: Parcel) -> Result<Response, Trouble> {
-        // Again: what the operator allows may have changed since the webhook was made. And a resolver is not asked for what
-        // is no name.
+        // Checked again, because the operator's list may have changed since the webhook was created, and because
+        // literal addresses do not pass the resolver.
         let url = target::target(url, &self.allowed).map_err(|refusal| Trouble::Refused(refusal.message))?;
         let client = self.client(&url).await?;
         let request = client
@@ -142,7 +142,7 @@ impl Sender {
         request.send().await.map_err(|error| trouble(&error))
     }
 
-    /// Reads an answer, of which a part is enough.
+    /// Reads the beginning of an answer.
     async fn read(&self, mut response: Response, deadline: tokio::time::Instant) -> Reply {
         let status = response.status().as_u16();
         let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -176,13 +176,13 @@ impl Sender {
         Trouble::Slow(format!("{what} within {} ms", self.limit.as_millis()))
     }
 
-    /// The client of a URL's scheme: of http each address must be one that the operator allows.
+    /// The client for the scheme of a URL. With http, each address must be one that the operator allows.
     async fn client(&self, url: &Url) -> Result<&Client, Trouble> {
         let plain = url.scheme() == "http";
         let cell = if plain { &self.http } else { &self.https };
         cell.get_or_try_init(|| async {
             let guard = Guard { allowed: Arc::clone(&self.allowed), lookup: Arc::clone(&self.lookup), plain };
-            // The machine's certificates are read from its disk.
+            // Loading the certificates of the system blocks.
             let built = tokio::task::spawn_blocking(move || client(guard)).await;
             built.map_err(|error| Trouble::Unreachable(error.to_string()))?.map_err(|error| {
                 let words = words(&error);
@@ -190,7 +190,7 @@ impl Sender {
                     %error,
                     "webhooks cannot be sent: {words}; install the system's CA certificates, or name a file by SSL_CERT_FILE"
                 );
-                Trouble::Unreachable("this server cannot speak https to others: it trusts nobody".to_owned())
+                Trouble::Unreachable("this server has no CA certificates, which https needs".to_owned())
             })
         })
         .await
@@ -198,18 +198,18 @@ impl Sender {
 }
 
 fn client(guard: Guard) -> reqwest::Result<Client> {
-    // Somebody else's choice for the whole process stands, if there is one.
+    // Fails if the process has a default provider already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder();
     if guard.plain {
-        // No certificate is looked at, so none has to be there.
+        // No certificates are needed, so none have to be installed.
         builder = builder.tls_certs_only([]);
     }
     builder
         .dns_resolver(guard)
-        // Another hop would lead where nobody has looked, and the standard counts it as a failure.
+        // A redirect would lead to an unchecked address, and Standard Webhooks counts it as a failure.
         .redirect(Policy::none())
-        // A proxy would connect in our place, to whatever address it finds.
+        // A proxy would resolve the name itself, and connect to an unchecked address.
         .no_proxy()
         .referer(false)
         .pool_max_idle_per_host(1)
@@ -224,11 +224,11 @@ impl Reply {
     }
 }
 
-/// Answers the addresses that may be connected to, and no others.
+/// A resolver that only returns addresses that may be connected to.
 struct Guard {
     allowed: Arc<Allowed>,
     lookup: Arc<dyn Lookup>,
-    /// Whether what is sent can be read on the way.
+    /// Whether the request is sent over http.
     plain: bool,
 }
 
@@ -254,7 +254,7 @@ impl Resolve for Guard {
     }
 }
 
-/// A name leads to nothing that may be reached. Which addresses it has is nobody's business.
+/// A name has no address that may be reached. The message does not reveal its addresses.
 #[derive(Debug, thiserror::Error)]
 #[error("{host} leads to no address that may be reached; {}", target::WAY_OUT)]
 struct AddressRefused {
@@ -272,7 +272,7 @@ fn trouble(error: &reqwest::Error) -> Trouble {
     Trouble::Unreachable(words(error))
 }
 
-/// The network's own words stand at the end of a chain that repeats the address.
+/// The innermost error, because the outer ones only repeat the URL.
 fn words(error: &reqwest::Error) -> String {
     let mut deepest: &dyn StdError = error;
     while let Some(deeper) = deepest.source() {
@@ -281,7 +281,7 @@ fn words(error: &reqwest::Error) -> String {
     deepest.to_string()
 }
 
-/// Bytes as a text, without what is no text; a character that was cut goes.
+/// Lossy text of the beginning of an answer, without a character that was cut at the end.
 fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = if bytes.len() < KEPT { &*text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };

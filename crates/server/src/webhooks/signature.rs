@@ -1,27 +1,26 @@
-//! Secrets of webhooks, and what they sign: as Standard Webhooks say.
+//! Secrets and signatures of webhooks, as specified by Standard Webhooks.
 
 use data_encoding::BASE64;
 use ring::hmac;
 
-/// How a secret begins.
 const PREFIX: &str = "whsec_";
 
-/// The key of signatures, as its owner is shown it once.
+/// The key of signatures. Its owner sees it only once.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Out of bytes that nobody can foresee.
+    /// `bytes` must come from a cryptographic random source.
     pub(crate) fn of(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, to be sealed.
+    /// The raw bytes, to be encrypted.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// As a text.
+    /// The text that its owner gets: the prefix, and base64.
     pub(crate) fn expose(&self) -> String {
         format!("{PREFIX}{}", BASE64.encode(&self.0))
     }
@@ -34,7 +33,7 @@ impl Secret {
     }
 }
 
-/// The signatures of a message by all secrets that are valid, blanks between.
+/// The signatures of a message by all valid secrets, separated by spaces.
 pub(super) fn signatures(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String {
     secrets.iter().map(|secret| secret.sign(id, timestamp, body)).collect::<Vec<_>>().join(" ")
 }
@@ -43,7 +42,7 @@ pub(super) fn signatures(secrets: &[Secret], id: &str, timestamp: i64, body: &[u
 mod tests {
     use super::*;
 
-    /// The example of the standard's own documentation.
+    /// The example in the documentation of Standard Webhooks.
     #[test]
     fn a_signature_is_that_of_the_standard() {
         let secret = BASE64.decode(b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();

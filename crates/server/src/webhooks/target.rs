@@ -1,4 +1,4 @@
-//! Where a webhook may lead.
+//! Checks the URLs of webhooks.
 
 use std::net::IpAddr;
 
@@ -7,18 +7,18 @@ use skep_api::{ErrorCode, Failure};
 
 use skep_workspace::git::Allowed;
 
-/// The longest URL, in characters.
+/// The longest URL, in bytes.
 const LONGEST: usize = 2_048;
 
-/// Reads a URL as a webhook may have it. Where a name leads to is looked at when connecting, each time.
+/// Parses and checks the URL of a webhook. The addresses of a name are checked at each connection instead.
 ///
 /// # Errors
-/// `invalid_value`, naming what is wrong.
+/// `invalid_value`, with the reason.
 pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
     if text.len() > LONGEST {
         return Err(invalid(format!("`url` has {} bytes; at most {LONGEST} are taken", text.len())));
     }
-    // One spelling of what the document says; what is read here would take others.
+    // `Url::parse` accepts other spellings of the scheme, which the OpenAPI document does not.
     if !text.starts_with("https://") && !text.starts_with("http://") {
         let shown: String = text.chars().take(80).collect();
         return Err(invalid(format!(
@@ -33,7 +33,7 @@ pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(invalid(
-            "`url` holds a name or a password; leave them out, the signature tells who calls",
+            "`url` holds a user name or a password; leave them out, the signature authenticates the request",
         ));
     }
     if url.fragment().is_some() {
@@ -45,22 +45,21 @@ pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
     if let Some(address) = literal(host)
         && !allowed.reaches(host, address)
     {
-        return Err(invalid(format!("`url` leads to {address}, which is no public address; {WAY_OUT}")));
+        return Err(invalid(format!("`url` leads to {address}, which is not a public address; {WAY_OUT}")));
     }
     if url.scheme() == "http" && !may_be_plain(host, allowed) {
         return Err(invalid(format!(
-            "`url` is not https; give one of https: to {host} nothing else is sent"
+            "`url` is not https; {host} can only be reached by https: give such a URL"
         )));
     }
     Ok(url)
 }
 
-/// What to do about an address that is refused.
-pub(super) const WAY_OUT: &str =
-    "only the operator of this server can allow it, by `--webhook-allow`, as its own networks are";
+/// The advice in the message of a refused address.
+pub(super) const WAY_OUT: &str = "only the operator of this server can allow it, by `--webhook-allow`";
 
-/// Whether a host may be called in plain text, as far as its name tells: it is one that an operator allows, or may lead to an
-/// address of which that holds.
+/// Whether http may be used for a host, as far as its name tells: the operator allows the host, or some networks that
+/// may contain its address.
 fn may_be_plain(host: &str, allowed: &Allowed) -> bool {
     match literal(host) {
         Some(address) => allowed.holds(address),
@@ -68,7 +67,7 @@ fn may_be_plain(host: &str, allowed: &Allowed) -> bool {
     }
 }
 
-/// The address that a host is, where it is no name. URLs write all spellings of one as one.
+/// The address of a host that is a literal. `Url` has normalised its spelling.
 pub(super) fn literal(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }

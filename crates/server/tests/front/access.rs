@@ -1,7 +1,6 @@
-//! Who may do what: every operation of the document, tried with every sort of key.
+//! Authorization: every operation of the OpenAPI document with every kind of key.
 //!
-//! Each request is wrong in its query and its body too, so that the order of the checks shows: the key, the scope, what is
-//! asked, the resource.
+//! Each request also has an invalid query and body, to test the order of the checks: key, scope, parameters, resource.
 
 use jiff::{Timestamp, ToSpan};
 use reqwest::{Method, RequestBuilder, Response};
@@ -15,7 +14,7 @@ use crate::{
     openapi::{Operation, document, operations},
 };
 
-/// What an operation answers to a request that is right, by a key with exactly its scopes: an operation without a row fails.
+/// The expected answer to a valid request by a key with exactly the required scopes. An operation without a row fails.
 struct Row {
     id: &'static str,
     /// What is appended to the path.
@@ -25,7 +24,7 @@ struct Row {
 }
 
 enum Answer {
-    /// It is done.
+    /// It succeeds.
     Done(u16),
     /// Its resource is unknown: the status and the code.
     Unknown(u16, &'static str),
@@ -52,7 +51,7 @@ const NO_TICKET: Answer = Unknown(404, "unknown_ticket");
 const NO_WEBHOOK: Answer = Unknown(404, "unknown_webhook");
 const NO_ACCOUNT: Answer = Unknown(404, "unknown_account");
 
-/// These servers have no swarm, so what is about a VM ends there; with VMs, `tests/separation.rs` goes on.
+/// These servers have no swarm, so operations on VMs end there. `tests/separation.rs` tests them with VMs.
 const ROWS: &[Row] = &[
     row("health", Done(200)),
     row("openapi", Done(200)),
@@ -165,13 +164,13 @@ impl Operation {
         found.unwrap_or_else(|| panic!("{} {} has no row here: say what it answers", self.method, self.path))
     }
 
-    /// A request that no parameter of is right.
+    /// A request whose parameters are all invalid.
     fn wrong(&self, skep: &Skep) -> RequestBuilder {
         let path = format!("{}?bogus=1", self.concrete());
         skep.bare(self.method.clone(), &path).header("content-type", "text/plain").body("{")
     }
 
-    /// A request that is right, about nothing that exists.
+    /// A valid request for a resource that does not exist.
     fn right(&self, skep: &Skep) -> RequestBuilder {
         self.right_at(skep, &self.concrete())
     }
@@ -194,7 +193,7 @@ async fn expect(operation: &Operation, request: RequestBuilder, expected: (u16, 
     let Refused { status, code, message } = refused(request.send().await.unwrap()).await;
     let found = (status, code.as_str(), message.as_str());
     assert_eq!(found, expected, "{} {}", operation.method, operation.path);
-    // And the document says so.
+    // The refusal is documented.
     let codes =
         &operation.described["responses"][status.to_string()]["headers"]["Skep-Error"]["schema"]["enum"];
     assert!(codes.as_array().unwrap().iter().any(|known| *known == code), "{} lacks {code}", operation.id());
@@ -245,7 +244,7 @@ async fn without_a_good_key_nothing_else_is_looked_at() {
     }
 }
 
-/// An account beside `default`, and a key of it with all that it may have.
+/// Creates an account besides `default`, and a key of it with all scopes that it may have.
 async fn tenant(skep: &Skep, name: &str) -> (String, String) {
     let made = skep.post("/api/accounts", &json!({"name": name}).to_string()).await;
     let account: Value = made.json().await.unwrap();
@@ -293,9 +292,9 @@ async fn without_each_scope_that_it_needs_an_operation_is_refused() {
 async fn a_form_that_no_answer_has_is_refused_and_nothing_is_done() {
     let skep = Skep::start().await;
     let upgrades = |operation: &Operation| operation.described["responses"].get("101").is_some();
-    // An upgrade's answer has no body, so it has no form either.
+    // The answer of an upgrade has no body, so it has no media type.
     for operation in operations(&document(&skep).await).into_iter().filter(|operation| !upgrades(operation)) {
-        // The admin key, and a request that would be done.
+        // The admin key, and a request that would succeed.
         let row = ROWS.iter().find(|row| row.id == operation.id()).unwrap();
         let path = format!("{}{}", operation.concrete(), row.query);
         let request = |accept: &str| {
@@ -306,7 +305,7 @@ async fn a_form_that_no_answer_has_is_refused_and_nothing_is_done() {
             let Refused { status, code, message } = refused(request(excluded).send().await.unwrap()).await;
             assert_eq!((status, code.as_str()), (406, "not_acceptable"), "{}: {message}", operation.id());
         }
-        // The control: the same request is done where one form is accepted.
+        // The control: the same request succeeds where one media type is accepted.
         if operation.id() == "create_account" || operation.id() == "create_ticket" {
             assert_eq!(request("image/png, */*;q=0.1").send().await.unwrap().status(), 201);
         }
@@ -337,7 +336,7 @@ async fn the_method_comes_before_the_scope_and_after_the_key() {
             assert!(message.contains(method), "{path}: {message}: {allowed}");
         }
         if !operation.path.starts_with("/api/") {
-            // Above it, a path that does not exist is no secret.
+            // Outside of /api, it is no secret which paths exist.
             continue;
         }
         let beside = format!("{}/no/such/path?bogus=1", operation.concrete());
@@ -349,7 +348,7 @@ async fn the_method_comes_before_the_scope_and_after_the_key() {
     }
 }
 
-/// Fails unless an answer is what the document says, in kind and content.
+/// Fails unless an answer has a documented status, media type and schema.
 async fn fits(operation: &Operation, document: &Value, status: u16, answer: Response) {
     let kind = answer.headers()["content-type"].to_str().unwrap().split(';').next().unwrap().to_owned();
     let contents = &operation.described["responses"][status.to_string()]["content"];
@@ -365,7 +364,7 @@ async fn fits(operation: &Operation, document: &Value, status: u16, answer: Resp
 #[tokio::test]
 async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_the_resource() {
     for operation in guarded(&Skep::start().await).await {
-        // One of its own: some of them end all keys.
+        // A new key for each operation, because some operations revoke all keys.
         let skep = Skep::start().await;
         let (key, _) = skep.key(operation.scopes.as_ref().unwrap()).await;
         let Refused { status, code, message } =
@@ -385,7 +384,7 @@ async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_t
     }
 }
 
-/// The path of something that belongs to `default`, and of the same sort of thing that does not exist.
+/// The path of a resource of `default`, and the path of an unknown resource of the same kind.
 fn foreign(path: &str, key: KeyId, ticket: &str, webhook: &str, account: &str) -> Option<(String, String)> {
     let (name, own, nobodys) = match path {
         path if path.contains("/keys/{id}") => ("{id}", key.to_string(), KeyId::generate().to_string()),
@@ -433,7 +432,7 @@ async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
         assert!(same, "{}: {} / {}", operation.id(), foreign.message, unknown.message);
         assert_eq!((foreign.status, &foreign.code), (unknown.status, &unknown.code), "{}", operation.id());
         let expected = match operation.row().answer {
-            // Whose accounts they are only the server's administrator sees.
+            // Only the server's administrator may see accounts.
             _ if operation.scopes.as_ref().unwrap().contains(&Scope::ServerAdmin) => (403, "scope_missing"),
             Unknown(status, code) => (status, code),
             Done(_) => panic!("{} is about one thing, and its row says that it is there", operation.id()),
@@ -442,7 +441,7 @@ async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
         compared += 1;
     }
     assert!(compared >= 10, "{compared} operations are about one thing");
-    // Nothing of the other account was touched.
+    // The resources of the other account are unchanged.
     assert_eq!(
         skep.bare(Method::GET, "/api/whoami").bearer_auth(&victim).send().await.unwrap().status(),
         200

@@ -1,4 +1,5 @@
-//! Which folders accounts may have as roots, in every spelling, and what a root that was replaced or stored long ago does.
+//! Which folders may be roots of accounts, in every spelling, and roots that were replaced or stored by earlier
+//! versions.
 
 use std::{
     fs,
@@ -13,7 +14,7 @@ use skep_store::AccountRoot;
 
 use crate::harness::{Skep, refused};
 
-/// An account, and an agent's key of it.
+/// Creates an account. Returns a key of it with the role agent.
 async fn tenant(skep: &Skep, name: &str, root: &Path) -> String {
     let made = skep.post("/api/accounts", &json!({"name": name, "roots": [root]}).to_string()).await;
     assert_eq!(made.status(), 201, "{name}");
@@ -48,7 +49,7 @@ async fn a_root_that_reaches_the_store_is_refused_however_it_is_spelled() {
         );
         assert!(found.message.contains(root.to_str().unwrap()), "{}", found.message);
     }
-    // The control: a folder beside it is taken, and stored without its link.
+    // The control: a folder beside it is accepted, and stored with the link resolved.
     fs::create_dir(beside.path().join("real")).unwrap();
     symlink("real", beside.path().join("other")).unwrap();
     let body = json!({"name": "acme", "roots": [beside.path().join("other")]}).to_string();
@@ -70,7 +71,7 @@ async fn roots_of_accounts_that_would_lie_in_each_other_are_refused() {
         assert_eq!((found.status, found.code.as_str()), (400, "invalid_value"), "{root:?}");
         assert!(found.message.contains("`acme`"), "{}", found.message);
     }
-    // An account may have a root in a root of its own, and two accounts each one beside the other.
+    // Roots of the same account may be nested, and roots of two accounts may be siblings.
     tenant(&skep, "other", &folder.path().join("other")).await;
     let accounts: Value = skep.get("/api/accounts").await.json().await.unwrap();
     let acme =
@@ -96,7 +97,7 @@ async fn a_root_that_a_link_has_taken_the_place_of_leads_nowhere() {
     let inner = outer.canonicalize().unwrap().join("inner");
     let key = tenant(&skep, "acme", &inner).await;
     assert_eq!(read(&skep, &key, &inner.join("file")).await.status(), 200);
-    // What a caller of another account did, whose root held this one: a move, and a checkout of a link.
+    // What a caller of another account with an enclosing root could do: a move, and a checkout of a link.
     fs::rename(&inner, outer.join("moved")).unwrap();
     symlink(&secret, &inner).unwrap();
     assert_eq!(
@@ -124,7 +125,7 @@ async fn a_root_that_an_earlier_version_stored_does_not_reach_the_store() {
     let roots = json!([data]).to_string();
     assert_eq!(database.execute("UPDATE accounts SET roots = ?1 WHERE name = 'acme'", [roots]).unwrap(), 1);
     drop(database);
-    // A change by the server itself, so that it reads the account anew.
+    // A change through the API, so that the server reloads the account.
     let accounts: Value = skep.get("/api/accounts").await.json().await.unwrap();
     let acme =
         accounts["accounts"].as_array().unwrap().iter().find(|account| account["name"] == "acme").unwrap();
@@ -189,7 +190,7 @@ fn no_spelling_of_a_root_reaches_the_store() {
         let refused = fixture.check(&path);
         assert!(matches!(refused, Err(RootRefused::ServerData { .. })), "{path:?}: {refused:?}");
     }
-    // The control: these names pass a comparison of names, and lead to the canary.
+    // The control: these paths pass a comparison of text, and resolve to the canary.
     for path in [fixture.at("link/server"), fixture.at("srv/into"), below_proc] {
         assert!(!path.starts_with(fixture.at("data")));
         assert_eq!(fs::read_to_string(path.join("skep.db")).unwrap(), "canary");
@@ -204,7 +205,7 @@ fn roots_of_two_accounts_lie_apart() {
         let refused = fixture.check(&fixture.at(path));
         assert!(matches!(refused, Err(RootRefused::OfAnother { .. })), "{path}: {refused:?}");
     }
-    // Of one that is gone too.
+    // Also for a root that no longer exists.
     let gone = AccountRoot { account: "gone".to_owned(), path: fixture.at("gone/below") };
     assert!(fixture.rules.check(&fixture.at("gone"), &[gone]).is_err());
 }

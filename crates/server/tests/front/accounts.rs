@@ -19,7 +19,7 @@ fn named(name: &str) -> CreateAccount {
     CreateAccount { name: name.to_owned(), ..CreateAccount::default() }
 }
 
-/// An account, and a key of it with this role.
+/// Creates an account, and a client with a key of this role.
 async fn tenant(skep: &Skep, name: &str, role: Role) -> (Account, Client) {
     let admin = client(skep, &skep.admin);
     let account = admin.create_account(&named(name)).await.unwrap().value;
@@ -135,7 +135,7 @@ async fn the_account_default_stays_as_the_server_was_started() {
     let response = send(&skep, Method::PATCH, &path, &json!({"roots": ["/srv/other"]})).await;
     assert_eq!(refused(response).await.code, "account_protected");
     assert_eq!(send(&skep, Method::PATCH, &path, &json!({"max_vms": 2})).await.status(), 200);
-    // Nobody locks itself out.
+    // An administrator cannot lock itself out.
     let response = send(&skep, Method::PATCH, &path, &json!({"allowed_ips": ["10.0.0.0/8"]})).await;
     let Refused { status, message, .. } = refused(response).await;
     assert!(status == 400 && message.contains("127.0.0.1"), "{message}");
@@ -236,7 +236,7 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
     let (account, tenant_admin) = tenant(&skep, "acme", Role::Admin).await;
     let (own_admin, _) = skep.key(&[Scope::Admin, Scope::FilesRead]).await;
     let own_admin = client(&skep, &own_admin);
-    // The same words whether the account is there or not.
+    // The same message whether or not the account exists.
     for id in [account.id, skep.account.id, AccountId::generate()] {
         let request = CreateKey {
             name: "x".to_owned(),
@@ -251,7 +251,7 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
             assert_eq!(caller.account(id).await.unwrap_err().code(), ErrorCode::ScopeMissing);
         }
     }
-    // `server:admin` goes to no other account, and gives nobody what the creator itself lacks.
+    // `server:admin` cannot be given to other accounts, and no key gets a scope that its creator lacks.
     let (server_admin, _) = skep.key(&[Scope::Admin, Scope::ServerAdmin]).await;
     let server_admin = client(&skep, &server_admin);
     let with = |scopes: &[Scope]| CreateKey {
@@ -268,12 +268,12 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
     assert_eq!(client(&skep, &made.key).whoami().await.unwrap().account.id, account.id);
     let unknown = CreateKey { account: Some(AccountId::generate()), ..with(&[Scope::Admin]) };
     assert_eq!(server_admin.create_key(&unknown).await.unwrap_err().code(), ErrorCode::UnknownAccount);
-    // What is wrong with the request itself comes before the account.
+    // An invalid request is refused before the account is checked.
     let wrong = CreateKey { name: String::new(), ..unknown };
     assert_eq!(server_admin.create_key(&wrong).await.unwrap_err().code(), ErrorCode::InvalidValue);
 }
 
-/// What a caller is answered, but for the named value and what every answer has anew.
+/// The answer to a caller, without the named value and without the parts that differ in every answer.
 async fn answer(skep: &Skep, key: &str, method: Method, path: &str, body: &Value, named: &str) -> String {
     let request = skep.bare(method, path).bearer_auth(key).header("x-request-id", "same").json(body);
     let response = request.send().await.unwrap();
@@ -295,7 +295,7 @@ async fn a_foreign_key_is_answered_as_one_that_does_not_exist() {
     let (_, theirs) = tenant(&skep, "acme", Role::Admin).await;
     let request = CreateKey { name: "target".to_owned(), role: Some(Role::Agent), ..CreateKey::default() };
     let target = theirs.create_key(&request).await.unwrap().value.record;
-    // Made at the same moment, so that its place in every order is the same.
+    // Created at the same time, so that its position in every order is the same.
     let nobody = KeyId::generate().to_string();
     let foreign = target.id.to_string();
     for (method, path, body) in [
@@ -314,7 +314,7 @@ async fn a_foreign_key_is_answered_as_one_that_does_not_exist() {
         assert_eq!(of_foreign, of_nobody, "{method} {path}");
         assert!(!of_foreign.contains(&foreign) && !of_foreign.contains("target"), "{of_foreign}");
     }
-    // The control: it is there, untouched, and its owner does all of that.
+    // The control: it exists unchanged, and all operations succeed for its owner.
     assert_eq!(theirs.key(target.id).await.unwrap().value, target);
     let page = theirs.keys(Some(&nobody)).await.unwrap();
     assert!(page.keys.iter().any(|key| key.id == target.id), "the cursor lies behind it");

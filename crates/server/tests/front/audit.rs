@@ -7,7 +7,7 @@ use skep_api::{Role, Scope};
 
 use crate::harness::{Skep, refused};
 
-/// The entries that a query finds, once there are so many.
+/// Waits until a query finds at least this many entries, and returns them.
 async fn entries(skep: &Skep, query: &str, at_least: usize) -> Vec<Value> {
     for _ in 0..600 {
         let list: Value = skep.get(&format!("/api/audit?{query}")).await.json().await.unwrap();
@@ -80,7 +80,7 @@ async fn refusals_leave_entries_of_whoever_was_refused() {
         .iter()
         .map(|e| (e["action"].clone(), e["resource"].clone(), e["outcome"].clone()))
         .collect();
-    // What came within one millisecond may stand in either order.
+    // Entries of the same millisecond may be in either order.
     found.sort_by_key(|(action, _, outcome)| format!("{action}{outcome}"));
     let refusal = |status: u16, code: &str| json!({"status": status, "code": code});
     assert_eq!(
@@ -104,7 +104,7 @@ async fn no_entry_holds_a_secret() {
     assert_eq!(as_key(&skep, &stranger, Method::GET, "/api/whoami").await.status(), 401);
     let basic = skep.bare(Method::GET, "/api/whoami").header("authorization", "Basic 5ec4e7-basic");
     assert_eq!(basic.send().await.unwrap().status(), 401);
-    // A key where an id belongs, by mistake, and values wherever a body takes them.
+    // A key in place of an id, and secret values in every field of a body.
     assert_eq!(
         as_key(&skep, &skep.admin, Method::DELETE, &format!("/api/keys/{stranger}")).await.status(),
         404
@@ -201,14 +201,14 @@ async fn a_caller_that_goes_away_is_on_record() {
     use tokio::io::AsyncWriteExt;
     let skep = Skep::start().await;
     let mut stream = tokio::net::TcpStream::connect(skep.address).await.unwrap();
-    // The body never comes whole: the write is under way when its caller leaves.
+    // The body is never completed, so the write is in progress when its caller disconnects.
     let head = format!(
         "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nx-request-id: left\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
         skep.admin
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The next write's entry shows that the server has read what was sent before it.
+    // The entry of the next write shows that the server has read the requests before it.
     skep.post("/api/keys", "{}").await;
     entries(&skep, "action=create_key", 1).await;
     drop(stream);

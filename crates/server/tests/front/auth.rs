@@ -1,4 +1,4 @@
-//! Who is let in, and in which words the others are refused.
+//! Authentication: accepted and refused keys, and the messages of the refusals.
 
 use jiff::{Timestamp, ToSpan};
 use reqwest::{Method, header::AUTHORIZATION};
@@ -48,7 +48,7 @@ async fn who_has_no_key_is_refused_in_the_words_of_the_spec() {
     }
 }
 
-/// Every way to get the header wrong, beside a whole key: by hand, since no client sends most of them.
+/// Invalid spellings of the header around a valid key. They are sent by hand, since clients would refuse most of them.
 fn spellings(key: &str) -> Vec<(Vec<u8>, u16, &'static str)> {
     let line = |value: String| format!("authorization: {value}\r\n").into_bytes();
     let mut changed = key.to_owned();

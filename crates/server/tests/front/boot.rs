@@ -1,11 +1,11 @@
-//! What `POST /api/swarm/boot` and exec take, up to the swarm that these tests do not have.
+//! The validation of `POST /api/swarm/boot` and exec. A valid request ends at the missing swarm.
 
 use reqwest::Method;
 use skep_api::Scope;
 
 use crate::harness::{Refused, Skep, refused};
 
-/// How far a well-formed request comes here.
+/// The answer to a valid request, because there is no swarm.
 const TAKEN: (u16, &str) = (503, "swarm_unavailable");
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The OpenAPI document is complete: nothing in it is left for a reader to guess.
+//! The OpenAPI document is complete: descriptions, examples, schemas and error codes.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn examples(content: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// The bodies and answers of an operation, each with where it stands.
+/// The bodies and answers of an operation, each with its location in the document.
 fn contents(operation: &Operation) -> Vec<(String, &Value)> {
     let body = operation.described.get("requestBody").map(|body| ("body".to_owned(), body));
     let responses = operation.described["responses"].as_object().unwrap();
@@ -66,7 +66,7 @@ async fn every_operation_says_what_it_is() {
             .keys()
             .filter(|status| status.starts_with('2') || *status == "101")
             .collect();
-        // Two where it matters whether something was made, or whether all of it is answered.
+        // Two where the status tells whether a resource was created, or whether the content is partial.
         let two = [["200", "201"], ["200", "206"]];
         assert!(done.len() == 1 || two.iter().any(|two| done == *two), "{method} {path}: {done:?}");
     }
@@ -98,7 +98,7 @@ async fn every_body_and_answer_has_examples_that_its_schema_allows() {
     }
 }
 
-/// Whether a value is as a schema of the document says.
+/// Whether a value matches a schema of the document.
 pub(crate) fn valid(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let mut whole = schema.clone();
     whole["components"] = document["components"].clone();
@@ -141,13 +141,13 @@ async fn every_refusal_has_its_codes() {
         }
         seen.extend(own);
     }
-    // A code that no operation gives is of a route that does not exist, or of what is no request yet.
+    // The only codes without an operation are those for unknown routes and malformed requests.
     let all: BTreeSet<String> = ErrorCode::ALL.iter().map(|code| code.as_str().to_owned()).collect();
     let elsewhere: Vec<&String> = all.difference(&seen).collect();
     assert_eq!(elsewhere, ["method_not_allowed"]);
 }
 
-/// The codes that an operation cannot be without.
+/// The codes that an operation must document.
 fn needed(operation: &Operation) -> Vec<&'static str> {
     let Operation { path, scopes, described, .. } = operation;
     let mut needed = vec!["malformed_request", "unknown_field", "https_required", "rate_limited", "internal"];
@@ -192,7 +192,7 @@ async fn every_field_is_described() {
 
 fn fields(at: &str, schema: &Value) -> usize {
     let mut count = 0;
-    // An alternative narrows fields that are described where they stand whole.
+    // A variant of a union only narrows fields that are described elsewhere.
     let narrows = schema.get("required").is_some() && schema.get("title").is_some();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         assert!(narrows || is_text(&field["description"]), "{at}.{name} has no description: {field}");

@@ -1,10 +1,10 @@
-//! The documentation at `/docs`: whole, out of this server alone.
+//! The documentation at `/docs`: complete, and served by this server only.
 
 use reqwest::Method;
 
 use crate::harness::{Refused, Skep, refused};
 
-/// What stands in an attribute of a page, wherever it does.
+/// All values of an attribute in a page.
 fn values<'a>(page: &'a str, attribute: &str) -> Vec<&'a str> {
     let begin = format!("{attribute}=\"");
     page.split(&begin).skip(1).filter_map(|rest| rest.split('"').next()).collect()
@@ -33,7 +33,7 @@ async fn the_page_names_files_that_this_server_has() {
         };
         assert_eq!(answer.headers()["content-type"], kind, "{path}");
         let text = answer.text().await.unwrap();
-        // What a script loads itself, the policy holds back; a style loads by these two.
+        // The policy prevents scripts from loading other resources; a style loads by these two.
         assert!(!text.contains("@import") && !text.contains("url(http"), "{path}");
         if path.ends_with("start.js") {
             assert!(!text.contains("://") && text.contains("\"/api/openapi.json\""), "{text}");
@@ -69,7 +69,7 @@ async fn nothing_but_files_of_this_server_is_let_in() {
         assert_eq!(answer.headers()["referrer-policy"], "no-referrer");
     }
     let page = skep.bare(Method::GET, "/docs").send().await.unwrap().text().await.unwrap();
-    // The policy lets no script run that stands in the page.
+    // The policy forbids inline scripts.
     for script in page.split("<script").skip(1) {
         assert!(script.starts_with(" src=\"/docs/") && script.contains("\"></script>"), "{script}");
     }

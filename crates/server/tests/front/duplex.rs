@@ -24,7 +24,7 @@ use tokio_tungstenite::{
 
 use crate::harness::{Skep, refused};
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -48,7 +48,7 @@ async fn next(output: &mut DuplexOutput) -> DuplexEvent {
     tokio::time::timeout(PATIENCE, output.next()).await.unwrap().unwrap()
 }
 
-/// Both outputs, whole, and the exit.
+/// Reads standard output and standard error to their ends, and the exit.
 async fn read_all(mut output: DuplexOutput) -> (Vec<u8>, Vec<u8>, ExecExit) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     loop {
@@ -72,7 +72,7 @@ async fn read(output: &mut DuplexOutput, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of every value, which are no text.
+/// Bytes of every value, which are not valid UTF-8.
 fn noise(length: usize) -> Bytes {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -94,14 +94,14 @@ async fn eventually(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process lives, by the number that a command wrote into a file.
+/// Whether the process is alive whose id a command wrote into this file.
 fn lives(file: &Path) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let stat = fs::read_to_string(format!("/proc/{}/stat", text.trim())).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// A socket of a client that is not ours, with these headers.
+/// A WebSocket of a generic client, with these headers.
 async fn dial(skep: &Skep, path: &str, headers: &[(&'static str, &str)]) -> Result<Socket, SocketError> {
     let mut request = format!("ws://{}{path}", skep.address).into_client_request().unwrap();
     for (name, value) in headers {
@@ -156,7 +156,8 @@ async fn a_command_answers_before_its_input_ends() {
     assert_eq!((stdout.as_slice(), exit.exit_code), (&b"over\n"[..], Some(0)));
 }
 
-/// The input is larger than all buffers on its way together. The writer stops, signals get through, and the timeout ends it.
+/// The input is larger than all buffers together. The writer blocks, signals still get through, and the timeout
+/// applies.
 #[tokio::test]
 async fn a_command_that_never_reads_stops_its_sender() {
     let skep = Skep::start().await;
@@ -183,7 +184,7 @@ async fn a_command_that_never_reads_stops_its_sender() {
     }
 }
 
-/// A client that keeps no window: the server stops reading, and holds no more than the window.
+/// A client that ignores the window: the server stops reading, and buffers no more than the window.
 #[tokio::test]
 async fn a_client_that_sends_without_end_is_not_read_without_end() {
     let skep = Skep::start().await;
@@ -193,7 +194,7 @@ async fn a_client_that_sends_without_end_is_not_read_without_end() {
     let mut piece = vec![0; 64 << 10];
     piece[1..].fill(7);
     let mut sent = 0;
-    // What the sockets hold, the window and the pipe together are less than this by far.
+    // The socket buffers, the window and the pipe together are far smaller than this.
     while sent < 256 << 20 {
         let sending = socket.send(Message::binary(piece.clone()));
         match tokio::time::timeout(Duration::from_secs(2), sending).await {
@@ -212,7 +213,7 @@ async fn output_that_nobody_reads_stops_the_command() {
     let (input, output) = start(&skep, command).await;
     let written = || fs::metadata(skep.at("written")).map_or(0, |file| file.len());
     let mut before = (written(), Instant::now());
-    // At rest once a second passed without another piece.
+    // Output has stopped once a second has passed without another piece.
     while before.1.elapsed() < Duration::from_secs(1) {
         tokio::time::sleep(Duration::from_millis(50)).await;
         if written() != before.0 {
@@ -220,7 +221,7 @@ async fn output_that_nobody_reads_stops_the_command() {
         }
         assert!(written() < 2 * 2_000, "more than 128 MiB were printed for a caller that reads nothing");
     }
-    // It goes on where it is read again, and a signal gets through.
+    // Output continues when it is read again, and a signal gets through.
     input.signal(SignalName::Term).await.unwrap();
     let (stdout, _, exit) = read_all(output).await;
     assert_eq!(exit.signal.as_deref(), Some("SIGTERM"));
@@ -280,7 +281,7 @@ async fn what_may_not_run_is_refused_before_the_upgrade() {
         ("/api/exec", vec![("authorization", "Bearer sk-skep-test-1")], 401, "invalid_token"),
         ("/api/exec", vec![("authorization", bearer.as_str())], 403, "scope_missing"),
         ("/api/exec?cwd=/", vec![("authorization", bearer.as_str())], 400, "unknown_field"),
-        // Of an account without VMs: there are none here, so each is unknown, or cannot be asked for.
+        // This server has no VMs, so each VM is unknown or unavailable.
         ("/api/exec?vm=4242", vec![("authorization", bearer.as_str())], 503, "swarm_unavailable"),
     ] {
         match dial(&skep, path, &headers).await {
@@ -319,7 +320,7 @@ async fn a_key_may_come_as_a_subprotocol() {
     assert_eq!(refused(plain.send().await.unwrap()).await.code, "missing_token");
 }
 
-/// A page of another site can open a WebSocket to us, with the cookie of our session where the browser sends it along.
+/// A page of another site can open a WebSocket to the server, to which the browser may add the session cookie.
 #[tokio::test]
 async fn a_page_of_another_site_runs_nothing_by_our_cookie() {
     let skep = Skep::start().await;
@@ -336,7 +337,7 @@ async fn a_page_of_another_site_runs_nothing_by_our_cookie() {
             other => panic!("{origin}: {other:?}"),
         }
     }
-    // The control: the same cookie counts for our own page.
+    // The control: the same cookie is accepted from the server's own page.
     let mut socket = dial(&skep, "/api/exec", &[("cookie", &cookie), ("origin", &own)]).await.unwrap();
     socket.send(Message::text(json!({"command": "exit 3"}).to_string())).await.unwrap();
     assert_eq!(notice(&mut socket).await["type"], "started");
@@ -373,7 +374,7 @@ async fn messages_that_are_none_are_refused_by_name() {
         if last > 1 && found["type"] == "started" {
             found = notice(&mut socket).await;
         }
-        // Where `cat` saw its end first, there is nothing left to refuse.
+        // Where `cat` saw the end of its input first, the command has ended without a refusal.
         if found["type"] != "exit" {
             assert_eq!((&found["type"], &found["code"]), (&json!("error"), &json!(code)), "{found}");
             assert!(found["message"].as_str().unwrap().contains(named), "{found}");
@@ -392,7 +393,7 @@ async fn a_message_that_is_too_long_ends_the_connection() {
     }
 }
 
-/// An upgrade that the caller's side of the connection loses, as by a proxy that does not pass it on.
+/// A proxy does not pass the upgrade on.
 #[tokio::test]
 async fn a_proxy_that_drops_the_upgrade_is_named() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -447,13 +448,13 @@ async fn events_carry_the_exact_bytes_as_base64() {
     assert_eq!(refusal.code, "invalid_value");
 }
 
-/// The server ends once the command did, which it would not know of otherwise: the HTTP library counts no WebSockets.
+/// The server waits for the command, although the HTTP library does not count WebSockets as connections.
 #[tokio::test]
 async fn a_server_that_ends_waits_for_a_command_under_way() {
     let mut skep = Skep::start().await;
     let (mut input, mut output) = start(&skep, "read line; echo $line").await;
     skep.stop();
-    // From here on no connection is taken.
+    // From here on, no connection is accepted.
     let begun = Instant::now();
     while TcpStream::connect(skep.address).await.is_ok() {
         assert!(begun.elapsed() < PATIENCE, "connections are taken still");

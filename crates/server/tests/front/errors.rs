@@ -1,4 +1,4 @@
-//! Refusals that no handler makes, and the order of the checks.
+//! Refusals that do not come from handlers, and the order of the checks.
 
 use reqwest::Method;
 use skep_api::Scope;
@@ -37,7 +37,7 @@ async fn a_wrong_method_is_told_the_right_ones() {
         (Method::POST, "/api/openapi.json", "GET"),
     ] {
         let request = skep.bare(method.clone(), path);
-        // A public route tells it to everybody; the others to any key, whatever its scopes.
+        // A public route answers so without a key, the others for any key, whatever its scopes.
         let public = path == "/api/health" || path == "/api/openapi.json";
         let request = if public { request } else { request.bearer_auth(&nothing) };
         let response = request.send().await.unwrap();
@@ -112,10 +112,10 @@ async fn a_body_must_be_json_of_bearable_size() {
     }
 }
 
-/// What the server answers to these bytes, up to the end of the connection.
+/// Sends bytes and reads the answer up to the end of the connection.
 async fn raw(skep: &Skep, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(skep.address).await.unwrap();
-    // The server may answer, and close, before it has read all.
+    // The server may answer and close before it has read everything.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;

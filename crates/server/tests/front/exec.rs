@@ -1,4 +1,4 @@
-//! Commands on the server, by a helper without control groups. With them, and against the whole server: `tests/programs.rs`.
+//! Commands on the server, by a helper without control groups. `tests/programs.rs` tests them with control groups.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use skep_api::Scope;
 
 use crate::harness::{Skep, refused};
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn exec(skep: &Skep, body: Value) -> Value {
@@ -33,7 +33,7 @@ async fn eventually(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process lives, by the number that a command wrote into a file.
+/// Whether the process is alive whose id a command wrote into this file.
 fn lives(file: &Path) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let stat = fs::read_to_string(format!("/proc/{}/stat", text.trim())).unwrap_or_default();
@@ -118,7 +118,7 @@ async fn what_cannot_be_is_refused_by_name() {
         let named = if field == "cwd" { "directory" } else { field };
         assert!(found.message.contains(named) || found.message.contains(field), "{}", found.message);
     }
-    // And what is NaN as JSON has it, which is no JSON.
+    // `NaN` is not valid JSON.
     let raw = skep.post("/api/exec", r#"{"command": "id", "timeout": NaN}"#).await;
     assert_eq!(refused(raw).await.status, 400);
 }
@@ -135,7 +135,7 @@ async fn a_program_reaches_the_roots_and_nothing_beside_them() {
     std::os::unix::fs::symlink(&canary, skep.at("link")).unwrap();
     let store = skep.data.path().join("skep.db");
     for path in [&canary, &other.join("canary"), &PathBuf::from(skep.at("link")), &store] {
-        // The control: whoever is not fenced in reads it.
+        // The control: a process without a fence can read it.
         assert!(fs::read(path).is_ok());
         let outcome =
             run(&skep, &format!("cat {0}; echo x >> {0}; ls {1}", path.display(), outside.path().display()))
@@ -146,7 +146,7 @@ async fn a_program_reaches_the_roots_and_nothing_beside_them() {
     assert_eq!(fs::read(&canary).unwrap(), b"seen");
     let memory = format!("head -c1 /proc/{}/mem", std::process::id());
     assert_eq!(run(&skep, &memory).await["stdout"], "");
-    // What it starts is no freer.
+    // Its children are confined too.
     let nested = format!("sh -c 'setsid sh -c \"cat {}\"'", canary.display());
     assert_eq!(run(&skep, &nested).await["stdout"], "");
     let inside = run(&skep, "echo kept > own && cat own && mkdir d && mv own d/ && /usr/bin/env true").await;
@@ -164,7 +164,7 @@ async fn at_the_timeout_all_ends_also_what_detached() {
     assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null), "{outcome}");
     eventually("the daemon's end", || file.exists() && !lives(&file)).await;
 
-    // The control: where the command ended by itself, it lives on.
+    // The control: where the command ended by itself, the detached process continues.
     fs::remove_file(&file).unwrap();
     assert_eq!(run(&skep, daemon).await["exit_code"], 0);
     assert!(lives(&file));

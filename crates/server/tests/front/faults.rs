@@ -1,4 +1,4 @@
-//! Which tests were answered a 500: each one fails for it, unless it said that it expects one.
+//! Records answers with status 500 per test. A test with such an answer fails, unless it expects one.
 
 use std::{
     collections::HashSet,
@@ -14,26 +14,26 @@ use tracing_subscriber::{
     registry,
 };
 
-/// The tests that were answered one, by the name of their thread; servers run in the thread of their test, but for those
-/// of tests with threads of their own, which are `None`.
+/// The answers with status 500, by the thread name of the test. A server runs in the thread of its test, except for
+/// tests with several threads, whose name is `None`.
 static ANSWERED: Mutex<Vec<(Option<String>, String)>> = Mutex::new(Vec::new());
 static EXPECTING: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// Begins to look. Only the first call does anything.
+/// Installs the log subscriber. Only the first call has an effect.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Whoever has chosen before has taken the look away; then the test of this file fails.
+        // Where another subscriber was installed before, the test of this file fails.
         let _ = tracing::subscriber::set_global_default(registry().with(Faults));
     });
 }
 
-/// Says that this test is about a 500.
+/// Marks this test as expecting a 500.
 pub(crate) fn expect_them() {
     EXPECTING.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(own_name());
 }
 
-/// What this test was answered against its will.
+/// The unexpected answers with status 500 of this test.
 pub(crate) fn unexpected() -> Vec<String> {
     let own = own_name();
     if EXPECTING.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|all| all.contains(&own))
@@ -49,7 +49,7 @@ fn own_name() -> String {
     thread::current().name().unwrap_or_default().to_owned()
 }
 
-/// Reads the log for answers with status 500.
+/// A subscriber that collects answers with status 500 from the log.
 struct Faults;
 
 impl<S: tracing::Subscriber> Layer<S> for Faults {

@@ -1,4 +1,4 @@
-//! Files of the workspace, over HTTP. What they mean is tested where it is done; here is how it is asked and told.
+//! File operations over HTTP: requests and answers. Their semantics are tested in the crate `workspace`.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ async fn links_are_made_and_lead_nowhere_else() {
     let replaced = link("link", json!({"target": "/etc/passwd", "overwrite": true})).await;
     assert_eq!(replaced.status(), StatusCode::OK);
     refused(read(&skep, "link").await, 403, "path_outside_roots").await;
-    // A folder is no file that is replaced, and the folder of the link is there.
+    // A link does not replace a folder, and its parent folder must exist.
     refused(link("folder", json!({"overwrite": true})).await, 409, "not_a_file").await;
     refused(link("nowhere/link", json!({})).await, 404, "unknown_path").await;
     refused(link("link/below", json!({})).await, 403, "path_outside_roots").await;
@@ -136,7 +136,7 @@ async fn wrong_requests_are_refused_by_name() {
         let message = refused(skep.get(&format!("/api/files/read?{query}")).await, status, code).await;
         assert!(message.contains(name), "{query}: {message}");
     }
-    // Nothing here gives a file the rights of its owner or group.
+    // Set-user-ID and set-group-ID bits cannot be set.
     for mode in ["4755", "2755", "6755", "07777", "10000", "8", ""] {
         let body = json!({"path": skep.at("new"), "content": "x", "mode": mode}).to_string();
         let message = refused(skep.post("/api/files/write", &body).await, 400, "invalid_value").await;

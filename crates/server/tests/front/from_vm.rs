@@ -1,4 +1,4 @@
-//! The listener of the API for VMs. Loopback addresses play those of VMs; the packet filter is another test's.
+//! The listener of the API for VMs. Loopback addresses stand for those of VMs; the packet filter is tested elsewhere.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -19,13 +19,13 @@ use crate::{
     transport::tls::certificate,
 };
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Connections that one VM may have.
+/// Maximum number of connections of one VM.
 const MOST: usize = 32;
 const HEALTH: &[u8] = b"GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// Where a VM calls from.
+/// The address of the VM whose key is used.
 const OWN: &str = "127.0.0.2";
 const OTHER: &str = "127.0.0.3";
 
@@ -58,7 +58,7 @@ async fn only_the_key_of_the_vm_that_calls_counts() {
     assert!(whoami(&skep, OTHER, &other_key).await.is_ok());
     for (ip, key) in [(OWN, &other_key), (OTHER, &own_key), ("127.0.0.1", &own_key), (OWN, &skep.admin)] {
         is_refused(whoami(&skep, ip, key).await, 403, "vm_key_required");
-        // The control: elsewhere the key is good.
+        // The control: the main listener accepts the key.
         let elsewhere = skep.bare(Method::GET, "/api/whoami").bearer_auth(key).send().await.unwrap();
         assert_eq!(elsewhere.status(), 200);
     }
@@ -67,7 +67,7 @@ async fn only_the_key_of_the_vm_that_calls_counts() {
     is_refused(whoami(&skep, OWN, &unknown).await, 401, "invalid_token");
     let none = from(&skep, OWN, Method::GET, "/api/whoami").send().await.unwrap();
     assert_eq!(refused(none).await.code, "missing_token");
-    // What needs no route needs a key as well.
+    // An unknown path requires a key as well.
     let nothing =
         from(&skep, OWN, Method::GET, "/api/nothing").bearer_auth(&skep.admin).send().await.unwrap();
     assert_eq!(refused(nothing).await.code, "vm_key_required");
@@ -118,7 +118,7 @@ async fn of_what_needs_no_key_only_the_health_check_is_served() {
 
 #[tokio::test]
 async fn the_rules_of_the_other_listener_do_not_hold_there() {
-    // That one has TLS, proxies, and an account that calls from elsewhere.
+    // The main listener has TLS, proxies, and an account with an allowlist of other addresses.
     let proxies = TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()]);
     let certificates = Certificates::new(&certificate(2100)).unwrap();
     let skep = Skep::start_with(Options { proxies, tls: Some(certificates), ..Options::default() }).await;
@@ -142,7 +142,7 @@ async fn the_rules_of_the_other_listener_do_not_hold_there() {
     assert_eq!((refusal.status, refusal.code.as_str()), (403, "vm_key_required"));
 }
 
-/// A connection from an address that has sent some bytes.
+/// Connects from an address and sends some bytes.
 async fn connected(skep: &Skep, ip: &str, bytes: &[u8]) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{ip}:0").parse().unwrap()).unwrap();
@@ -151,7 +151,7 @@ async fn connected(skep: &Skep, ip: &str, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// How an answer begins; empty where the connection was closed.
+/// The beginning of an answer; empty where the connection was closed.
 async fn beginning(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 15];
     match timeout(PATIENCE, stream.read_exact(&mut bytes)).await.unwrap() {
@@ -173,7 +173,7 @@ async fn http_2_is_not_spoken_there() {
 #[tokio::test]
 async fn one_vm_takes_no_connections_of_others() {
     let mut options = Options::default();
-    // The other listener counts its own.
+    // The main listener counts its connections separately.
     options.limits.max_connections = 2;
     let skep = Skep::start_with(options).await;
     let mut open = Vec::new();
@@ -186,6 +186,6 @@ async fn one_vm_takes_no_connections_of_others() {
     assert_eq!(beginning(&mut connected(&skep, OTHER, HEALTH).await).await, "HTTP/1.1 200 OK");
     assert_eq!(skep.get("/api/health").await.status(), 200);
     drop(open);
-    // The other end learns of it in its own time.
+    // The server notices the closed connection with a delay.
     while beginning(&mut connected(&skep, OWN, HEALTH).await).await.is_empty() {}
 }

@@ -1,4 +1,4 @@
-//! A real server on a free port, with its store in a folder of its own.
+//! The fixture: a real server on a free port, with its store in a temporary folder.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -23,7 +23,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::faults;
 
-/// The binary of these tests takes the part of `skep` where a git starts it. Runs before `main`.
+/// Git starts this test binary as a helper, as it would start `skep`. Runs before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ANSWER_GIT: extern "C" fn() = {
@@ -35,15 +35,15 @@ static ANSWER_GIT: extern "C" fn() = {
     answer
 };
 
-/// How long a command waits for a database that somebody else has locked.
+/// How long the store waits for a database that another connection has locked.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A server; it ends when dropped.
+/// A running server, which stops when it is dropped.
 pub(crate) struct Skep {
     pub(crate) address: SocketAddr,
-    /// Where the API for VMs is served.
+    /// The address of the API for VMs.
     pub(crate) vm_address: SocketAddr,
-    /// Where metrics are served without a key.
+    /// The address at which metrics are served without a key.
     pub(crate) metrics_address: SocketAddr,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) account: Account,
@@ -55,7 +55,7 @@ pub(crate) struct Skep {
     pub(crate) data: Arc<TempDir>,
 }
 
-/// How a server under test differs from any other.
+/// Options of a server that a test may change.
 pub(crate) struct Options {
     pub(crate) limits: Limits,
     pub(crate) proxies: TrustedProxies,
@@ -68,7 +68,7 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        // All tests call from one address.
+        // All tests share one address, which would reach the default limit.
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
         let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
         let webhooks = WebhookOrder::default();
@@ -77,7 +77,7 @@ impl Default for Options {
     }
 }
 
-/// Helpers in this very process: what they start is behind the same fences, but not behind mounts without execution.
+/// Runs helpers in this process: their programs are confined by the same fences, but without the `noexec` mounts.
 fn helper(workspaces: std::path::PathBuf, git: GitGrants) -> StartHelper {
     Arc::new(move |kind| {
         let path = ("PATH".to_owned(), "/usr/bin:/bin".to_owned());
@@ -110,12 +110,12 @@ impl Skep {
         Self::start_on(tempfile::tempdir().unwrap(), options).await
     }
 
-    /// A server on the data of another one.
+    /// Starts a server on an existing data directory.
     pub(crate) async fn start_on(data: TempDir, options: Options) -> Self {
         Self::start_in(Arc::new(data), options).await
     }
 
-    /// Another server on the same data, at the same time: as while one takes the place of the other.
+    /// Starts a second server on the same data directory, as during a restart.
     pub(crate) async fn start_beside(&self) -> Self {
         Self::start_in(Arc::clone(&self.data), Options::default()).await
     }
@@ -189,7 +189,7 @@ impl Skep {
         self.new_key(self.account.id, scopes, expires_at).await
     }
 
-    /// Another account, with nothing in it.
+    /// Creates another account, without roots and keys.
     pub(crate) async fn other_account(&self, name: &str) -> AccountId {
         let id = AccountId::generate();
         let database = rusqlite::Connection::open(self.data.path().join("skep.db")).unwrap();
@@ -199,7 +199,7 @@ impl Skep {
         id
     }
 
-    /// A new key of another account.
+    /// Creates a key of another account.
     pub(crate) async fn key_of(&self, account: &AccountId, scopes: &[Scope]) -> String {
         self.new_key(*account, scopes, None).await.0
     }
@@ -249,7 +249,7 @@ impl Skep {
         request.body(body.to_owned()).send().await.unwrap()
     }
 
-    /// Ends the server, and gives its data.
+    /// Stops the server and returns its data directory.
     pub(crate) async fn end(mut self) -> TempDir {
         self.stop();
         self.serving.take().unwrap().await.unwrap().unwrap();
@@ -257,7 +257,7 @@ impl Skep {
         Arc::into_inner(data).unwrap()
     }
 
-    /// Asks the server to stop.
+    /// Asks the server to stop, without waiting.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
     }
@@ -271,19 +271,19 @@ impl Drop for Skep {
 }
 
 fn client() -> reqwest::Client {
-    // The first of all tests chooses.
+    // Fails in all tests but the first, because the provider is global.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
-/// What a refusal says, once its shape was checked.
+/// The content of a refusal whose shape was checked.
 pub(crate) struct Refused {
     pub(crate) status: u16,
     pub(crate) code: String,
     pub(crate) message: String,
 }
 
-/// Checks that an answer is a refusal of exactly the promised shape.
+/// Checks that an answer is a refusal in the documented shape.
 pub(crate) async fn refused(response: Response) -> Refused {
     let status = response.status();
     let header = |name: &str| {

@@ -1,4 +1,4 @@
-//! Callers that saw the same state of a file and change it at the same time: one of them does, the others are refused.
+//! Concurrent writers with the same tag of a file: one write succeeds, the others are refused.
 
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder, StatusCode};
@@ -18,7 +18,7 @@ enum By {
     Raw,
 }
 
-/// What a writer demands of the file.
+/// The precondition of a write.
 #[derive(Clone, Copy)]
 enum If<'a> {
     Match(&'a str),
@@ -42,7 +42,7 @@ fn writing(skep: &Skep, by: By, path: &str, content: &str, condition: If<'_>) ->
     }
 }
 
-/// Sends all at once. The answers to those that were not refused; each refusal is 412.
+/// Sends all requests at once, and returns the accepted ones with their answers. Each refusal must be a 412.
 async fn accepted(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, Value)> {
     let answers = join_all(requests.into_iter().map(|(content, request)| async move {
         let answer = request.send().await.unwrap();
@@ -66,7 +66,7 @@ async fn written(skep: &Skep, path: &str, content: &str) -> String {
     answer.json::<Value>().await.unwrap()["etag"].as_str().unwrap().to_owned()
 }
 
-/// Rounds of writers with one tag, each by another of these servers, paths and ways.
+/// Runs rounds of writers with the same tag, over different servers, paths and methods.
 async fn one_wins_each_round(servers: &[&Skep], paths: &[String], ways: &[By], rounds: usize) {
     let path = &paths[0];
     let mut tag = written(servers[0], path, "beginning").await;
@@ -82,7 +82,7 @@ async fn one_wins_each_round(servers: &[&Skep], paths: &[String], ways: &[By], r
         let [(expected, answer)] = &winners[..] else {
             panic!("round {round}: {} writers were accepted: {winners:#?}", winners.len())
         };
-        // The next round begins with the tag of the answer, so it must be that of what is there.
+        // The next round uses the tag of the answer, so that must be the tag of the stored content.
         let (found, tag_now) = content(servers[0], path).await;
         assert_eq!((&found, tag_now.as_str()), (expected, answer["etag"].as_str().unwrap()));
         tag = tag_now;
@@ -139,7 +139,7 @@ async fn of_many_writers_that_want_a_new_file_one_makes_it() {
 async fn nothing_that_is_appended_is_lost() {
     let skep = Skep::start().await;
     for round in 0..20 {
-        // No file is there: some of them make it.
+        // There is no file yet: the first append creates it.
         let path = skep.at(&format!("log-{round}"));
         let requests = (0..WRITERS).map(|n| {
             let line = format!("{n}\n");
@@ -173,8 +173,8 @@ async fn of_many_appends_with_one_tag_one_wins() {
     }
 }
 
-/// Writers with the file's tag, and among them a call that takes the file away, or puts another in its place. A write that
-/// was accepted came before that call: nothing of it is at the path afterwards.
+/// Runs writers with the file's tag concurrently with a call that removes or replaces the file. An accepted write must
+/// have come before that call, so its content must not be at the path afterwards.
 async fn writes_before_or_not_at_all(other: impl Fn(&Skep) -> RequestBuilder, left: Option<&str>) {
     let skep = Skep::start().await;
     let path = skep.at("file");

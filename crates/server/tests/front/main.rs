@@ -1,4 +1,4 @@
-//! The service through its front door: a real socket, a real store, no VMs.
+//! Tests of the HTTP API on a real socket and a real store, without VMs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Metrics: the whole text checked against its format, and counters that move through the front door.
+//! Metrics: the text is checked against its format, and counters change with requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,7 +103,7 @@ async fn tickets_are_counted_by_account_and_state() {
     };
     assert_eq!((ended(&samples, "released"), ended(&samples, "lease_expired")), (1.0, 0.0));
     assert_eq!(samples.value("skep_ticket_oldest_ready_seconds", &[("account", "other")]), 0.0);
-    // A completion makes the other one ready, and a lease that lapses is counted.
+    // A completion makes the other ticket ready, and an expired lease is counted.
     skep.changed(&first, json!({"status": "completed"})).await;
     let lapses = skep.ticket(json!({"title": "lapses", "labels": ["lapses"]})).await;
     skep.changed(&lapses, json!({"assignee": "agent-8", "lease_ms": 5_000})).await;
@@ -131,7 +131,7 @@ async fn vms_are_counted_by_account_and_state() {
     assert_eq!(memory("other"), 0.0);
 }
 
-/// Whoever may send anything could else fill the server's memory, and Prometheus' with it.
+/// Otherwise callers could fill the memory of the server and of Prometheus with label values.
 #[tokio::test]
 async fn callers_make_no_series() {
     let skep = Skep::start().await;
@@ -154,7 +154,7 @@ async fn callers_make_no_series() {
     assert_eq!(after.len(), before, "{:?}", after.names());
     assert!(after.has("skep_http_requests_total", "method=\"OTHER\""));
     assert!(after.has("skep_http_requests_total", "route=\"unmatched\""));
-    // The control: a route that was not asked before does make one.
+    // The control: the first request of a route creates a series.
     skep.get("/api/swarm/status").await;
     assert!(whole(&skep).await.len() > before);
 }
@@ -199,7 +199,7 @@ async fn a_listener_of_its_own_needs_no_key_and_has_nothing_else() {
         let response = ask(path).send().await.unwrap();
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
     }
-    // A web page that a browser on this machine shows, under a name that leads here.
+    // A web page in a browser on this machine, by a name that resolves to this machine (DNS rebinding).
     let foreign = ask("/metrics").header(header::HOST, "metrics.example.com").send().await.unwrap();
     assert_eq!(foreign.status(), StatusCode::BAD_REQUEST);
     assert_eq!(skep.bare(Method::GET, "/metrics").send().await.unwrap().status(), 401, "the API wants a key");
@@ -234,7 +234,7 @@ async fn the_older_format_says_the_same() {
     }
 }
 
-/// Dashboard and alerts are kept by hand: what they name has to be there.
+/// The dashboard and the alerts are written by hand: every metric that they name must exist.
 #[tokio::test]
 async fn what_dashboard_and_alerts_name_is_there() {
     let skep = Skep::start().await;

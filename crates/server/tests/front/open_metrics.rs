@@ -1,4 +1,4 @@
-//! A strict reader of OpenMetrics 1.0, as far as skep writes it: what it takes, every other reader takes.
+//! A strict parser of the part of OpenMetrics 1.0 that skep writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ impl Samples {
     }
 }
 
-/// A family while its lines are read.
+/// A metric family that is being parsed.
 #[derive(Debug, Default)]
 struct Family {
     name: String,
@@ -49,7 +49,7 @@ struct Family {
     samples: usize,
 }
 
-/// Reads a whole text.
+/// Parses a complete text.
 pub(crate) fn read(text: &str) -> Result<Samples, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("the text does not end with `# EOF`")?;
     let mut samples = Samples::default();
@@ -138,7 +138,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
     Some((checked(name).ok()?, labels, value.parse().ok()?))
 }
 
-/// Labels in order; none twice.
+/// Parses labels, sorted. A label must not occur twice.
 fn pairs(mut text: &str) -> Option<Labels> {
     let mut labels = BTreeMap::new();
     while !text.is_empty() {
@@ -165,7 +165,7 @@ fn pairs(mut text: &str) -> Option<Labels> {
     Some(labels.into_iter().collect())
 }
 
-/// Buckets grow with their bounds, and the last one holds all.
+/// Checks that bucket counts do not decrease, and that the last one equals the total.
 fn histograms(samples: &Samples) -> Result<(), String> {
     let mut groups: BTreeMap<(String, Labels), Buckets> = BTreeMap::new();
     for ((name, labels), value) in &samples.0 {

@@ -1,4 +1,4 @@
-//! The OpenAPI document, walked both ways: what it describes is there, and what is there is described.
+//! The OpenAPI document and the router agree: every documented operation exists, and every route is documented.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use crate::harness::{Refused, Skep, refused};
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: String,
-    /// `None` where no key is needed.
+    /// `None` where the operation needs no key.
     pub(crate) scopes: Option<Vec<Scope>>,
-    /// Scopes that do in place of these, where it is about something else.
+    /// Alternative scopes, which the operation requires for other resources.
     pub(crate) instead: Vec<Scope>,
     pub(crate) described: Value,
 }
@@ -59,7 +59,7 @@ pub(crate) fn operations(document: &Value) -> Vec<Operation> {
     found
 }
 
-/// Every operation that the service is promised to have.
+/// Every operation that the service must have.
 const PROMISED: &[(&str, &str)] = &[
     ("DELETE", "/api/accounts/{id}"),
     ("DELETE", "/api/files"),
@@ -178,7 +178,7 @@ async fn the_document_has_what_is_promised() {
     assert_eq!(names.len(), PROMISED.len(), "each operation has a name of its own");
 }
 
-/// From the document to the router: what is described answers, and demands exactly what the document says.
+/// From the document to the router: every documented operation exists and requires exactly the documented scopes.
 #[tokio::test]
 async fn what_is_described_is_there_and_demands_what_it_says() {
     let skep = Skep::start().await;
@@ -187,7 +187,7 @@ async fn what_is_described_is_there_and_demands_what_it_says() {
         let bare = || skep.bare(method.clone(), &operation.concrete());
         let status = bare().send().await.unwrap().status();
         let Some(scopes) = scopes else {
-            // A body is missing where one is needed; nobody asks for a key.
+            // A missing body is refused, but no key is required.
             let expected = if *method == Method::GET { 200 } else { 400 };
             assert_eq!(status, expected, "{method} {path} is public");
             continue;
@@ -208,7 +208,7 @@ async fn what_is_described_is_there_and_demands_what_it_says() {
     }
 }
 
-/// From the router to the document: a path answers no method that is not described.
+/// From the router to the document: a path answers no undocumented method.
 #[tokio::test]
 async fn what_is_there_is_described() {
     let skep = Skep::start().await;
@@ -273,13 +273,13 @@ fn collect(value: &Value, references: &mut Vec<String>) {
     }
 }
 
-/// Generators of clients stop at a list whose items have no type.
+/// Client generators fail on a list whose items have no type.
 #[tokio::test]
 async fn every_list_has_items_and_a_vm_is_named_by_number_or_text() {
     fn lists_without_items(value: &Value, at: &str, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {
-                // Not the fields of an example that happens to have this name.
+                // A field of an example may have this name too, and is skipped.
                 if fields
                     .get("type")
                     .is_some_and(|kind| kind == "array" || kind == &serde_json::json!(["array", "null"]))

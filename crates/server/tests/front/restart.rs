@@ -1,4 +1,4 @@
-//! A restart as callers see it, by a keeper that is only played. With the real one: `tests/restart.rs`.
+//! A restart as seen by callers, with a simulated keeper. `tests/restart.rs` tests it with the real one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ async fn a_restart_that_is_refused_says_why() {
     let skep = Skep::start_with(Options { restart, ..Options::default() }).await;
     let found = refused(skep.request(Method::POST, "/api/admin/restart").send().await.unwrap()).await;
     assert_eq!((found.status, found.code.as_str(), found.message.as_str()), (409, "restart_refused", why));
-    // And a body is none of its business.
+    // The operation takes no body.
     let found = refused(skep.post("/api/admin/restart", r#"{"now": true}"#).await).await;
     assert_eq!((found.status, found.code.as_str()), (400, "unknown_field"));
 }
@@ -36,7 +36,7 @@ async fn with_a_successor_whoever_holds_a_connection_is_told_before_it_is_closed
     let running =
         running.body(r#"{"command": "sleep 2; echo done"}"#).header("content-type", "application/json");
     let running = tokio::spawn(running.version(Version::HTTP_11).send());
-    // The command is under way once another one was answered.
+    // Once another request was answered, the command is running.
     tokio::time::timeout(Duration::from_secs(30), skep.post("/api/exec", r#"{"command": "true"}"#))
         .await
         .unwrap();
@@ -50,7 +50,7 @@ async fn with_a_successor_whoever_holds_a_connection_is_told_before_it_is_closed
     skep.serving.take().unwrap().await.unwrap().unwrap();
 }
 
-/// One answer of health, in lower case where it is no body.
+/// Reads one answer of the health route. The head is converted to lower case.
 async fn answer(held: &mut TcpStream) -> String {
     let mut text = String::new();
     while !text.contains("\"checks\"") || !text.ends_with('}') {

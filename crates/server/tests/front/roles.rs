@@ -1,4 +1,4 @@
-//! Role by operation: who may ask for what. An operation of the document that nobody decided about fails the test.
+//! The permissions of each role for each operation. An operation of the document without an entry fails the test.
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -9,10 +9,10 @@ use crate::{
     tickets::vms::vm,
 };
 
-/// What a key of a role is answered to a request that is wrong in every other way.
+/// The answer to a key of a role, for a request that is otherwise invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The request itself is looked at next.
+    /// The key passes, and the request itself is checked next.
     Allowed,
     Refused(&'static str),
 }
@@ -22,14 +22,14 @@ use Verdict::{Allowed, Refused};
 const NO_SCOPE: Verdict = Refused("scope_missing");
 const NOT_BY_VM: Verdict = Refused("vm_key_limited");
 
-/// Who may ask for an operation.
+/// Which callers may use an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
-    /// Whoever reaches the server.
+    /// Everybody, also without a key.
     Public,
     /// Every key.
     EveryKey,
-    /// Every key but one of a VM.
+    /// Every key except for keys of VMs.
     EveryOtherKey,
     /// Agents, and keys of VMs for their own VM and ticket.
     AgentsAndVms,
@@ -45,7 +45,7 @@ enum Who {
 const ROLES: [&str; 5] = ["vm", "agent", "operator", "admin", "server admin"];
 
 impl Who {
-    /// What each of [`ROLES`] is answered.
+    /// The answer to each of [`ROLES`].
     fn verdicts(self) -> [Verdict; 5] {
         match self {
             Self::Public | Self::EveryKey | Self::AgentsAndVms => [Allowed; 5],
@@ -204,7 +204,7 @@ async fn keys(skep: &Skep) -> [String; 5] {
     ]
 }
 
-/// A request that no parameter of is right.
+/// A request whose parameters are all invalid.
 fn wrong(operation: &Operation, skep: &Skep) -> RequestBuilder {
     let path = format!("{}?bogus=1", operation.concrete());
     skep.bare(operation.method.clone(), &path).header("content-type", "text/plain").body("{")

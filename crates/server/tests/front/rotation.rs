@@ -49,7 +49,7 @@ async fn nobody_rotates_its_way_up() {
     assert_eq!(refused.code(), ErrorCode::ScopeMissing);
     assert!(refused.to_string().contains("`server:admin`"), "{refused}");
     assert!(client(&skep, &skep.admin).key(own).await.unwrap().rotated_at.is_none());
-    // The control: what is no more than its own it rotates.
+    // The control: a key with no more scopes than its own can be rotated.
     assert!(few.rotate_key(record.key.id, &RotateKey::default()).await.is_ok());
 }
 
@@ -65,7 +65,7 @@ async fn a_rotation_keeps_the_end_or_is_given_another() {
     assert_eq!(admin.rotate_key(same.id, &past).await.unwrap_err().code(), ErrorCode::InvalidValue);
     let never = RotateKey { expires_at: Some(None) };
     assert_eq!(admin.rotate_key(same.id, &never).await.unwrap().record.expires_at, None);
-    // One that expired may be renewed, if it is said until when.
+    // An expired key may be rotated with a new expiry.
     let (_, expired) = skep.key_until(&[Scope::SwarmRead], Some(Timestamp::now() - 1.hour())).await;
     let refused = admin.rotate_key(expired.key.id, &RotateKey::default()).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::MissingParameter);

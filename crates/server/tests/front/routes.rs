@@ -1,4 +1,4 @@
-//! What answers without VMs, and how the server stops.
+//! Routes that need no VMs, and the stop of the server.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_server_without_a_swarm_has_an_empty_one() {
 #[tokio::test]
 async fn a_server_that_is_told_to_stop_stops() {
     let mut skep = Skep::start().await;
-    // A connection that is kept open, idle, must not hold it.
+    // An idle open connection must not delay the stop.
     client(&skep).health().await.unwrap();
     skep.stop();
     let serving = skep.serving.take().unwrap();

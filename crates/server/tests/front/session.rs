@@ -1,4 +1,4 @@
-//! `/api/session`: a cookie counts as its key, and only for our own pages.
+//! `/api/session`: a cookie stands for its key, and is accepted for same-origin requests only.
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Method, RequestBuilder, Response};
@@ -21,7 +21,7 @@ fn with_cookie(skep: &Skep, cookie: &str, method: Method, path: &str) -> Request
     skep.bare(method, path).header("cookie", cookie)
 }
 
-/// A request as a browser sends it for one of our own pages.
+/// A same-origin request as a browser sends it.
 async fn ours(skep: &Skep, cookie: &str, method: Method, path: &str) -> Response {
     with_cookie(skep, cookie, method, path).header("sec-fetch-site", "same-origin").send().await.unwrap()
 }
@@ -70,7 +70,7 @@ async fn a_session_counts_as_its_key() {
     is(&found, 401, "invalid_token", "Invalid token");
 }
 
-/// Origins that are not this one, however close they come.
+/// Origins that are similar to the server's, but not the same.
 fn forged_origins(own: &str, port: u16) -> Vec<String> {
     vec![
         "null".to_owned(),
@@ -99,7 +99,7 @@ fn forged_origins(own: &str, port: u16) -> Vec<String> {
     ]
 }
 
-/// What other sites can make a browser send, and what they could make others send.
+/// Requests that other sites can make a browser send.
 #[tokio::test]
 async fn a_cookie_counts_for_nothing_where_another_site_sent_it() {
     let skep = Skep::start().await;
@@ -133,7 +133,7 @@ async fn a_cookie_counts_for_nothing_where_another_site_sent_it() {
     ] {
         is(&refused(send(lines).await).await, 401, "missing_token", "Missing token");
     }
-    // The control: the session was there all the time, and nothing above ended it.
+    // The control: the session is still valid.
     assert_eq!(send(&[("origin", &own)]).await.json::<Value>().await.unwrap()["ended"], true);
 }
 
@@ -220,7 +220,7 @@ async fn a_session_ends_with_its_key_and_by_itself() {
     is(&found, 403, "token_expired", "Token expired");
 }
 
-/// Nobody can make a browser use a token that somebody else knows.
+/// An attacker cannot make a browser use a token that the attacker knows (session fixation).
 #[tokio::test]
 async fn a_token_is_never_of_the_callers_choosing() {
     let skep = Skep::start().await;
@@ -233,7 +233,7 @@ async fn a_token_is_never_of_the_callers_choosing() {
     let found = refused(ours(&skep, &planted, Method::GET, "/api/whoami").await).await;
     is(&found, 401, "invalid_token", "Invalid token");
     assert_ne!(begin(&skep, &skep.admin).await, cookie, "each has a token of its own");
-    // A session that could begin another one would never end.
+    // A session that could create another session would never expire.
     let found = refused(ours(&skep, &cookie, Method::POST, "/api/session").await).await;
     is(&found, 401, "missing_token", "Missing token");
 }

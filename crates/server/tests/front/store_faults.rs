@@ -1,4 +1,4 @@
-//! The store locked, gone or full: refused with 503 and said by health, and all is well again afterwards.
+//! A locked, missing or full store: requests are refused with 503, health reports it, and the server recovers.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ async fn a_store_that_was_taken_away_is_said_and_comes_back() {
     let (database, elsewhere) = (skep.data.path().join("skep.db"), skep.data.path().join("elsewhere"));
     fs::rename(&database, &elsewhere).unwrap();
     is_away(&skep, "refused").await;
-    // Another file in its place is not the store, and must not become it.
+    // Another file in its place must not be used as the store.
     fs::write(&database, "").unwrap();
     is_away(&skep, "refused").await;
     assert_eq!(fs::metadata(&database).unwrap().len(), 0);

@@ -37,7 +37,7 @@ async fn code(request: RequestBuilder) -> (u16, String) {
 #[tokio::test]
 async fn bytes_go_in_and_come_out_whole_and_in_parts() {
     let skep = Skep::start().await;
-    // Larger than what JSON may have.
+    // Larger than the limit of JSON bodies.
     let bytes = pattern(50 * MIB);
     let made = skep.request(Method::PUT, &format!("/api/files/raw?path={}&mode=0600", skep.at("deep/file")));
     let made = made.body(bytes.clone()).send().await.unwrap();
@@ -122,7 +122,7 @@ async fn an_upload_holds_to_its_conditions_until_its_end() {
     let tag = tag["etag"].as_str().unwrap().to_owned();
     let absent = put(&skep, "file").header("if-none-match", "*").body("x");
     assert_eq!(code(absent).await, (412, "precondition_failed".to_owned()));
-    // It holds at the beginning, and not at the end.
+    // The precondition holds at the beginning, and not at the end.
     let (go, gone) = tokio::sync::oneshot::channel::<()>();
     let body = stream::once(async { Ok::<_, io::Error>("begin") }).chain(stream::once(async {
         gone.await.unwrap();
@@ -158,14 +158,14 @@ async fn a_caller_that_goes_away_leaves_nothing() {
     upload.abort();
     until(|| names(&skep).len() == 1).await;
     assert_eq!(std::fs::read(skep.at("file")).unwrap(), b"old");
-    // A body that breaks off in the middle is no shorter file.
+    // An incomplete body must not become a shorter file.
     let broken = stream::iter([Ok("half"), Err(io::Error::other("cut"))]);
     assert!(put(&skep, "file").body(Body::wrap_stream(broken)).send().await.is_err());
     until(|| names(&skep).len() == 1).await;
     assert_eq!(std::fs::read(skep.at("file")).unwrap(), b"old");
 }
 
-/// What is promised by `Content-Length` comes, or the answer breaks off: never a shorter file that looks whole.
+/// An answer has the length of its `Content-Length`, or it is aborted: it never looks like a complete shorter file.
 #[tokio::test]
 async fn a_file_that_changes_while_it_is_read_is_no_other_file() {
     let skep = Skep::start().await;

@@ -1,4 +1,4 @@
-//! Answers that their callers do not read take nothing that other callers need.
+//! Answers that clients do not read hold no resources that other callers need.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use skep_api::Scope;
 
 use crate::harness::Skep;
 
-/// An answer that did not come by then fails the test.
+/// An answer that takes longer fails the test.
 const PATIENCE: Duration = Duration::from_secs(30);
 const DOWNLOADS: usize = 40;
 
@@ -27,7 +27,7 @@ async fn unread_downloads_leave_the_store_to_other_accounts() {
 
     let other = skep.other_account("other").await;
     for round in 0..8 {
-        // A key that was never presented is looked up in the store, and so is the list.
+        // A key that was not used before is looked up in the store, and so is the list.
         let key = tokio::time::timeout(PATIENCE, skep.key_of(&other, &[Scope::Admin])).await.unwrap();
         let list = skep.bare(Method::GET, "/api/keys").bearer_auth(key).send();
         let list = tokio::time::timeout(PATIENCE, list).await;

@@ -100,7 +100,7 @@ async fn pages_hold_each_vm_once() {
     for pid in 1..=9 {
         let vm = boot(&skep, skep.account.id, pid).await;
         if pid < 6 {
-            // Some at the same time.
+            // Some VMs end at the same time.
             end(&skep, vm, EndReason::Deleted, i64::from(pid / 3)).await;
         }
     }

@@ -90,7 +90,7 @@ async fn an_address_joins_a_few_times_an_hour() {
         assert_eq!((status, code.as_str()), (429, "rate_limited"));
         assert!(message.contains("5/h"), "{message}");
     }
-    // A key does not help: the operation is public.
+    // A key does not change the limit: the operation is public.
     let response = skep.post("/api/waitlist", r#"{"email": "key@example.com"}"#).await;
     assert_eq!(response.status(), 429);
 }

@@ -1,5 +1,5 @@
-//! Messages for a key that is missing or that the server does not accept. The API's own texts are fixed by its
-//! specification and cannot name where the command found the key.
+//! Messages for missing and refused keys. The API's own messages are fixed by its specification and cannot name the
+//! source of the command's key.
 
 use skep_accounts::KeySecret;
 use skep_api::ErrorCode;
@@ -8,7 +8,7 @@ use crate::connection::{Access, KeyOrigin};
 
 const SET_A_KEY: &str = "set SKEP_API_KEY to a key, or give --api-key";
 
-/// The message for a refused key; `None` where the code is about something else.
+/// The message for a refused key; `None` for other codes.
 pub(super) fn message(code: ErrorCode) -> Option<String> {
     let access = Access::current()?;
     match code {

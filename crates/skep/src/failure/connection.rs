@@ -1,4 +1,4 @@
-//! Messages for a server that cannot be reached.
+//! Messages for connection failures.
 
 use skep_client::ConnectionFault;
 

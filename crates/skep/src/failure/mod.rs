@@ -1,4 +1,4 @@
-//! How the command words an error: in terms of its verbs and flags, where the API's message has methods and JSON fields.
+//! Error messages of the command: in terms of its verbs and flags instead of the API's methods and JSON fields.
 
 mod access;
 mod connection;
@@ -10,15 +10,15 @@ use skep_client::Error;
 
 use crate::invocation::Invocation;
 
-/// An error, as `--json` prints it.
+/// An error as printed by `--json`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
-    /// The HTTP status of a refusal; null where the server did not answer or was not asked.
+    /// The HTTP status of a refusal; null if the server did not answer or no request was sent.
     status: Option<u16>,
-    /// The stable code: the server's `Skep-Error`, or `unreachable`, or `usage`; null for other errors of the command.
+    /// The stable code: the server's `Skep-Error`, `unreachable` or `usage`; null for other errors of the command.
     code: Option<&'static str>,
     pub(crate) message: String,
-    /// The id of the request, which the server's log has too.
+    /// The id of the request, which is also in the server's log.
     request_id: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl Report {
         let client = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
         let (status, code, request_id) = match client {
             Some(Error::Refused { status, code, request_id, .. }) => {
-                // The refusal of a stream that had begun comes without a status of its own.
+                // A refusal in a stream that had begun has no status of its own.
                 let status = Some(*status).filter(|status| *status >= 400);
                 (status, code.map(ErrorCode::as_str), request_id.clone())
             }
@@ -37,7 +37,7 @@ impl Report {
         Self { status, code, message: message(error), request_id }
     }
 
-    /// An error of the command line itself.
+    /// An error in the command line itself.
     pub(crate) fn usage(message: String) -> Self {
         Self { status: None, code: Some("usage"), message, request_id: None }
     }
@@ -47,7 +47,7 @@ impl Report {
     }
 }
 
-/// The code of a rule that the command checked itself.
+/// The code of an error that this process detected itself.
 fn local_code(error: &anyhow::Error) -> Option<ErrorCode> {
     error.chain().find_map(|cause| {
         let failure = cause.downcast_ref::<Failure>().map(|failure| failure.code);
@@ -66,7 +66,7 @@ fn message(error: &anyhow::Error) -> String {
                 terms::in_words_of_the_command(&cause.to_string(), local_code(error), Invocation::current())
             }
         };
-        // A transparent layer repeats the message of what it wraps.
+        // A transparent layer repeats the message of the error that it wraps.
         if !text.contains(&worded) {
             let separator = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{separator}{worded}");

@@ -1,10 +1,10 @@
-//! Replaces the API's names for operations and fields by those of the command.
+//! Translates the API's operations and fields in messages to the command's verbs and flags.
 
 use skep_api::ErrorCode;
 
 use crate::invocation::Invocation;
 
-/// Operations that messages of the API name, and the verbs that call them. `*` is one segment of a path.
+/// API operations and the verbs that call them. `*` matches one segment of a path.
 const VERBS: [(&str, &str); 53] = [
     ("GET /api/swarm/status", "skep ps"),
     ("GET /api/vms", "skep ps --all"),
@@ -63,7 +63,7 @@ const VERBS: [(&str, &str); 53] = [
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-/// Fields whose flag has another name.
+/// Fields whose flag has a different name.
 const RENAMED: [(&str, &str); 10] = [
     ("scopes", "scope"),
     ("roots", "root"),
@@ -77,7 +77,7 @@ const RENAMED: [(&str, &str); 10] = [
     ("enabled", "enable"),
 ];
 
-/// Refusals whose message names fields, and quotes no name that a caller chose freely: such a name may be that of a flag.
+/// Error codes whose message names fields but quotes no names that callers chose: such a name may equal that of a flag.
 const ABOUT_FIELDS: [ErrorCode; 15] = [
     ErrorCode::InvalidValue,
     ErrorCode::MissingParameter,
@@ -96,7 +96,7 @@ const ABOUT_FIELDS: [ErrorCode; 15] = [
     ErrorCode::NotYet,
 ];
 
-/// The message with verbs in the place of operations and, where the refusal is about fields, with flags in the place of these.
+/// Replaces operations with verbs and, if the code is about fields, fields with flags.
 pub(super) fn in_words_of_the_command(
     message: &str,
     code: Option<ErrorCode>,
@@ -123,7 +123,7 @@ fn with_verbs(message: &str) -> String {
     text + rest
 }
 
-/// The first operation that has a verb: where it stands, its length, and the verb.
+/// The first operation that has a verb: its offset, its length, and the verb.
 fn first_operation(text: &str) -> Option<(usize, usize, &'static str)> {
     let starts = text.match_indices(" /api/").filter_map(|(blank, _)| {
         let method = METHODS.into_iter().find(|method| text[..blank].ends_with(method))?;
@@ -152,7 +152,7 @@ fn verb_of(method: &str, path: &str) -> Option<&'static str> {
     VERBS.iter().find(|(operation, _)| matches(operation)).map(|(_, verb)| *verb)
 }
 
-/// Replaces each `field`, `field: true` or `field=true` between backticks that is an argument of the verb.
+/// Replaces each `field`, `field: true` or `field=true` in backticks if it is an argument of the verb.
 fn with_flags(message: &str, invocation: &Invocation) -> String {
     let parts = message.split('`').enumerate();
     let flagged = parts.map(|(index, part)| {

@@ -1,4 +1,4 @@
-//! Settings as they were given, each with where it came from, before anybody decides whether they can be.
+//! Settings with the origin of each value, before they are validated. `skep config check` reports all their errors.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,46 +15,41 @@ use toml::de::DeTable;
 
 use super::{FILE, Settings, first_line, word};
 
-/// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The command line.
     Flag,
-    /// A variable.
+    /// The environment variable of this name.
     Environment(String),
-    /// A line of the file, counted from 1.
+    /// Line of the settings file, counted from 1.
     File(usize),
-    /// Nobody gave it.
     Default,
 }
 
-/// One setting: its key, its words, and where they came from.
+/// One setting with its unparsed values.
 #[derive(Debug, Clone)]
 pub(crate) struct Given {
     /// The key in the file, and the name of the flag with `-`.
     pub(crate) id: String,
-    /// Several where it may be given several times; none where it has no default.
+    /// Several for a setting that may be given several times; empty if it is unset and has no default.
     pub(crate) words: Vec<OsString>,
-    /// Who gave them.
     pub(crate) origin: Origin,
 }
 
-/// A setting that cannot be.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The setting; `None` where the whole file cannot be read.
+    /// The setting; `None` if the whole file cannot be parsed.
     pub(crate) id: Option<String>,
-    /// Who gave it.
     pub(crate) origin: Origin,
-    /// What is wrong with it.
+    /// The reason, for the user.
     pub(crate) why: String,
 }
 
-/// What command line, environment and defaults say. The file is read by [`AsGiven::with_file`].
+/// The values from the command line, the environment and the defaults. [`AsGiven::with_file`] adds those of the file.
 #[derive(Debug, Clone)]
 pub(crate) struct AsGiven(Vec<Given>);
 
-/// The flags of [`Settings`], of which any text is taken.
+/// The flags of [`Settings`], each accepting any text.
 fn unchecked() -> Command {
     Settings::augment_args(Command::new("settings"))
         .mut_args(|argument| argument.value_parser(value_parser!(OsString)))
@@ -95,12 +90,12 @@ impl FromArgMatches for AsGiven {
 }
 
 impl AsGiven {
-    /// The file that is named, if one is.
+    /// The settings file, if one is named.
     pub(crate) fn file(&self) -> Option<PathBuf> {
         self.0.iter().find(|given| given.id == FILE)?.words.first().map(PathBuf::from)
     }
 
-    /// All settings with those of a file, and all that is wrong: with each value, whether it counts in the end or not.
+    /// All settings, including those of the file, and all errors. Overridden values are checked too.
     pub(crate) fn with_file(self, text: &str) -> (Vec<Given>, Vec<Fault>) {
         let (from_file, mut faults) = read(text);
         faults.extend(from_file.iter().filter_map(fault_of));
@@ -115,17 +110,17 @@ impl AsGiven {
     }
 }
 
-/// The settings that these words make.
+/// Parses the values into [`Settings`].
 ///
 /// # Errors
-/// In words, what one of them cannot be.
+/// The reason, for the user.
 pub(crate) fn settled(all: &[Given]) -> Result<Settings, String> {
     let flags = all.iter().flat_map(flags);
     let matches = checked().try_get_matches_from(flags).map_err(|error| first_line(&error))?;
     Settings::from_arg_matches(&matches).map_err(|error| first_line(&error))
 }
 
-/// Without the environment: each value is looked at by itself.
+/// The flags of [`Settings`] with their own parsers, ignoring the environment: each value is checked by itself.
 fn checked() -> Command {
     let command = Settings::augment_args(Command::new("settings").no_binary_name(true));
     command.mut_args(|argument| argument.env(Resettable::<Name>::Reset))
@@ -146,7 +141,7 @@ fn fault_of(given: &Given) -> Option<Fault> {
     Some(Fault { id: Some(given.id.clone()), origin: given.origin.clone(), why })
 }
 
-/// What a file gives, and what is wrong with it.
+/// The values of a file, and its errors.
 fn read(text: &str) -> (Vec<Given>, Vec<Fault>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     let line = |at: usize| text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
@@ -191,7 +186,7 @@ fn words(key: &str, value: &toml::Value) -> Result<Vec<OsString>, String> {
     }
 }
 
-/// A value as it may be shown: what stands between `//` and `@` of an address is a name and a password.
+/// Formats a value for output. The user name and password of a URL are replaced by `***`.
 pub(crate) fn shown(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let Some((scheme, rest)) = text.split_once("://") else { return text.into_owned() };
@@ -202,7 +197,7 @@ pub(crate) fn shown(word: &OsStr) -> String {
     }
 }
 
-/// How people call where a value came from.
+/// Describes the origin of a value, such as `flag --listen`.
 pub(crate) fn origin(given: &Given, file: Option<&Path>) -> String {
     match (&given.origin, file) {
         (Origin::Flag, _) => format!("flag --{}", given.id.replace('_', "-")),

@@ -1,4 +1,4 @@
-//! How callers reach the server: TLS, proxies, and how much anybody may take.
+//! Settings for connections: TLS, trusted proxies and limits.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,7 +10,6 @@ use skep_server::{Limits, Rate, TrustedProxies};
 
 use super::lifetime;
 
-/// How callers reach the server.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct Transport {
     /// File with the TLS certificate and its chain, in PEM. It is read again when it changes.
@@ -19,7 +18,7 @@ pub(crate) struct Transport {
     /// File with the private key of the certificate, in PEM. If root starts the server, only root needs to be able to read it.
     #[arg(long, env = "SKEP_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Create a certificate, if you have none.
+    /// Certificate that the server creates for itself, instead of --tls-cert and --tls-key.
     #[arg(long, env = "SKEP_TLS", value_name = "HOW")]
     pub(crate) tls: Option<OwnTls>,
     /// Network of a reverse proxy whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are trusted; may be given several
@@ -72,30 +71,30 @@ pub(crate) struct Transport {
     pub(crate) waitlist_limit: Rate,
 }
 
-/// A certificate of the server's own making.
+/// Kinds of certificates that the server creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OwnTls {
-    /// A self-signed certificate, which clients trust with --ca-file or by its fingerprint.
+    /// A self-signed certificate. Clients trust it by --ca-file or by its fingerprint.
     SelfSigned,
 }
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TlsSource {
-    /// There is none.
+    /// No TLS.
     PlainText,
-    /// Two files of the operator's.
+    /// Two files that the operator maintains.
     Files { certificate: PathBuf, key: PathBuf },
-    /// Made by the server.
+    /// Created by the server.
     SelfSigned,
 }
 
 impl Transport {
-    /// Where the certificate comes from.
+    /// The source of the certificate.
     ///
     /// # Errors
-    /// One of the two files is not named, or the server shall make one beside them.
+    /// Only one of certificate and key is named, or both a file and a self-signed certificate are requested.
     pub(crate) fn tls_source(&self) -> anyhow::Result<TlsSource> {
         match (self.tls_cert.clone(), self.tls_key.clone(), self.tls) {
             (None, None, None) => Ok(TlsSource::PlainText),
@@ -111,17 +110,16 @@ impl Transport {
         }
     }
 
-    /// Whether keys travel by https alone, whatever the address.
+    /// Whether keys never cross a network in plain text: the server or a proxy in front of it speaks TLS.
     pub(crate) fn is_guarded(&self) -> bool {
         self.tls_cert.is_some() || self.tls.is_some() || !self.trusted_proxy.is_empty()
     }
 
-    /// The proxies whose word counts.
+    /// The proxies whose forwarding headers are trusted.
     pub(crate) fn proxies(&self) -> TrustedProxies {
         TrustedProxies::new(self.trusted_proxy.clone())
     }
 
-    /// What callers may take.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             max_connections: self.max_connections as usize,
@@ -141,7 +139,7 @@ impl Transport {
         }
     }
 
-    /// The same with all paths absolute.
+    /// Makes all paths absolute.
     pub(super) fn absolute(mut self) -> std::io::Result<Self> {
         self.tls_cert = self.tls_cert.map(std::path::absolute).transpose()?;
         self.tls_key = self.tls_key.map(std::path::absolute).transpose()?;

@@ -1,11 +1,10 @@
-//! Where webhooks may lead.
+//! Settings for webhooks: which private hosts they may connect to.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::host_or_network;
 
-/// Where webhooks may lead.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct Webhooks {
     /// Private network (CIDR), address or host name that webhooks may connect to, besides public ones, also without https;

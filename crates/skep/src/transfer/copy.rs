@@ -1,4 +1,4 @@
-//! From one end to the other.
+//! Copies between two endpoints.
 
 use std::{
     collections::HashSet,
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{escape, place::Place};
 
-/// Files on their way at the same time: enough to hide the way of each.
+/// Files that are copied concurrently, to hide the latency of each.
 const AT_ONCE: usize = 4;
 
-/// What a copy came to.
+/// The result of a copy.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Copied {
     pub files: u64,
@@ -37,15 +37,15 @@ pub(crate) struct Copied {
     pub left_out: Vec<PathBuf>,
 }
 
-/// One end of a copy, with a path that is whole.
+/// One end of a copy, with an absolute path on the server or in a VM.
 struct End {
     place: Option<Place>,
     path: PathBuf,
-    /// Whether the path is as it was given: then a link that stands there is followed.
+    /// Whether the user named exactly this path; only then is a link at the path followed.
     is_given: bool,
 }
 
-/// Copies files and folders to `target`, or into it where it is a folder.
+/// Copies files and folders to `target`, or into it if it is a folder.
 pub(crate) async fn copy(
     client: &Client,
     sources: &[Spot],
@@ -88,7 +88,7 @@ async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) 
         sizes.try_fold((0, 0), |(count, sum), size| future::ok((count + 1, sum + size))).await?;
     copied.files += files;
     copied.size_bytes += size_bytes;
-    // Last, so that no file of this copy is written through one.
+    // Links last, so that no file of this copy is written through one.
     for item in &items {
         if let Kind::Link { target } = &item.kind {
             to.make_link(&item.below, target).await?;
@@ -98,8 +98,8 @@ async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) 
     Ok(())
 }
 
-/// Makes all folders. No link that stands in the target is followed: whoever filled the source could otherwise lead files
-/// anywhere, by a link of one copy and a folder or a file of the same name in the next.
+/// Creates all folders. Links in the target are not followed: the author of the source could otherwise write anywhere,
+/// by a link in one copy and a folder or file of the same name in the next.
 async fn make_folders(to: &End, items: &[Item]) -> anyhow::Result<()> {
     let refused = |path: &Path| {
         let path = joined(&to.path, path);
@@ -120,7 +120,7 @@ async fn make_folders(to: &End, items: &[Item]) -> anyhow::Result<()> {
     through.map_or(Ok(()), |file| Err(refused(&file.below)))
 }
 
-/// Copies one file, and tells how long it was.
+/// Copies one file and returns its size in bytes.
 async fn copy_file(from: &End, to: &End, file: &Item, bar: &ProgressBar) -> anyhow::Result<u64> {
     let (source, target) = (joined(&from.path, &file.below), joined(&to.path, &file.below));
     bar.set_message(escape::escaped(&source.display().to_string(), escape::FIELD).into_owned());
@@ -175,7 +175,7 @@ impl End {
                 let path = self.path.clone();
                 tokio::task::spawn_blocking(move || here::plan(&path))
                     .await
-                    .context("the walk broke off")??
+                    .context("the folder could not be listed")??
             }
             Some(place) => there::plan(&place.files, &self.path).await?,
         };
@@ -183,7 +183,7 @@ impl End {
         Ok(plan)
     }
 
-    /// Makes a folder, unless it is there. Whether it was not.
+    /// Creates a folder and returns true, or returns false if it exists.
     async fn make_folder(&self, folder: &Item) -> anyhow::Result<bool> {
         let path = joined(&self.path, &folder.below);
         match &self.place {
@@ -194,7 +194,7 @@ impl End {
         }
     }
 
-    /// The links in a folder, by their paths below this end.
+    /// The links in a folder, relative to this end.
     async fn links_in(&self, below: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let path = joined(&self.path, below);
         let names = match &self.place {
@@ -204,7 +204,7 @@ impl End {
         Ok(names.iter().map(|name| below.join(name)).collect())
     }
 
-    /// Whether the folder's own name is that of a link, which nobody gave.
+    /// Whether the path is a link that the user did not name.
     async fn is_strange_link(&self) -> anyhow::Result<bool> {
         let (Some(folder), Some(name), false) = (self.path.parent(), self.path.file_name(), self.is_given)
         else {
@@ -226,7 +226,7 @@ impl End {
     }
 }
 
-/// A path below another, without a slash at its end where there is nothing below.
+/// Joins paths, without a trailing slash if `below` is empty.
 pub(super) fn joined(path: &Path, below: &Path) -> PathBuf {
     if below.as_os_str().is_empty() { path.to_owned() } else { path.join(below) }
 }

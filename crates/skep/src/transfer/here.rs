@@ -1,4 +1,4 @@
-//! This machine's end of a copy.
+//! The local end of a copy.
 
 use std::{
     fs::{self, Permissions},
@@ -18,16 +18,16 @@ use tokio_util::io::ReaderStream;
 
 use super::plan::Plan;
 
-/// Read at once, in bytes.
+/// Size of one read, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// All that lies below a path, devices left out.
+/// Lists a path recursively, without devices.
 pub(super) fn plan(source: &Path) -> anyhow::Result<Plan> {
     let mut plan = Plan::default();
     let mut found = vec![PathBuf::new()];
     while let Some(below) = found.pop() {
         let path = super::copy::joined(source, &below);
-        // What was named is meant, also where it is a link; what was found is not followed.
+        // A link that the user named is followed; links below it are not.
         let about =
             if below.as_os_str().is_empty() { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
         let about = about.with_context(|| format!("{} cannot be read", path.display()))?;
@@ -51,12 +51,12 @@ pub(super) fn plan(source: &Path) -> anyhow::Result<Plan> {
     Ok(plan)
 }
 
-/// Whether a folder stands there; `None` where nothing does.
+/// Whether the path is a folder; `None` if it does not exist.
 pub(super) fn is_folder(path: &Path) -> Option<bool> {
     fs::metadata(path).ok().map(|about| about.is_dir())
 }
 
-/// The names of the links in a folder.
+/// The names of the symbolic links in a folder.
 pub(super) fn links_in(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let entries = entries.with_context(|| format!("{} cannot be listed", path.display()))?;
@@ -64,23 +64,23 @@ pub(super) fn links_in(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(links.map(|entry| entry.file_name().into()).collect())
 }
 
-/// Makes a link; a file or a link that stands there is replaced.
+/// Creates a link and replaces an existing file or link.
 pub(super) fn make_link(path: &Path, target: &LinkTarget) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = tempfile::Builder::new()
         .make_in(folder, |name| symlink(target.as_os_str(), name))
         .and_then(|link| link.into_temp_path().persist(path).map_err(|error| error.error));
-    made.with_context(|| format!("{} cannot be made", path.display()))
+    made.with_context(|| format!("{} cannot be created", path.display()))
 }
 
-/// Makes a folder, unless it is there. Whether it was not.
+/// Creates a folder and returns true, or returns false if it exists.
 pub(super) fn make_folder(path: &Path, mode: u32) -> anyhow::Result<bool> {
     if is_folder(path) == Some(true) {
         return Ok(false);
     }
     let made =
         fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
-    made.with_context(|| format!("{} cannot be made", path.display()))?;
+    made.with_context(|| format!("{} cannot be created", path.display()))?;
     Ok(true)
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn read(
     Ok(ReaderStream::with_capacity(file, PIECE))
 }
 
-/// The file is what the pieces hold, or what it was.
+/// Writes a file atomically, so that it has either all of the new content or the old one.
 pub(super) async fn write<E: Into<anyhow::Error>>(
     path: &Path,
     mode: u32,

@@ -1,4 +1,4 @@
-//! Files and folders on their way between this machine, the server's workspace and VMs.
+//! Copies files and folders between this machine, the server's workspace and VMs.
 
 mod copy;
 mod here;

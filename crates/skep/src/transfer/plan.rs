@@ -1,4 +1,4 @@
-//! What there is to copy.
+//! The list of items to copy.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,9 +7,9 @@ use skep_api::path::LinkTarget;
 /// A file, a folder or a link to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
-    /// Below the source; empty for the source itself.
+    /// Relative to the source; empty for the source itself.
     pub below: PathBuf,
-    /// Permission bits, without those that lend an owner's rights.
+    /// Permission bits, without setuid, setgid and sticky.
     pub mode: u32,
     pub kind: Kind,
 }
@@ -20,28 +20,28 @@ pub(super) enum Kind {
     File {
         size_bytes: u64,
     },
-    /// A symbolic link: what it says is copied, and it is never followed.
+    /// A symbolic link, which is copied and never followed.
     Link {
         target: LinkTarget,
     },
 }
 
-/// All of it, folders before what lies in them.
+/// All items; each folder before its content.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub items: Vec<Item>,
-    /// Devices, sockets and FIFOs stay where they are.
+    /// Devices, sockets and FIFOs, which are not copied.
     pub left_out: Vec<PathBuf>,
 }
 
 impl Plan {
     pub(super) fn add_file(&mut self, below: &Path, mode: u32, size_bytes: u64) {
-        // A file out of a VM must not become a program that runs as whoever copied it.
+        // No setuid: a file from a VM must not become a program that runs as the user who copied it.
         self.items.push(Item { below: below.into(), mode: mode & 0o777, kind: Kind::File { size_bytes } });
     }
 
     pub(super) fn add_folder(&mut self, below: &Path, mode: u32) {
-        // Whoever copies has to be able to put something into it.
+        // The copying user has to be able to write into the folder.
         self.items.push(Item { below: below.into(), mode: mode & 0o777 | 0o700, kind: Kind::Folder });
     }
 
@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// Whether it is the name of something in a folder, and no way out of it.
+/// Whether the path is a single normal component, and so cannot lead out of its folder.
 pub(super) fn is_name(name: &Path) -> bool {
     let mut components = name.components();
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name.as_os_str())

@@ -1,4 +1,4 @@
-//! `/a/b`, `server:/a/b`, `4242:/a/b`, `web:/a/b`.
+//! Path arguments: `a/b` on this machine, `server:/a/b`, `4242:/a/b`, `web:/a/b`.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -7,18 +7,13 @@ use skep_api::VmRef;
 /// The name of the server's workspace on the command line.
 const SERVER: &str = "server";
 
-/// A path, and where it lies.
+/// A path and the machine it is on, as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spot {
-    /// On this machine.
+    /// On the machine that runs this command.
     Here(PathBuf),
     /// In the server's workspace (`None`) or a VM.
-    There {
-        /// As it was given.
-        vm: Option<String>,
-        /// As it was given.
-        path: String,
-    },
+    There { vm: Option<String>, path: String },
 }
 
 impl FromStr for Spot {
@@ -62,7 +57,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Spot>().unwrap(), spot, "{text}");
         }
-        // What `$VM:/a` is without its variable.
+        // The argument `$VM:/a` with an unset variable.
         assert!(":/a".parse::<Spot>().unwrap_err().contains("is empty"));
     }
 }

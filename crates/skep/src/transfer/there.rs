@@ -1,4 +1,4 @@
-//! The other end of a copy: the server's workspace, or a VM.
+//! The remote end of a copy: the server's workspace or a VM.
 
 use std::{
     ffi::OsStr,
@@ -18,7 +18,7 @@ use super::{
     plan::{Plan, is_name},
 };
 
-/// All that lies below a path, devices left out.
+/// Lists a path recursively, without devices.
 pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
     let mut plan = Plan::default();
     let mut folders = vec![PathBuf::new()];
@@ -48,7 +48,7 @@ pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
     Ok(plan)
 }
 
-/// Whether a folder stands there; `None` where nothing does.
+/// Whether the path is a folder; `None` if it does not exist.
 pub(crate) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Option<bool>> {
     match files.list(&absolute(path)?, None).await {
         Ok(_) => Ok(Some(true)),
@@ -58,13 +58,13 @@ pub(crate) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Opti
     }
 }
 
-/// The names of the links in a folder.
+/// The names of the symbolic links in a folder.
 pub(super) async fn links_in(files: &Files, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = list(files, path).await?;
     entries.iter().filter(|entry| entry.r#type == FileType::Symlink).map(name_of).collect()
 }
 
-/// A path as the API takes it.
+/// Converts a path for the API.
 pub(crate) fn absolute(path: &Path) -> anyhow::Result<AbsolutePath> {
     Ok(AbsolutePath::parse("PATH", &encoded(path.as_os_str()), PathEncoding::Percent)?)
 }
@@ -75,7 +75,7 @@ struct About {
     size_bytes: u64,
 }
 
-/// What the folder around it says of a path. A folder whose surroundings are out of reach has the mode of a new one.
+/// The metadata of a path, read from its parent. A folder gets the default mode, as its parent may be out of reach.
 async fn about(files: &Files, path: &Path) -> anyhow::Result<Option<About>> {
     if is_folder(files, path).await? == Some(true) {
         return Ok(Some(About { is_folder: true, mode: 0o755, size_bytes: 0 }));
@@ -85,7 +85,7 @@ async fn about(files: &Files, path: &Path) -> anyhow::Result<Option<About>> {
         if name_of(&entry)?.as_os_str() == name {
             let (mode, size_bytes) = match entry.r#type {
                 FileType::File => (mode_of(&entry), entry.size_bytes),
-                // What was named is meant; how long it is, the reading tells.
+                // A link that the user named is followed; its size is known only after reading.
                 _ => (0o644, 0),
             };
             return Ok(Some(About { is_folder: false, mode, size_bytes }));
@@ -106,7 +106,7 @@ async fn list(files: &Files, folder: &Path) -> anyhow::Result<Vec<FolderEntry>> 
     }
 }
 
-/// A name as it came out of a VM, which may be anything.
+/// The name of an entry. It is checked, because a VM may send anything.
 fn name_of(entry: &FolderEntry) -> anyhow::Result<PathBuf> {
     let encoding = entry.name_encoding.unwrap_or_default();
     let path = AbsolutePath::parse("name", &format!("/{}", entry.name), encoding)?;
@@ -119,7 +119,7 @@ fn name_of(entry: &FolderEntry) -> anyhow::Result<PathBuf> {
     Ok(name)
 }
 
-/// What a link says, as it came out of a VM, which may be anything.
+/// The target of a link. It is checked, because a VM may send anything.
 fn target_of(entry: &FolderEntry) -> anyhow::Result<LinkTarget> {
     let target = entry.target.as_deref().unwrap_or_default();
     let parsed = LinkTarget::parse("target", target, entry.target_encoding.unwrap_or_default());

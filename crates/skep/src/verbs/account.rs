@@ -44,16 +44,17 @@ enum Verb {
 struct Create {
     /// Name: 1 to 63 lowercase letters, digits and `-`.
     name: String,
-    /// Folder of its files; may be given several times [default: DATA_DIR/workspaces/NAME, which the server creates].
+    /// Folder for the account's files; may be given several times [default: DATA_DIR/workspaces/NAME, which the server
+    /// creates].
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// Network that may use its keys, such as 192.0.2.0/24; may be given several times [default: all].
+    /// Network from which its keys may be used, such as 192.0.2.0/24; may be given several times [default: all].
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allowed_ip: Vec<String>,
-    /// Maximum number of running VMs [default: no limit of its own].
+    /// Maximum number of running VMs [default: that of the server].
     #[arg(long, value_name = "NUMBER")]
     max_vms: Option<u32>,
-    /// Maximum memory of all its VMs, in MiB [default: no limit of its own].
+    /// Maximum memory of all its VMs, in MiB [default: that of the server].
     #[arg(long, value_name = "MIB")]
     max_memory_mb: Option<u64>,
     #[command(flatten)]
@@ -78,19 +79,19 @@ struct Show {
 struct Set {
     /// Account, by name or id.
     account: String,
-    /// Folder of its files; replaces all earlier ones; may be given several times.
+    /// Folder for the account's files, instead of the current ones; may be given several times.
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// Network that may use its keys; replaces all earlier ones; may be given several times.
+    /// Network from which its keys may be used, instead of the current ones; may be given several times.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allowed_ip: Vec<String>,
-    /// Allow all networks.
+    /// Allow its keys to be used from all networks.
     #[arg(long, conflicts_with = "allowed_ip")]
     any_ip: bool,
-    /// Maximum number of running VMs, or `none` for no limit of its own.
+    /// Maximum number of running VMs, or `none` for that of the server.
     #[arg(long, value_name = "NUMBER", value_parser = limit::<u32>)]
     max_vms: Option<Limit<u32>>,
-    /// Maximum memory of all its VMs, in MiB, or `none` for no limit of its own.
+    /// Maximum memory of all its VMs, in MiB, or `none` for that of the server.
     #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
     max_memory_mb: Option<Limit<u64>>,
     #[command(flatten)]
@@ -102,14 +103,14 @@ struct Delete {
     /// Accounts, by name or id.
     #[arg(required = true, value_name = "ACCOUNT")]
     accounts: Vec<String>,
-    /// End their VMs too.
+    /// Also end the VMs of the accounts; without it, an account with VMs is not deleted.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// A quota; `None` is no limit.
+/// A quota of an account; `None` is no quota.
 #[derive(Debug, Clone, Copy)]
 struct Limit<N>(Option<N>);
 
@@ -163,7 +164,7 @@ async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let mut code = ExitCode::SUCCESS;
     for account in &verb.accounts {
-        // One that cannot be deleted keeps none of the others alive.
+        // A failure does not stop the loop: the other accounts are still deleted.
         let deleted =
             async { anyhow::Ok(client.delete_account(find(&client, account).await?, verb.force).await?) };
         match deleted.await {
@@ -188,7 +189,7 @@ fn show_deleted(deleted: &DeletedAccount) -> std::io::Result<()> {
     }
     let roots = deleted.kept_roots.join(", ");
     output::line(&format!(
-        "its files stay on the server, in {roots}; its entries stay in the audit; remove the files by hand"
+        "its files stay on the server, in {roots}; remove them by hand. Its audit entries are kept."
     ))
 }
 
@@ -202,7 +203,7 @@ async fn list(verb: List) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All pages.
+/// Lists the accounts of all pages.
 async fn all(client: &Client) -> anyhow::Result<Vec<Record>> {
     let mut accounts = Vec::new();
     let mut cursor: Option<String> = None;
@@ -216,7 +217,7 @@ async fn all(client: &Client) -> anyhow::Result<Vec<Record>> {
     }
 }
 
-/// The id of an account that is named by it, or by its name.
+/// Finds the id of an account that is given by id or by name.
 pub(super) async fn find(client: &Client, account: &str) -> anyhow::Result<AccountId> {
     if let Ok(id) = account.parse() {
         return Ok(id);
@@ -253,7 +254,7 @@ fn table(accounts: &[Record]) -> std::io::Result<()> {
     output::table(header, accounts.iter().map(row))
 }
 
-/// The server knows no current directory of ours.
+/// Absolute paths: the server does not know the current directory of this process.
 fn paths(given: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let path = |path: &PathBuf| {
         let absolute = std::path::absolute(path).context("the current directory is gone")?;
@@ -263,7 +264,7 @@ fn paths(given: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     given.iter().map(path).collect()
 }
 
-/// A list that was given.
+/// `None` for an option that was not given.
 fn some<T>(given: Vec<T>) -> Option<Vec<T>> {
     if given.is_empty() { None } else { Some(given) }
 }

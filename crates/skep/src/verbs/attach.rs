@@ -12,25 +12,25 @@ use crate::{
     target::{WrongLine, vm_reference},
 };
 
-/// What the id of a command begins with.
+/// Prefix of the ids of commands.
 const EXEC_PREFIX: &str = "exec_";
 const AFTER_HELP: &str = "  skep attach web                   the command that the VM `web` was booted with
   skep attach exec_01jv...          the same by the command's id, which the VM's record has (`skep ps --json`)
   skep attach --vm web exec_01jv... a command that was started with `stream: true`, by the header `Skep-Exec-Id`
 
-Leaving by a signal ends the command, unless a VM was booted with it.
+If a signal ends this verb, it also ends the command, unless a VM was booted with it.
 
-Exit codes: the command's own; 128+n where signal n ended it or this verb; 124 where its timeout did; 1 refused, failed, or
-no server; 2 where the command line is wrong.";
+Exit codes: the command's own; 128+n if signal n ended it or this verb; 124 if its timeout did; 1 refused, failed, or
+no server; 2 if the command line is wrong.";
 
-/// Follow a running command: what it printed, as far as it is kept, and what it prints until it ends.
+/// Follow a running command: print its kept output, then new output until it ends.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Attach {
     /// A VM that was booted with a command, or the id of a command.
     #[arg(value_name = "VM_OR_EXEC")]
     target: String,
-    /// The VM of the command.
+    /// VM of the command [default: the VM that was booted with it].
     #[arg(long, value_name = "VM", value_parser = vm_reference)]
     vm: Option<String>,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(crate) async fn run(verb: Attach) -> anyhow::Result<ExitCode> {
     follow(&client, target).await
 }
 
-/// The VM that was booted with this command.
+/// Finds the VM that was booted with the command.
 async fn vm_booted_with(client: &Client, exec_id: &str) -> anyhow::Result<String> {
     let swarm = client.swarm().await?.value;
     let found = swarm.vms.into_iter().find(|vm| vm.exec_id.as_deref() == Some(exec_id));

@@ -19,25 +19,25 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Audit {
-    /// Only entries of the key with this id.
+    /// Show only entries of the key with this id.
     #[arg(long, value_name = "ID")]
     key: Option<KeyId>,
-    /// Only this operation, such as boot or create_key; `unmatched` selects requests for unknown paths.
+    /// Show only this operation, such as boot or create_key; `unmatched` selects requests for unknown paths.
     #[arg(long, value_name = "OPERATION")]
     action: Option<String>,
-    /// Only this outcome: done, refused, a status such as 403, or a code such as scope_missing.
+    /// Show only this outcome: done, refused, a status such as 403, or a code such as scope_missing.
     #[arg(long)]
     outcome: Option<String>,
-    /// Only entries at or after this time, such as 2027-01-01T00:00:00Z.
+    /// Show only entries at or after this time, such as 2027-01-01T00:00:00Z.
     #[arg(long, value_name = "TIME")]
     since: Option<Timestamp>,
-    /// Only entries before this time.
+    /// Show only entries before this time.
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
     /// Maximum number of entries, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
-    /// Continue after an earlier page, with its cursor.
+    /// Cursor of an earlier page to continue after.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]

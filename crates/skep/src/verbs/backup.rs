@@ -1,4 +1,4 @@
-//! `skep backup`: straight from the store, whether a server runs or not.
+//! `skep backup`: copies the store directly, with or without a running server.
 
 use std::{
     io::{ErrorKind, copy},
@@ -13,14 +13,14 @@ use tempfile::NamedTempFile;
 
 use crate::{output, privileges::as_owner_of, settings::DataDirOption};
 
-/// What a server that goes on writing meanwhile may need.
+/// Free space in bytes that a running server may need during the backup.
 const ROOM_TO_SPARE: u64 = 64 << 20;
 
-/// Copy the store to a file: accounts, hashes of keys, tickets, events and the records of VMs at one point in time. A server
-/// may keep running. Workspaces, templates and admin.key are not part of it.
+/// Copy the store to a file: accounts, key hashes, tickets, events and VM records, all at the same point in time. A
+/// server may keep running. Workspaces, templates and admin.key are not included.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// New file. Only its owner can read it; it appears when it is complete.
+    /// New file. It is readable for its owner only and appears when it is complete.
     file: PathBuf,
     /// Replace an existing file.
     #[arg(long)]
@@ -42,7 +42,7 @@ pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
         return Err(no_store(&store));
     }
     let kept = folder_of(&file)?;
-    // Its name is ours alone until it is whole; its mode is 0600.
+    // A temporary file with mode 0600 until the copy is complete.
     let mut new = NamedTempFile::new_in(&kept)
         .with_context(|| format!("nothing can be written in {}; name another file", kept.display()))?;
     let made = as_owner_of(&folder.server_dir(), || {
@@ -59,39 +59,36 @@ pub(crate) fn run(verb: Backup) -> anyhow::Result<ExitCode> {
     })?;
     let Made { file: mut whole, version, size_bytes } = made;
     copy(&mut whole, new.as_file_mut()).and_then(|_| new.as_file().sync_all()).with_context(|| {
-        format!("{} cannot be written; free some space, or name another file", kept.display())
+        format!("{} cannot be written; free some space or name another file", kept.display())
     })?;
     keep(new, &file, verb.force)?;
-    // ext4 may lose the new name in a power cut.
+    // Without it, ext4 may lose the new name in a power cut.
     std::fs::File::open(&kept)?.sync_all()?;
     if verb.json {
         output::value(&serde_json::json!({"file": file, "version": version, "size_bytes": size_bytes}))?;
     } else {
-        output::line(&format!("{} has the store: version {version}, {size_bytes} bytes", file.display()))?;
+        output::line(&format!("{} holds the store: version {version}, {size_bytes} bytes", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The folder of a file that is to be.
+/// The folder of a new file.
 fn folder_of(file: &Path) -> anyhow::Result<PathBuf> {
     match file.parent() {
         Some(folder) if folder.is_dir() && file.file_name().is_some() && !file.is_dir() => {
             Ok(folder.to_owned())
         }
-        _ => bail!("{} cannot be a file; name one in a folder that exists", file.display()),
+        _ => bail!("{} cannot be a file; name one in an existing folder", file.display()),
     }
 }
 
-/// A backup must not be what fills the server's disk.
+/// Checks the free space: a backup must not fill the server's disk.
 fn check_room(folder: &Path, size: u64) -> anyhow::Result<()> {
-    let disk =
-        rustix::fs::statvfs(folder).with_context(|| format!("{} cannot be looked at", folder.display()))?;
+    let disk = rustix::fs::statvfs(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
     let (free, needed) = (disk.f_bavail.saturating_mul(disk.f_frsize), size.saturating_add(ROOM_TO_SPARE));
     if free < needed {
         let (folder, free, needed) = (folder.display(), free >> 20, needed >> 20);
-        bail!(
-            "a copy is made in {folder} first, which has {free} MiB free and needs {needed}; free some space"
-        );
+        bail!("the backup needs {needed} MiB in {folder}, where {free} MiB are free; free some space");
     }
     Ok(())
 }
@@ -101,15 +98,15 @@ fn keep(new: NamedTempFile, file: &Path, force: bool) -> anyhow::Result<()> {
     match kept {
         Ok(_) => Ok(()),
         Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Err(taken(file)),
-        Err(error) => Err(error.error).with_context(|| format!("{} cannot be made", file.display())),
+        Err(error) => Err(error.error).with_context(|| format!("{} cannot be created", file.display())),
     }
 }
 
 fn no_store(store: &Path) -> anyhow::Error {
     let shown = store.display();
-    anyhow::anyhow!("no store at {shown}: start `skep serve` once, or name its place by --data-dir")
+    anyhow::anyhow!("no store at {shown}: start `skep serve` once, or name its folder with --data-dir")
 }
 
 fn taken(file: &Path) -> anyhow::Error {
-    anyhow::anyhow!("{} is there already; name another file, or replace it by --force", file.display())
+    anyhow::anyhow!("{} already exists; name another file, or replace it with --force", file.display())
 }

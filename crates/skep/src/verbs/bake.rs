@@ -1,4 +1,4 @@
-//! `skep bake`.
+//! `skep bake`: builds the base template.
 
 use std::{io, process::ExitCode, sync::Arc, time::Duration};
 
@@ -20,13 +20,14 @@ pub(crate) struct Bake {
 
 pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
-        bail!("a bake needs root: it boots a VM in a jail; run `sudo skep bake`");
+        bail!("a bake boots a VM in a jail, which needs root; run `sudo skep bake`");
     }
     let settings = verb.settings.resolved()?;
     if let Some((_, error)) = serve::check(&settings).into_iter().next() {
         return Err(error);
     }
-    // Its VMMs are children of a stage that ends. A keeper that started us would inherit them, and wait for none.
+    // The VMMs outlive their parent, the stage. Without this, a keeper that started the bake would inherit them and not
+    // reap them.
     set_child_subreaper(Some(getpid())).context("the bake cannot wait for its processes")?;
     let bar = ProgressBar::new_spinner();
     let done = bakery(&settings, progress(&bar))?.load();
@@ -35,7 +36,7 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What bakes with these settings.
+/// The bakery for these settings.
 pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<Bakery> {
     Ok(Bakery {
         image_dir: settings.image_dir(),
@@ -48,7 +49,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
     })
 }
 
-/// A line for each step, and on a terminal the sign that it goes on.
+/// Reports each step: as a line, and on a terminal also with a spinner.
 fn progress(bar: &ProgressBar) -> Progress {
     if !rustix::termios::isatty(io::stderr()) {
         return Arc::new(|step| output::say(&format!("bake: {step}")));

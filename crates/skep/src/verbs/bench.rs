@@ -1,4 +1,4 @@
-//! `skep bench`: what a running server does, measured as a client of it.
+//! `skep bench`: measures a running server as a client.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -32,10 +32,11 @@ enum Verb {
 }
 
 const ABOUT_FIGURES: &str = "\
-identity_ms and ready_ms are the receipts'. tti_ms, the time to interactive, is the client's: from sending the boot until \
-the answer of the first command (`true`, by the shell) was there. private_mb is what no other process maps: of a VM that \
-is alone, the template's pages too; anonymous_mb belongs to no file, so that much one VM more takes. CPU, memory and other \
-load can be read on the server's machine only, memory as root only. Percentiles are samples (nearest rank).
+identity_ms and ready_ms come from the server. tti_ms, the time to interactive, is measured by the client: from the \
+request to the result of a first command (`true`, by the shell). private_mb is memory that no other process maps; for a \
+VM that is alone, it includes the template's pages. anonymous_mb belongs to no file: it is the memory that another VM \
+needs. CPU, memory and other load are available only on the server's machine, memory only to root. Percentiles are \
+samples (nearest rank).
 
 Exit codes: 0 done; 1 a boot or a command failed, or the server refused; 2 the command line is wrong.";
 
@@ -45,16 +46,17 @@ struct Boot {
     /// Number of VMs for each mode.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     number: u32,
-    /// Number of VMs at the same time, in modes with more than one [default: the size of the pool, or 4 without one].
+    /// Maximum number of VMs at the same time, in modes with more than one [default: the size of the pool, or 4 without
+    /// a pool].
     #[arg(short = 'c', long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
     /// How VMs are requested.
     #[arg(long, value_enum, default_value_t = Mode::All)]
     mode: Mode,
-    /// Which boots to measure [default: pool if the server has one, else cold].
+    /// Which boots to measure [default: pool if the server has a pool, else cold].
     #[arg(long, value_enum)]
     source: Option<Source>,
-    /// Template to boot.
+    /// Template to boot [default: the base template].
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
     /// Time between two requests in staggered mode.
@@ -63,10 +65,10 @@ struct Boot {
     /// Number of further commands to measure in one VM, one after the other; 0 for none.
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     commands: u32,
-    /// How long to measure the cost of idle and of parked VMs; 0 to skip it.
+    /// Time to measure the CPU cost of idle running VMs and of pool VMs; 0 to skip it.
     #[arg(long, value_name = "TIME", default_value = "5s")]
     idle: String,
-    /// Folder of a template on this machine whose kernel and root file system are also booted with plain QEMU, for
+    /// Template folder on this machine whose kernel and root file system are also booted with plain QEMU, for
     /// comparison.
     #[arg(long, value_name = "DIR")]
     plain: Option<PathBuf>,
@@ -81,11 +83,11 @@ struct Boot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
-    /// One after the other: each VM ends before the next is requested.
+    /// One after the other: each VM ends before the next one is requested.
     Sequential,
     /// One request per VM at a fixed interval, whether or not earlier ones have been answered.
     Staggered,
-    /// All in one request.
+    /// All VMs in one request.
     Burst,
     /// All modes, one after the other.
     All,
@@ -108,15 +110,15 @@ impl Mode {
     }
 }
 
-/// Which boots are measured. Whatever is asked for, figures are told apart by what the receipts say.
+/// Which boots are measured. Independently of it, results are grouped by the source that the server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
     /// From the pool, which is filled before each boot.
     Pool,
-    /// Restored for the request; the server must have no pool (`--pool-size 0`).
+    /// Restored on request; the server must have no pool (`--pool-size 0`).
     Cold,
-    /// Either, without waiting for the pool.
+    /// Both, without waiting for the pool.
     Any,
 }
 
@@ -132,7 +134,7 @@ pub(crate) async fn run(verb: Bench) -> anyhow::Result<ExitCode> {
         }
     };
     if outcome.is_err() {
-        // The reason that it failed for counts, not whether the rest could be ended.
+        // The measurement's error is reported, not that of the cleanup.
         let _ = fleet.end_all().await;
     }
     let report = outcome?;

@@ -20,17 +20,17 @@ use crate::{
 
 type BootOutcome = skep_client::Result<Answered<BootAnswer>>;
 
-/// Boot VMs.
+/// Boot one or more VMs.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Boot {
     /// Number of VMs.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
     count: u32,
-    /// Name of the VM, accepted wherever its process id is; unique among the account's living VMs.
+    /// Name of the VM, accepted wherever its process id is; unique among the account's running VMs.
     #[arg(long, value_name = "NAME")]
     name: Option<VmName>,
-    /// Template.
+    /// Name of the template [default: the base template].
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
     /// Lifetime, such as 90s, 30m, 8h or 2d [default: unlimited].
@@ -42,15 +42,17 @@ pub(crate) struct Boot {
     /// Environment variable for all commands in the VMs; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// Ticket for the VM to work on. It is claimed first, and held while the VM lives. The VM ends with its attempt.
+    /// Ticket for the VM to work on. It is claimed before the boot and held as long as the VM runs. The VM ends with
+    /// its attempt.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
-    /// With --ticket: the VM lives on when its attempt has ended.
+    /// With --ticket: keep the VM running after its attempt has ended.
     #[arg(long, requires = "ticket")]
     keep_vm: bool,
-    /// Command to start in each VM, by `/bin/sh -c`; the boot does not wait for its end. With --ticket, the ticket is held
-    /// while it runs: exit 0 completes it, with the object in /run/skep/result.json or the end of the output; 126 and 127 give it
-    /// back; another exit ends the attempt. `skep ticket logs` prints its output.
+    /// Command to start in each VM, by `/bin/sh -c`; the boot does not wait for its end. With --ticket, the ticket is
+    /// held while the command runs: exit code 0 completes it, with the object in /run/skep/result.json or the end of
+    /// the output as result; 126 and 127 release it; other exit codes end the attempt. `skep ticket logs` prints the
+    /// output.
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
     #[command(flatten)]
@@ -87,7 +89,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Boots VMs. A signal ends them once they are there, and gives the exit code.
+/// Boots VMs. After a signal, ends them as soon as they have booted, and returns the exit code of the signal.
 pub(super) async fn boot_unless_signalled(
     client: &Client,
     request: &BootRequest,
@@ -99,7 +101,7 @@ pub(super) async fn boot_unless_signalled(
     tokio::select! {
         booted = &mut boot => Ok(Ok(booted?)),
         code = signals.next() => {
-            output::say("skep: a boot cannot be called back; its VMs are ended once they are there (again: they are left)");
+            output::say("skep: waiting for the boot, to end its VMs; interrupt again to leave them running");
             tokio::select! {
                 ended = end(client, boot) => ended?,
                 _ = signals.next() => {}
@@ -109,7 +111,7 @@ pub(super) async fn boot_unless_signalled(
     }
 }
 
-/// `NAME=VALUE`, each.
+/// Parses `NAME=VALUE` pairs.
 pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let pair = |pair: &String| {
         let (name, value) =
@@ -119,9 +121,9 @@ pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, Str
     pairs.iter().map(pair).collect()
 }
 
-/// Ends what comes of a boot that nobody wants any more.
+/// Waits for a cancelled boot and ends its VMs.
 async fn end(client: &Client, boot: impl Future<Output = BootOutcome>) -> anyhow::Result<()> {
-    // One that failed leaves nothing.
+    // A failed boot leaves no VMs.
     let vms = boot.await.map_or_else(|_| Vec::new(), |booted| booted.value.vms);
     for vm in vms {
         client.end_vm(&vm.id.to_string()).await?;
@@ -129,12 +131,12 @@ async fn end(client: &Client, boot: impl Future<Output = BootOutcome>) -> anyhow
     Ok(())
 }
 
-/// The same as what a record carries.
+/// Parses `NAME=VALUE` pairs into the metadata of a record.
 pub(super) fn metadata(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
     Ok(variables(pairs)?.into_iter().map(|(name, value)| (name, Value::String(value))).collect())
 }
 
-/// A time with its unit; seconds where it has none.
+/// Parses a duration with a unit; without one, in seconds.
 pub(super) fn milliseconds(text: &str) -> anyhow::Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Cat {
-    /// Files; a relative path is below the workspace, in a VM below /root.
+    /// Files; relative paths start at the workspace, in a VM at /root.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
     #[command(flatten)]
@@ -32,9 +32,9 @@ pub(crate) async fn run(verb: Cat) -> anyhow::Result<ExitCode> {
     for path in &verb.paths {
         let mut pieces = place.files.read(&place.path(path)?).await?.into_pieces();
         while let Some(piece) = pieces.next().await {
-            out.write_all(&piece?).await.context("the output has no reader")?;
+            out.write_all(&piece?).await.context("the output was closed by its reader")?;
         }
-        out.flush().await.context("the output has no reader")?;
+        out.flush().await.context("the output was closed by its reader")?;
     }
     Ok(ExitCode::SUCCESS)
 }

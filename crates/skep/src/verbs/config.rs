@@ -38,18 +38,18 @@ struct Check {
     json: bool,
 }
 
-/// A setting as it is shown.
+/// A setting in the output.
 #[derive(Debug, Serialize)]
 struct Line {
     setting: String,
-    /// Null where nobody gave it and it has no default.
+    /// Null if it is unset and has no default.
     value: Option<String>,
     from: &'static str,
     variable: Option<String>,
     line: Option<usize>,
 }
 
-/// What is wrong, and what to do.
+/// An error in the output.
 #[derive(Debug, Serialize)]
 struct Wrong {
     setting: Option<String>,
@@ -89,7 +89,7 @@ pub(crate) fn run(verb: Config) -> anyhow::Result<ExitCode> {
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What each may be, but not together or not here.
+/// Errors of settings that are valid individually but not together or not on this machine.
 fn together(all: &[Given]) -> Vec<Fault> {
     let fault = |id: &str, why: String| {
         let origin =

@@ -1,4 +1,4 @@
-//! `skep cp`.
+//! `skep cp`: copies between this machine, the server's workspace and VMs.
 
 use std::{convert::Infallible, future, process::ExitCode, time::Duration};
 
@@ -13,31 +13,31 @@ use crate::{
     transfer::{Copied, Spot, copy},
 };
 
-const AFTER_HELP: &str = "A path is one of this machine, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id,
-id, name, host name or address; ./a:b is a path of this machine that has a colon. What does not begin with `/` lies
-below the workspace, in a VM below /root.
+const AFTER_HELP: &str = "A path is on this machine, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id,
+id, name, host name or address; ./a:b is a path on this machine with a colon. Relative remote paths start
+at the workspace, in a VM at /root.
 
-  skep cp src 4242:            the folder src, to /root/src in that VM
+  skep cp src 4242:            the folder src to /root/src in that VM
   skep cp web:out/ report      /root/out of the VM `web`, as the folder report
   skep cp server:a.csv 4242:   a file of the workspace into the VM
 
-Links within a folder are copied as links, wherever they lead. A copy that takes longer than a second shows its progress on a
+Links within a folder are copied as links and not followed. A copy that takes longer than a second shows its progress on a
 terminal.
 
-Exit codes: 0 done; 1 refused, failed, no server, or something was left out: devices are not copied; 128+n where
-signal n ended it, and a file on its way is then what it was before; 2 the command line is wrong.";
+Exit codes: 0 done; 1 refused, failed, no server, or a device, socket or FIFO was not copied; 128+n if
+signal n ended it, leaving the current file unchanged; 2 the command line is wrong.";
 
-/// How long a copy may take without showing its progress.
+/// A copy shows its progress after this time.
 const UNSEEN: Duration = Duration::from_secs(1);
 
 /// Copy files and folders between this machine, the server's workspace and VMs.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Cp {
-    /// Source. Folders are copied with everything in them.
+    /// Files and folders to copy. Folders are copied with all their content.
     #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
     sources: Vec<Spot>,
-    /// Target: the new path, or an existing folder to copy into.
+    /// New path, or existing folder to copy into.
     target: Spot,
     #[command(flatten)]
     connection: Connection,
@@ -57,7 +57,7 @@ pub(crate) async fn run(verb: Cp) -> anyhow::Result<ExitCode> {
     Ok(if copied.left_out.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Shows the progress from now on, unless the copy ends soon.
+/// Shows the progress bar after a delay.
 async fn show_later(bar: &ProgressBar) -> Infallible {
     sleep(UNSEEN).await;
     output::show(bar);
@@ -69,7 +69,7 @@ fn tell(verb: &Cp, copied: &Copied) -> anyhow::Result<()> {
         return output::value(copied);
     }
     for path in &copied.left_out {
-        output::say(&format!("skep: {} is neither file, folder nor link; it was left out", path.display()));
+        output::say(&format!("skep: {} is not a file, folder or link, and was not copied", path.display()));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `skep doctor`.
+//! `skep doctor`: checks of the machine.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{output, settings::Settings};
 
-/// As those of the other verbs, in the words of this one.
+/// The exit codes of the other verbs, in terms of this one.
 const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, possibly with warnings, or everything was removed; 1 something is missing or wrong, or the removal failed; 2 the command line is wrong.";
 
 mod engine;
@@ -35,27 +35,26 @@ pub(crate) struct Doctor {
     json: bool,
 }
 
-/// How it stands with one thing.
+/// The result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// As it should be.
     Ok,
-    /// It works, but not as well as it could.
+    /// It works, but with restrictions.
     Warning,
-    /// Without it no VM can be booted.
+    /// Missing; without it no VM can be booted.
     Missing,
-    /// It is there, and not as it must be.
+    /// Present but wrong.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
     state: State,
     detail: String,
-    /// What to do; null where nothing is to be done.
+    /// How to fix it; null if nothing is to be done.
     way_out: Option<String>,
 }
 
@@ -118,7 +117,7 @@ fn show(findings: &[Finding]) -> anyhow::Result<()> {
 
 fn clean(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
-        bail!("what a server with VMs left belongs to root: run `sudo skep doctor --clean`");
+        bail!("the remains of a server with VMs belong to root; run `sudo skep doctor --clean`");
     }
     let (data_dir, image_dir) = (&settings.data_dir, settings.image_dir());
     if data_dir.is_dir() {
@@ -129,7 +128,7 @@ fn clean(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
         output::value(&serde_json::json!({"cleaned": [data_dir, image_dir]}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::line(&format!("nothing is left of {} outside of it", data_dir.display()))?;
-    output::line(&format!("nothing is left of a bake that was killed in {}", image_dir.display()))?;
+    output::line(&format!("removed what a server with {} left elsewhere", data_dir.display()))?;
+    output::line(&format!("removed the remains of killed bakes in {}", image_dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct End {
-    /// The VMs: process id, id, name, host name or address, each.
+    /// VMs, each by process id, id, name, host name or address.
     #[arg(required = true, value_name = "VM", value_parser = vm_reference)]
     vms: Vec<String>,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(crate) async fn run(verb: End) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let mut code = ExitCode::SUCCESS;
     for vm in &verb.vms {
-        // One that cannot be ended keeps none of the others alive.
+        // A failure does not stop the loop: the other VMs are still ended.
         if let Err(error) = end(&client, vm, verb.connection.json).await {
             code = output::failed(&error);
         }
@@ -34,7 +34,7 @@ pub(crate) async fn run(verb: End) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Ends one VM, and prints which that was.
+/// Ends a VM and prints its process id and id.
 pub(super) async fn end(client: &Client, vm: &str, as_json: bool) -> anyhow::Result<()> {
     let ended = client.end_vm(vm).await?;
     if as_json {

@@ -17,24 +17,25 @@ use crate::{
     output,
 };
 
-/// How long to wait before the server is asked again: first, and at the most.
+/// Delay before the first reconnection; it doubles up to the maximum.
 const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(15);
 
-/// Print events of tickets, VMs and keys as they occur. A lost connection is made again, and no event is lost meanwhile.
+/// Print events of tickets, VMs and keys as they occur. A lost connection is restored without losing events.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Events {
     /// Event types, separated by commas: ticket.completed, or a family such as ticket.* [default: all that the key may read].
     #[arg(long, value_name = "TYPES")]
     types: Option<String>,
-    /// Only events of this ticket; its record is printed first, unless a beginning is given.
+    /// Print only events of this ticket. Its current state is printed first, unless --after, --since or --from-start is
+    /// given.
     #[arg(long, value_name = "ID")]
     ticket: Option<TicketId>,
     /// Start after the event with this id [default: start now].
     #[arg(long, value_name = "ID")]
     after: Option<String>,
-    /// Start with the first event since a time: a duration such as 90s, 2h or 30d ago, a date, or a time.
+    /// Start with the first event since this time: a duration such as 90s, 2h or 30d (ago), a date, or a time.
     #[arg(long, value_name = "TIME", conflicts_with = "after", value_parser = past)]
     since: Option<Timestamp>,
     /// Start with the oldest event that is kept.
@@ -52,7 +53,7 @@ pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
     let since = if verb.from_start { Some(Timestamp::UNIX_EPOCH) } else { verb.since };
     let mut query = EventQuery { types: verb.types, ticket: verb.ticket, after: verb.after, since };
     let mut printer = Printer { json: verb.connection.json, left: verb.count };
-    // What is wrong with the request itself is said, not tried again.
+    // Errors of the first request are not retried: they may concern the request itself.
     let mut events = client.follow_events(&query).await?;
     loop {
         let lost = loop {
@@ -76,7 +77,7 @@ pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Follows again, as soon as there is a server.
+/// Retries until the server accepts the request.
 async fn come_back(client: &Client, query: &EventQuery) -> anyhow::Result<skep_client::Events> {
     let mut rest = AGAIN;
     loop {
@@ -96,7 +97,7 @@ async fn come_back(client: &Client, query: &EventQuery) -> anyhow::Result<skep_c
     }
 }
 
-/// Whether it may be over soon.
+/// Whether a retry may succeed.
 pub(super) fn is_passing(error: &Error) -> bool {
     match error {
         Error::Unreachable { .. } => true,
@@ -116,14 +117,14 @@ struct Printer {
 }
 
 impl Printer {
-    /// Prints an event; tells whether another one is wanted.
+    /// Prints an event; returns whether to continue.
     fn print(&mut self, followed: &Followed) -> anyhow::Result<bool> {
         if self.json {
             output::line(&followed.text)?;
         } else {
             output::line(&line(followed))?;
             if followed.event.kind == GAP {
-                output::say("skep: events are missing here; look at what you keep of them again");
+                output::say("skep: events were lost here; reload any state that you derived from them");
             }
         }
         if let Some(left) = &mut self.left {
@@ -133,7 +134,7 @@ impl Printer {
     }
 }
 
-/// An event in one line: when, what, about whom.
+/// Formats an event on one line: time, type, subject, details.
 fn line(followed: &Followed) -> String {
     let event = &followed.event;
     let body = &event.body;
@@ -160,7 +161,7 @@ fn line(followed: &Followed) -> String {
     words.join("  ")
 }
 
-/// A text without what controls a terminal; other values as JSON.
+/// Formats a value: a string without control characters, other values as JSON.
 fn text(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

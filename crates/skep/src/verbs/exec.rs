@@ -24,14 +24,14 @@ use crate::{
 };
 pub(super) use stream::Input;
 
-/// The exit code for a command that its timeout ended, as `timeout` has it.
+/// The exit code of a command that its timeout ended, as in timeout(1).
 const TIMED_OUT: u8 = 124;
-/// The exit code where the command's end is not known, as `env` and `timeout` have it.
+/// The exit code if the command did not run or its end is unknown, as in env(1) and timeout(1).
 const FAILED: u8 = 125;
 const AFTER_HELP: &str = "  skep exec web uname -n             in the VM `web`; a VM is given by process id, id or its unique beginning, name,
                                      host name or address
-  skep exec web 'ls | wc -l'         a single word is a line for the shell, as with -c
-  skep exec web -- ls -l             after `--` every word is the command's
+  skep exec web 'ls | wc -l'         a single word is a shell command line, as with -c
+  skep exec web -- ls -l             all words after `--` are the command's
   skep exec --server 'ls; id -un'    on the server, as the owner of its workspace
 
 Input and output are passed on as bytes while the command runs: tar c . | skep exec web tar x. A terminal's input is passed
@@ -39,13 +39,13 @@ on line by line. In a loop that reads its own input, give -n.
 
 SIGINT and SIGTERM are passed on to the command. A second SIGINT, ten seconds after SIGTERM, and SIGHUP end it at once.
 
-Exit codes: the command's own; 128+n where signal n ended it or this verb; 124 where its timeout did; 125 where it did not
-run, or its end is not known; 2 where the command line is wrong, or its VM does not exist.";
+Exit codes: the command's own; 128+n if signal n ended it or this verb; 124 if its timeout did; 125 if it did not
+run or its end is unknown; 2 if the command line is wrong or the VM does not exist.";
 const USAGE: &str = "skep exec [OPTIONS] VM COMMAND...
        skep exec [OPTIONS] --vm VM COMMAND...
        skep exec [OPTIONS] --server COMMAND...";
 
-/// Run a command in a VM, or on the server. What it prints is passed on byte by byte, also to a terminal.
+/// Run a command in a VM or on the server. Its output is passed on unchanged, also to a terminal.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = USAGE)]
 pub(crate) struct Exec {
@@ -57,16 +57,17 @@ pub(crate) struct Exec {
     connection: Connection,
 }
 
-/// A command, and what it runs with.
+/// The command and its options, shared with `skep run`.
 #[derive(Debug, Args)]
 pub(super) struct Program {
     /// Command and arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(super) command: Vec<String>,
-    /// Command line for the shell.
+    /// Command line for the shell, instead of COMMAND.
     #[arg(short = 'c', long = "line", value_name = "LINE")]
     pub(super) line: Option<String>,
-    /// The working directory; a relative one begins at the default [default: in a VM /root, else the workspace].
+    /// Working directory; a relative path is resolved against the default [default: /root in a VM, else the first root
+    /// of the workspace].
     #[arg(short = 'w', long, value_name = "DIR")]
     cwd: Option<String>,
     /// Environment variable for the command; may be given several times.
@@ -91,18 +92,18 @@ pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The exit code of a command that did not run, or whose end is not known.
+/// Prints the error and returns the exit code of a command that did not run or whose end is unknown.
 pub(super) fn failed(error: &anyhow::Error) -> ExitCode {
     output::failed(error);
     ExitCode::from(FAILED)
 }
 
 impl Exec {
-    /// The words of the command line, with `--vm VM` in the place of the VM that stands before the command. `None` where the
-    /// options give the place.
+    /// Rewrites the command line so that the VM before the command becomes `--vm VM`. `None` if options already name
+    /// the target.
     ///
     /// # Errors
-    /// The command line gives no place or no command.
+    /// The command line has no target or no command.
     pub(crate) fn with_vm_named(&self, arguments: &[OsString]) -> Result<Option<Vec<OsString>>, WrongLine> {
         let Program { command, line, .. } = &self.program;
         target::with_vm_named(&self.target, command, line.as_deref(), arguments)
@@ -110,8 +111,8 @@ impl Exec {
 }
 
 impl Program {
-    /// The request that runs it in this VM, or on the server, and its input. A whole answer, which `json` prints, takes the
-    /// input with the request.
+    /// The request for the command, and its input. With `json` the answer comes as a whole, so the request contains the
+    /// input.
     pub(super) fn request(self, vm: Option<String>, json: bool) -> anyhow::Result<(ExecRequest, Input)> {
         anyhow::ensure!(
             self.line.is_none() || self.command.is_empty(),
@@ -138,7 +139,7 @@ async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
     execute(&client, &request, input, verb.connection.json).await
 }
 
-/// Runs a command until it ends, or until a signal ends this verb.
+/// Runs a command until it ends or a signal ends this verb.
 pub(super) async fn execute(
     client: &Client,
     request: &ExecRequest,
@@ -151,7 +152,7 @@ pub(super) async fn execute(
     let mut signals = Signals::listen()?;
     tokio::select! {
         outcome = whole(client, request) => outcome,
-        // The call is given up, and with it the server ends the command.
+        // Dropping the call closes the connection, and the server ends the command.
         code = signals.next() => Ok(code),
     }
 }
@@ -162,21 +163,21 @@ async fn whole(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCod
     Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out))
 }
 
-/// Passes on what a command prints. `None` where the events end before the command.
+/// Copies the output of a command to this process. `None` if the events end before the command.
 pub(super) async fn pass_on(
     mut events: impl Stream<Item = skep_client::Result<ExecEvent>> + Unpin,
 ) -> anyhow::Result<Option<ExitCode>> {
-    // Not the blocking ones: a reader that takes nothing would keep signals waiting too.
+    // Asynchronous streams: a blocked reader must not delay signals.
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
     while let Some(event) = events.next().await {
         match event? {
             ExecEvent::Stdout(bytes) => {
-                // A reader that went away ends the command, as it would on this machine.
+                // A closed reader ends the command, as it would locally.
                 let written = async {
                     out.write_all(&bytes).await?;
                     out.flush().await
                 };
-                written.await.context("the output has no reader")?;
+                written.await.context("the output was closed by its reader")?;
             }
             ExecEvent::Stderr(bytes) => {
                 let _ = err.write_all(&bytes).await;
@@ -218,7 +219,7 @@ fn number_of(name: &str) -> Option<u8> {
     u8::try_from(at + 1).ok()
 }
 
-/// One word is a line; several are a program and its arguments, each kept as it is.
+/// A single word is a shell line; several words are a program and its arguments, which are quoted.
 fn shell_line(words: &[String]) -> String {
     match words {
         [line] => line.clone(),
@@ -235,7 +236,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// What is on standard input, where that is no terminal: the whole answer of `--json` takes text.
+/// Reads standard input unless it is a terminal. The answer of `--json` needs it as text.
 fn stdin() -> anyhow::Result<Option<String>> {
     let mut input = io::stdin();
     if input.is_terminal() {
@@ -253,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Command lines without a place or a command, and a part of each refusal.
+    /// Command lines without a target or a command, and part of each error.
     const WRONG: [(&str, &str); 14] = [
         ("exec", "no VM is given"),
         ("exec -c ls", "no VM is given"),

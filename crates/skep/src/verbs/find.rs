@@ -17,13 +17,13 @@ use crate::{
 pub(crate) struct Find {
     /// Glob such as '*.rs' or 'src/**', or regular expression such as '_test\.py$'.
     pattern: String,
-    /// Folder to search; a relative path is below the workspace, in a VM below /root.
+    /// Folder to search; relative paths start at the workspace, in a VM at /root.
     #[arg(default_value = "")]
     path: String,
-    /// How to read the pattern [default: derived from the pattern].
+    /// Syntax of the pattern [default: derived from the pattern].
     #[arg(long, value_enum)]
     syntax: Option<Syntax>,
-    /// Only entries of this type.
+    /// Find only entries of this type.
     #[arg(short, long = "type", value_enum, value_name = "TYPE")]
     kind: Option<Kind>,
     /// Skip names that begin with a dot.
@@ -83,7 +83,7 @@ pub(crate) async fn run(verb: Find) -> anyhow::Result<ExitCode> {
         output::line(&output::visible(&file.path))?;
     }
     if found.truncated {
-        output::say("skep: there may be more; narrow the search, or raise --limit");
+        output::say("skep: there may be more matches; narrow the search or raise --limit");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Grep {
     /// Regular expression.
     pattern: String,
-    /// Folder to search, or a file; a relative path is below the workspace, in a VM below /root.
+    /// Folder or file to search; relative paths start at the workspace, in a VM at /root.
     #[arg(default_value = "")]
     path: String,
     /// Search only files whose path below the folder matches this glob.
@@ -54,12 +54,12 @@ pub(crate) async fn run(verb: Grep) -> anyhow::Result<ExitCode> {
         show(matched)?;
     }
     if found.truncated {
-        output::say("skep: there may be more; narrow the search, or raise --limit");
+        output::say("skep: there may be more matches; narrow the search or raise --limit");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// As grep shows it: `:` after the number of a line that matched, `-` after that of its neighbours.
+/// Prints a match in the format of grep: `:` after the number of a matching line, `-` after that of a context line.
 fn show(matched: &MatchedLine) -> std::io::Result<()> {
     let path = output::visible(&matched.path);
     let first = matched.line.saturating_sub(matched.before.len() as u64);

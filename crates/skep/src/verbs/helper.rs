@@ -1,4 +1,4 @@
-//! `skep helper`: a process that starts programs for callers, started by keeper or server.
+//! `skep helper`: a process that starts programs for callers, started by the keeper or the server.
 
 use std::{
     collections::BTreeMap,
@@ -21,34 +21,33 @@ use skep_workspace::git::{GitFilter, GitGrants};
 
 use crate::account_roots;
 
-/// The descriptor of the stream to the server.
+/// The descriptor of the socket to the server.
 const SERVER: i32 = 3;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What programs see of our environment.
+/// Environment variables that programs inherit.
 const PASSED_ON: [&str; 3] = ["LANG", "TZ", "TMPDIR"];
 
-/// The process that starts programs for callers.
 #[derive(Debug, Args)]
 pub(crate) struct Helper {
-    /// It starts git, and nothing else.
+    /// Start git and no other programs.
     #[arg(long)]
     git: bool,
-    /// A folder of which accounts' roots are parts.
+    /// Folder with roots of accounts; may be given several times.
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// The data directory, of which no root may be a part.
+    /// Data directory; roots inside it are refused.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// The store, which says where other roots of accounts are.
+    /// Database with the other roots of accounts.
     #[arg(long, value_name = "FILE")]
     store: PathBuf,
-    /// A folder that is the programs' own.
+    /// Folder that is private to the programs; may be given several times.
     #[arg(long, value_name = "DIR")]
     scratch: Vec<PathBuf>,
-    /// Where control groups of commands may be made.
+    /// Directory for control groups of commands.
     #[arg(long, value_name = "DIR")]
     groups: Option<PathBuf>,
-    /// A filter that git may run, as JSON.
+    /// Filter that git may run, as JSON; may be given several times.
     #[arg(long, value_name = "FILTER", value_parser = filter)]
     git_filter: Vec<GitFilter>,
 }
@@ -61,7 +60,8 @@ pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
     let git = GitGrants { filters: git_filter, authorities: authorities() };
     let order = HelperOrder { kind, roots, scratch, env: environment(), groups, git };
     skep_helper::confine(&order).map_err(anyhow::Error::from).context("the helper cannot be confined")?;
-    // Only now: threads that exist before are not confined. One is enough, and all children are its own.
+    // The runtime starts after the confinement, which does not apply to existing threads. A single thread is the parent
+    // of all children.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("the asynchronous runtime could not start")?.block_on(async {
         stream.set_nonblocking(true)?;
@@ -74,29 +74,29 @@ fn filter(text: &str) -> Result<GitFilter, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-/// The certificates that are trusted instead of the system's.
+/// The CA certificates that are trusted instead of the system's.
 fn authorities() -> Option<PathBuf> {
     std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).filter(|file| file.is_absolute())
 }
 
-/// The server's stream.
+/// Takes over the server's socket.
 fn inherited() -> anyhow::Result<UnixStream> {
-    // SAFETY: nothing of this process has opened or closed a descriptor yet, so whatever has this number was inherited
-    // and stays open while it is looked at.
+    // SAFETY: this process has not opened or closed a descriptor yet, so a descriptor with this number was inherited
+    // and stays open while it is inspected.
     let looked_at = unsafe { BorrowedFd::borrow_raw(SERVER) };
     let is_socket =
         fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
     if !is_socket {
         bail!("this verb is for `skep serve`, which starts it with a socket");
     }
-    // SAFETY: it is open, as was just seen, and nobody else in this process knows of it.
+    // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(SERVER) };
     // Programs must not inherit it.
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
     Ok(socket.into())
 }
 
-/// What every program sees.
+/// The environment of all programs.
 fn environment() -> BTreeMap<String, String> {
     let user = user_name();
     let fixed =
@@ -106,7 +106,7 @@ fn environment() -> BTreeMap<String, String> {
     fixed.into_iter().chain(passed).collect()
 }
 
-/// The name of the user that we are; the number where it has none.
+/// The name of the process's user, or its uid if it has none.
 fn user_name() -> String {
     let uid = geteuid().as_raw().to_string();
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();

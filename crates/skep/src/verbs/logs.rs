@@ -11,25 +11,25 @@ use tokio::time::timeout;
 use super::exec::pass_on;
 use crate::{connection::Connection, output, signals::Signals, target::vm_reference};
 
-/// Output that does not come for so long is taken as all that there is so far.
+/// After this time without output, all output so far has been received.
 const QUIET: Duration = Duration::from_secs(1);
-const AFTER_HELP: &str = "The server keeps the last 256 KiB of each console, after a restart of the server what came from then on; and of each
-stream of the command the first and the last 512 KiB, until ten minutes after its end.
+const AFTER_HELP: &str = "The server keeps the last 256 KiB of each console (after a restart of the server, only later output). Of each
+stream of the command it keeps the first and the last 512 KiB, until ten minutes after the command's end.
 
 Exit codes: 0 done; with --follow those of the command: see `skep exec --help`; 1 refused, failed, or no server; 2 the
 command line is wrong.";
 
-/// Print a VM's console, and what the command printed that it was booted with.
+/// Print a VM's console and the output of the command that it was booted with.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Logs {
     /// The VM: process id, id, name, host name or address.
     #[arg(value_name = "VM", value_parser = vm_reference)]
     vm: String,
-    /// Print the output of the boot's command only, until it ends.
+    /// Print only the output of the command that the VM was booted with, until it ends.
     #[arg(short, long)]
     follow: bool,
-    /// Print the console only.
+    /// Print only the console.
     #[arg(long, conflicts_with = "follow")]
     console: bool,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(crate) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if console.truncated {
-        output::say("skep: an earlier part of the console was left out");
+        output::say("skep: the beginning of the console's output is not kept");
     }
     output::bytes(output::visible_lines(&console.console).as_bytes())?;
     if !verb.console {
@@ -56,17 +56,17 @@ pub(crate) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Passes on what the command printed so far that the VM was booted with, if there was one.
+/// Prints the output so far of the command that the VM was booted with, if any.
 async fn print_output(client: &Client, vm: &str) -> anyhow::Result<()> {
     let record = client.vm(vm).await?.value;
     let Some(exec_id) = &record.exec_id else { return Ok(()) };
     let events = match client.exec_again(&record.id.to_string(), exec_id, 0, 0).await {
         Ok(events) => events,
-        // It ended long ago.
+        // The server keeps no output of commands that ended long ago.
         Err(error) if error.code() == ErrorCode::UnknownExec => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    output::say(&format!("skep: the output of the command of its boot, {exec_id}:"));
+    output::say(&format!("skep: output of the command that the VM was booted with, {exec_id}:"));
     let so_far = stream::unfold(events, |mut events: ExecEvents| async {
         let next = timeout(QUIET, futures_util::StreamExt::next(&mut events)).await.ok().flatten()?;
         Some((next, events))
@@ -75,7 +75,7 @@ async fn print_output(client: &Client, vm: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes on what the command prints that the VM was booted with, until it ends.
+/// Prints the output of the command that the VM was booted with, until it ends.
 pub(super) async fn follow(client: &Client, vm: &str) -> anyhow::Result<ExitCode> {
     let record = client.vm(vm).await?.value;
     let Some(exec_id) = record.exec_id else {
@@ -84,7 +84,7 @@ pub(super) async fn follow(client: &Client, vm: &str) -> anyhow::Result<ExitCode
     attach(client, &record.id.to_string(), &exec_id).await
 }
 
-/// Passes on what a command prints, from its beginning as far as it is kept, until it ends.
+/// Prints the kept and new output of a command until it ends.
 pub(super) async fn attach(client: &Client, vm: &str, exec_id: &str) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let followed = async { pass_on(client.exec_again(vm, exec_id, 0, 0).await?).await };

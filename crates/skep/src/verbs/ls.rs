@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Ls {
-    /// Folder; a relative path is below the workspace, in a VM below /root.
+    /// Folder; relative paths start at the workspace, in a VM at /root.
     #[arg(default_value = "")]
     path: String,
     #[command(flatten)]

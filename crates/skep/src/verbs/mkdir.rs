@@ -13,14 +13,14 @@ use crate::{
     transfer,
 };
 
-/// Make folders in the server's workspace or in a VM.
+/// Create folders in the server's workspace or in a VM.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Mkdir {
-    /// Folders: paths below the workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+    /// Folders; relative paths start at the workspace, with --vm at /root of that VM. VM:PATH and server:PATH work too.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
-    /// Make missing parent folders too; a folder that exists is no error.
+    /// Create missing parent folders too; accept folders that exist.
     #[arg(short, long)]
     parents: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ async fn make(client: &Client, verb: &Mkdir, located: &Located) -> anyhow::Resul
     {
         anyhow::ensure!(
             transfer::is_folder(&place.files, parent).await?.is_some(),
-            "{} does not exist; -p makes it too",
+            "{} does not exist; -p creates it too",
             parent.display()
         );
     }

@@ -18,11 +18,12 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Mv {
-    /// Path below the workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+    /// File or folder; relative paths start at the workspace, with --vm at /root of that VM. VM:PATH and server:PATH
+    /// work too.
     from: String,
-    /// The new path, in the same place, or an existing folder to move into.
+    /// New path in the same place, or existing folder to move into.
     to: String,
-    /// Replace a file that has the new path.
+    /// Replace an existing file at the new path.
     #[arg(short = 'f', long = "force")]
     overwrite: bool,
     #[command(flatten)]
@@ -50,11 +51,11 @@ pub(crate) async fn run(verb: Mv) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a move from one place to another.
+/// Refuses a move between places, because the API has no such operation.
 async fn require_one_place(client: &Client, verb: &Mv, from: &Located, to: &Located) -> anyhow::Result<()> {
     let same = match (&from.vm, &to.vm) {
         (from, to) if from == to => true,
-        // One VM may be given by its name and by its process id.
+        // The same VM may be given by different references, such as name and process id.
         (Some(from), Some(to)) => client.vm(from).await?.id == client.vm(to).await?.id,
         _ => false,
     };

@@ -1,4 +1,4 @@
-//! `skep ps`.
+//! `skep ps`: the list of VMs, once or refreshed.
 
 use std::{
     collections::HashSet,
@@ -23,13 +23,13 @@ use crate::{
     output,
 };
 
-/// Moves the cursor of a terminal to the top and clears the screen.
+/// Moves the cursor to the top and clears the screen.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
-/// The shortest pause between two looks: more of them take time from the VMs.
+/// Lower limit of --watch: each refresh costs the server time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// Characters of an id that are shown at least: its prefix and its time of making.
+/// Minimum length of abbreviated ids: the prefix and the time stamp.
 const SHORTEST_ID: usize = 13;
-/// VMs that ended which `--all` lists.
+/// Maximum number of ended VMs in `--all`.
 const ENDED: u32 = 100;
 
 /// List the VMs.
@@ -39,10 +39,11 @@ pub(crate) struct Ps {
     /// Also list the last 100 VMs that ended, with the time and the reason.
     #[arg(short, long)]
     all: bool,
-    /// Also show whole ids, addresses, templates and times of boots.
+    /// Also show full ids, addresses, templates and boot times.
     #[arg(long, conflicts_with = "all")]
     wide: bool,
-    /// Refresh the list at this interval, such as 500ms or 5s [default: 2s].
+    /// Refresh the list at this interval, such as 500ms or 5s; at least 100ms [default: list once; without a value:
+    /// 2s].
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<String>,
     #[command(flatten)]
@@ -84,7 +85,7 @@ async fn look(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The VMs of a boot as a table.
+/// Prints the VMs of a boot.
 pub(super) fn show_booted(vms: &[Vm]) -> io::Result<()> {
     let now = Timestamp::now();
     let row = |vm: &Vm| {
@@ -101,7 +102,7 @@ pub(super) fn show_booted(vms: &[Vm]) -> io::Result<()> {
     output::table(["PID", "ID", "NAME", "IP", "TEMPLATE", "EXPIRES", "READY IN"], vms.iter().map(row))
 }
 
-/// VMs as a table that most terminals can hold: of each id the beginning that no other one has.
+/// Prints VMs in a table that fits most terminals, with abbreviated ids.
 fn show(vms: &[Vm]) -> io::Result<()> {
     let (now, ids) = (Timestamp::now(), beginnings(vms));
     let row = |(vm, id): (&Vm, String)| {
@@ -120,7 +121,7 @@ fn show(vms: &[Vm]) -> io::Result<()> {
     output::table(header, vms.iter().zip(ids).map(row))
 }
 
-/// VMs as a table with all that there is to know.
+/// Prints VMs with all columns.
 fn show_wide(vms: &[Vm]) -> io::Result<()> {
     let now = Timestamp::now();
     let row = |vm: &Vm| {
@@ -143,7 +144,7 @@ fn show_wide(vms: &[Vm]) -> io::Result<()> {
     output::table(header, vms.iter().map(row))
 }
 
-/// The same with those that ended.
+/// Prints running and ended VMs.
 fn show_with_ends(vms: &[&Vm]) -> io::Result<()> {
     let row = |vm: &&Vm| {
         [
@@ -159,7 +160,7 @@ fn show_with_ends(vms: &[&Vm]) -> io::Result<()> {
     output::table(["PID", "ID", "NAME", "STATE", "UPTIME", "ENDED", "REASON"], vms.iter().map(row))
 }
 
-/// Of each id the beginning that no other one has.
+/// Abbreviates ids to the shortest length at which all of them differ.
 fn beginnings(vms: &[Vm]) -> Vec<String> {
     let ids: Vec<String> = vms.iter().map(|vm| vm.id.to_string()).collect();
     let mut length = SHORTEST_ID;
@@ -189,7 +190,7 @@ fn ticket(vm: &Vm) -> String {
     vm.ticket.map_or_else(|| "-".to_owned(), |ticket| ticket.to_string())
 }
 
-/// How long until it ends by itself.
+/// Time until the VM's lifetime ends.
 fn expires(vm: &Vm, now: Timestamp) -> String {
     let left = |at: Timestamp| output::duration(at.duration_since(now).as_secs_f64().max(0.0));
     vm.expires_at.map_or_else(|| "-".to_owned(), left)

@@ -11,17 +11,17 @@ use crate::{
     target::vm_reference,
 };
 
-/// Give a VM another name.
+/// Change the name of a VM.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Rename {
-    /// The VM: process id, id, name, host name or address.
+    /// VM: process id, id, name, host name or address.
     #[arg(value_name = "VM", value_parser = vm_reference)]
     vm: String,
-    /// Its new name, which no other living VM of the account has: 1 to 63 of a-z, 0-9 and `-`.
+    /// New name: 1 to 63 characters a-z, 0-9 and `-`; unique among the account's running VMs.
     #[arg(required_unless_present = "none", value_name = "NAME")]
     name: Option<VmName>,
-    /// Take its name away.
+    /// Remove the name.
     #[arg(long, conflicts_with = "name")]
     none: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `skep restore`: puts a backup in the place of the store, while no server runs.
+//! `skep restore`: replaces the store with a backup while no server runs.
 
 use std::{
     fs::File,
@@ -21,17 +21,17 @@ use crate::{
 };
 
 const ENDED: &str = "VMs that were booted since the backup are not in it: the next start of the server ends those that still run";
-/// What others read of us while they are refused.
+/// Appears in the error message of a server that is started during the restore.
 const AT_WORK: &str = "no address (`skep restore` is at work, and done soon)";
 
-/// Replace the store by a backup. No server may run. The old store is kept beside the new one.
+/// Replace the store with a backup. No server may run. The old store is kept beside the new one.
 ///
-/// The next start ends VMs that were booted since the backup, because the store does not know them, and records VMs of the
-/// backup that no longer run as lost. Keys that were revoked since the backup are valid again: see `skep keys list`. Cursors of
-/// event streams from before the restore start anew.
+/// VMs that were booted since the backup are ended at the next start, because the store does not know them. VMs of the
+/// backup that no longer run are recorded as lost. Keys that were revoked since the backup are valid again: see `skep
+/// keys list`. Event streams cannot continue from cursors of before the restore; they start anew.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
-    /// File from `skep backup`.
+    /// File created by `skep backup`.
     file: PathBuf,
     /// Print the result as JSON.
     #[arg(long)]
@@ -40,11 +40,11 @@ pub(crate) struct Restore {
     data_dir: DataDirOption,
 }
 
-/// Keeps servers away until it is dropped.
+/// Locks that keep servers from starting until they are dropped.
 enum Away {
-    /// As a keeper does.
+    /// The lock of a keeper.
     Keeper(#[expect(dead_code, reason = "held, not read")] Hold),
-    /// As a server does that runs without one.
+    /// The lock of a server without a keeper.
     Server(#[expect(dead_code, reason = "held, not read")] File),
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
             data_dir.path().display()
         );
     }
-    // As who we are: the file may be readable for root alone.
+    // With the current user: only root may be able to read the file.
     let mut copy = open(&verb.file)?;
     let _away = away(&data_dir)?;
     let Restored { version, epoch, old } =
@@ -69,10 +69,10 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
         output::value(&done)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::line(&format!("{} is what {} has: version {version}", store.display(), verb.file.display()))?;
+    output::line(&format!("{} restored from {}: version {version}", store.display(), verb.file.display()))?;
     if let Some(old) = old {
         output::line(&format!(
-            "the old store is kept as {}; remove it when nothing of it is missed",
+            "the old store is kept as {}; remove it when you no longer need it",
             old.display()
         ))?;
     }
@@ -83,27 +83,25 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
 
 fn open(file: &Path) -> anyhow::Result<File> {
     let shown = file.display();
-    // Not to wait for whoever might write to a pipe.
+    // Opening a FIFO must not block.
     let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file);
     let opened = opened.with_context(|| format!("{shown} cannot be read"))?;
     if !opened.metadata().is_ok_and(|found| found.is_file()) {
-        bail!("{shown} is no file; name one that `skep backup` made");
+        bail!("{shown} is no file; name one created by `skep backup`");
     }
     let mut log = file.as_os_str().to_owned();
     log.push("-wal");
     if Path::new(&log).metadata().is_ok_and(|log| log.len() > 0) {
-        bail!(
-            "{shown} has a log beside it, so it is a store in use and no backup; make one by `skep backup`"
-        );
+        bail!("{shown} has a log beside it, so it is a store in use and not a backup; use `skep backup`");
     }
     Ok(opened)
 }
 
 fn away(data_dir: &DataFolder) -> anyhow::Result<Away> {
-    let owner = data_dir.path().metadata().context("the data directory cannot be looked at")?.uid();
+    let owner = data_dir.path().metadata().context("the data directory cannot be read")?.uid();
     if rustix::process::geteuid().is_root() && owner == 0 {
         return Ok(Away::Keeper(hold(&DataDir::open(data_dir.path())?, AT_WORK)?));
     }
-    // A lock that root leaves would lock its owner out.
+    // A lock file that belongs to root would lock the owner out.
     as_owner_of(&data_dir.server_dir(), || Ok(Away::Server(serve::lock(data_dir)?)))
 }

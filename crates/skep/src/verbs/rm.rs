@@ -1,4 +1,4 @@
-//! `skep rm`.
+//! `skep rm`: removes files, or ends a VM that is named instead of a file.
 
 use std::process::ExitCode;
 
@@ -16,26 +16,26 @@ use crate::{
     transfer,
 };
 
-const AFTER_HELP: &str = "A path is below the server's workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+const AFTER_HELP: &str = "Relative paths start at the server's workspace, with --vm at /root of that VM; VM:PATH and server:PATH work too.
 
   skep rm notes.md             a file of the server's workspace
   skep rm -r web:build         a folder in the VM `web`
   skep rm web                  ends the VM `web`, as `skep end web` does
 
-A word that could be the name, id, process id or address of a VM, such as `web`, is never taken for a file: ./web is the
+A word that could be the name, id, process id or address of a VM, such as `web`, is never treated as a file: ./web is the
 file. With -r and --vm every argument is a path. A word that is a VM and also a file is refused.";
 
 /// Remove files and folders in the server's workspace or in a VM.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"))]
 pub(crate) struct Rm {
-    /// Files, links and empty folders; with -r also folders with everything in them.
+    /// Files, links and empty folders; with -r also folders with all their content.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
-    /// Remove folders with everything in them.
+    /// Remove folders with all their content.
     #[arg(short, long)]
     recursive: bool,
-    /// A path that does not exist is no error.
+    /// Ignore paths that do not exist.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct Rm {
     connection: Connection,
 }
 
-/// What an argument stands for.
+/// The meaning of an argument.
 enum Meant {
     File(Located),
     Vm(String),
@@ -52,7 +52,7 @@ enum Meant {
 
 pub(crate) async fn run(verb: Rm) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
-    // Nothing is removed before all arguments are clear.
+    // All arguments are resolved before anything is removed.
     let mut meant = Vec::with_capacity(verb.paths.len());
     for given in &verb.paths {
         meant.push(verb.meaning(&client, given).await?);
@@ -82,7 +82,7 @@ impl Rm {
         }
         let is_vm = match client.vm(given).await {
             Err(error) if error.is(ErrorCode::UnknownVm) => false,
-            // Whatever else is wrong with it, ending it says.
+            // Other errors appear when the VM is ended.
             _ => true,
         };
         match (is_vm, is_file(client, given).await) {
@@ -100,7 +100,7 @@ impl Rm {
     }
 }
 
-/// Whether the server's workspace has it. A key that may not look there could not remove it either.
+/// Whether the server's workspace has such a file. If the key may not read it, it may not remove it either.
 async fn is_file(client: &Client, given: &str) -> bool {
     let look = async {
         let place = Place::open(client, None).await?;
@@ -121,7 +121,7 @@ async fn remove(client: &Client, verb: &Rm, located: &Located) -> anyhow::Result
 
 fn explained(error: Error, path: &str) -> anyhow::Error {
     if error.is(ErrorCode::NotEmpty) {
-        return anyhow::anyhow!("{path} is a folder that is not empty; -r removes it with everything in it");
+        return anyhow::anyhow!("{path} is not an empty folder; -r removes it with all its content");
     }
     error.into()
 }

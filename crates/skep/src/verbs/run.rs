@@ -20,30 +20,30 @@ use crate::{
 };
 
 const AFTER_HELP: &str = "  skep run --rm 'uname -a'             a VM for one command
-  skep run --name web -- ls -l /       after `--` every word is the command's
+  skep run --name web -- ls -l /       all words after `--` are the command's
 
-Without --rm the VM lives on, and its name or id is printed on standard error at the end.
+Without --rm the VM keeps running, and its name or id is printed on standard error at the end.
 
-Exit codes: those of `skep exec`: the command's own; 128+n where signal n ended it or this verb; 124 where its timeout did;
-125 where there is no VM, or the command did not run; 2 where the command line is wrong.";
+Exit codes: as of `skep exec`: the command's own; 128+n if signal n ended it or this verb; 124 if its timeout did;
+125 if no VM was booted or the command did not run; 2 if the command line is wrong.";
 
-/// Boot a VM, and run a command in it. What it prints is passed on byte by byte, also to a terminal.
+/// Boot a VM and run a command in it. Its output is passed on unchanged, also to a terminal.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = "skep run [OPTIONS] COMMAND...")]
 pub(crate) struct Run {
-    /// End the VM when the command ended.
+    /// End the VM when the command has ended.
     #[arg(long)]
     rm: bool,
-    /// The name of the VM, unique among the account's living VMs.
+    /// Name of the VM, unique among the account's running VMs.
     #[arg(long, value_name = "NAME")]
     name: Option<VmName>,
-    /// The template.
+    /// Name of the template [default: the base template].
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// Seconds until the VM ends by itself; `s`, `m`, `h` and `d` may follow the number.
+    /// Lifetime of the VM, such as 90s, 30m, 8h or 2d [default: unlimited].
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
-    /// Written on the VM's record; may be given several times.
+    /// Metadata for the VM's record; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Refuses a command line without a command, or with an option that this verb does not have.
+    /// Refuses a command line without a command or with an unknown option.
     ///
     /// # Errors
     /// [`WrongLine`].
@@ -84,7 +84,7 @@ async fn boot_and_run(verb: Run) -> anyhow::Result<ExitCode> {
         ..BootRequest::default()
     };
     let client = verb.connection.client()?;
-    // A command line that is wrong boots no VM.
+    // Before the boot: a usage error must not boot a VM.
     let (mut command, input) = verb.program.request(None, verb.connection.json)?;
     let booted = match boot_unless_signalled(&client, &request).await? {
         Ok(booted) => booted.value,
@@ -97,17 +97,17 @@ async fn boot_and_run(verb: Run) -> anyhow::Result<ExitCode> {
         end(&client, &vm).await;
     } else {
         let name = vm.name.as_ref().map_or_else(|| vm.id.to_string(), VmName::to_string);
-        output::say(&format!("skep: the VM {name} lives on; `skep end {name}` ends it"));
+        output::say(&format!("skep: the VM {name} keeps running; `skep end {name}` ends it"));
     }
     outcome
 }
 
-/// Ends the VM. That it cannot be ended does not hide how its command ended.
+/// Ends the VM. A failure is printed, but the command's exit code is kept.
 async fn end(client: &Client, vm: &Vm) {
     match client.end_vm(&vm.id.to_string()).await {
         Ok(_) => {}
-        // The command may have ended it.
+        // The command may have shut down the VM.
         Err(error) if error.code() == ErrorCode::UnknownVm => {}
-        Err(error) => output::say(&format!("skep: the VM {} lives on: {error}", vm.id)),
+        Err(error) => output::say(&format!("skep: the VM {} could not be ended: {error}", vm.id)),
     }
 }

@@ -1,4 +1,5 @@
-//! `skep serve`: as root a keeper that starts the server; else one process, which serves everything but VMs.
+//! `skep serve`: as root, a keeper that starts the server process; otherwise a single process, which serves everything
+//! except VMs.
 
 use std::{
     env,
@@ -34,11 +35,11 @@ use crate::{
     tls::{Holder, Tls},
 };
 
-/// How long requests under way may take once the server shall end: a little more than the server gives them.
+/// Time for requests in progress once the server has to end: slightly more than the server's own limit.
 const GRACE: Duration = Duration::from_secs(35);
-/// User ids for VMMs; all data directories of a machine share them.
+/// Number of user ids for VMMs, shared by all data directories of a machine.
 const VM_UIDS: u32 = 1 << 16;
-/// What the server may know of our environment.
+/// Environment variables that the server process inherits.
 const PASSED_ON: [&str; 8] = [
     "PATH",
     "LANG",
@@ -51,7 +52,7 @@ const PASSED_ON: [&str; 8] = [
 ];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
 
-/// Run the server until Ctrl-C, which also ends all VMs, or SIGTERM, which leaves the VMs to the next start.
+/// Run the server until SIGTERM, which leaves the VMs to the next start, or Ctrl-C, which also ends all VMs.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -71,7 +72,7 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is wrong with settings that each may be, but not together or not here, by their names.
+/// Errors of the settings that depend on each other or on this machine, with the name of the setting.
 pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
     let metrics = settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address);
     let guarded = settings.transport.is_guarded();
@@ -87,11 +88,11 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
     checks.into_iter().filter_map(|(name, checked)| Some((name, checked.err()?))).collect()
 }
 
-/// Checks that the data directory can be made, or that the one that exists can be used.
+/// Checks that the data directory can be created or, if it exists, be used.
 fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
     if Location::of(&settings.data_dir).is_ok_and(|found| found.is_the_kernels_own().unwrap_or(false)) {
         bail!(
-            "the data directory {} lies on a file system of the kernel, where no folder can be made; name another by \
+            "the data directory {} is on a kernel file system, where no folder can be created; name another by \
              --data-dir",
             settings.data_dir.display()
         );
@@ -102,14 +103,14 @@ fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
             settings.data_dir.display()
         );
     }
-    // A keeper refuses one that others may write to. It finds out only after a bake.
+    // The keeper refuses a directory that others may write to, but only after a bake.
     if rustix::process::geteuid().is_root() && settings.data_dir.is_dir() {
         DataDir::find(&settings.data_dir)?;
     }
     Ok(())
 }
 
-/// Checks that the user exists that a keeper starts the server as.
+/// Checks that the user exists as which the keeper starts the server.
 fn check_user(settings: &Settings) -> anyhow::Result<()> {
     if rustix::process::geteuid().is_root() {
         User::resolve(settings.user.as_deref(), settings.root.first().map(PathBuf::as_path))?;
@@ -117,18 +118,18 @@ fn check_user(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the roots of the account `default` are folders that an account may have. Whether they lie apart from those of other
-/// accounts is checked when the store is open.
+/// Checks that the roots of the account `default` are folders that an account may have. Overlaps with roots of other
+/// accounts are checked when the store is open.
 fn check_roots(settings: &Settings) -> anyhow::Result<()> {
     let rules = RootRules::of(&settings.data_dir).with_context(|| {
         let data_dir = settings.data_dir.display();
-        format!("the data directory {data_dir} cannot be looked at; name another by --data-dir")
+        format!("the data directory {data_dir} cannot be read; name another by --data-dir")
     })?;
     settings.roots().iter().try_for_each(|root| rules.check(root, &[]).map(drop))?;
     Ok(())
 }
 
-/// The keeper, until it is told to stop.
+/// Runs the keeper until it is signalled to stop.
 fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
     refuse_second(&settings.data_dir)?;
     let configured = reread::configured(settings)?;
@@ -137,7 +138,7 @@ fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
         listen: [settings.listen].into_iter().chain(settings.metrics_listen).collect(),
         user: settings.user.clone(),
         first_root: settings.root.first().cloned(),
-        // Not its path: an upgrade replaces the file while an old keeper still runs.
+        // Not its path: an upgrade may replace the file while this keeper runs.
         binary: "/proc/self/exe".into(),
         server_arguments: vec!["server-process".to_owned()],
         server_environment: PASSED_ON
@@ -149,7 +150,7 @@ fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
         grace: GRACE,
         swarm: swarm(settings).map_err(|error| {
             let reason = output::one_line(&error);
-            tracing::error!(reason, "this start runs no VMs: {reason}");
+            tracing::error!(reason, "no VMs until the next start: {reason}");
             reason
         }),
     };
@@ -157,7 +158,7 @@ fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(skep_keeper::run(order, move |begun: &Started| started(begun, format))?)
 }
 
-/// The keeper refuses it too, but only after a bake.
+/// Checks early that no keeper serves the directory; the keeper checks it again, but only after a bake.
 fn refuse_second(data_dir: &Path) -> anyhow::Result<()> {
     if data_dir.join("keeper").is_dir()
         && let Some(holder) = holder(&DataDir::find(data_dir)?)?
@@ -169,7 +170,7 @@ fn refuse_second(data_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What VMs need, or why there are none on this machine. Bakes where that is needed.
+/// What the keeper needs to run VMs. Bakes the template if necessary.
 fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
     let bakery = bakery(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
     let report = bakery.engine.report().clone();
@@ -190,14 +191,14 @@ fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
 
 fn started(started: &Started, format: LogFormat) {
     if started.user.is_root() {
-        tracing::warn!("the server runs as root, which is no jail; name another user with --user");
+        tracing::warn!("the server runs as root, which does not confine it; name another user with --user");
     }
     if let Some(key) = &started.new_admin_key {
         let _ = announce_key(key, &started.admin_key_file, format);
     }
 }
 
-/// Logs or prints where the new key lies.
+/// Logs or prints the file of the new key.
 fn announce_key(key: &str, file: &Path, format: LogFormat) -> io::Result<()> {
     if format == LogFormat::Json {
         tracing::info!(file = %file.display(), "the admin key was created in {}", file.display());
@@ -206,8 +207,8 @@ fn announce_key(key: &str, file: &Path, format: LogFormat) -> io::Result<()> {
     output::line(&first_key(key, file, io::stdout().is_terminal()))
 }
 
-/// Where the new key lies. The key itself is shown this once, and on a terminal only: what else reads our output, such as the
-/// journal, keeps it, and has more readers than the file.
+/// The message about a new key. It contains the key only on a terminal: other readers of the output, such as the
+/// journal, store it and are readable by more users than the file.
 fn first_key(key: &str, file: &Path, is_terminal: bool) -> String {
     if is_terminal {
         format!("The admin key, printed only once and kept in {}:\n  {key}", file.display())
@@ -216,15 +217,15 @@ fn first_key(key: &str, file: &Path, is_terminal: bool) -> String {
     }
 }
 
-/// Everything but VMs, in this one process.
+/// Serves everything except VMs in this process.
 fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     for folder in settings.roots().iter().chain([&settings.data_dir, &settings.server_dir()]) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.with_context(|| {
-            format!("{} cannot be made; name another place by --data-dir", folder.display())
+            format!("{} cannot be created; choose another with --data-dir", folder.display())
         })?;
     }
-    // Programs run as the same user, and no namespace hides us from them.
+    // Programs run as the same user, and no namespace separates them from this process.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
     let mut lock = lock(&settings.folder())?;
     let inherited = again::inherited(settings);
@@ -240,7 +241,7 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let stopped = runtime.context("the asynchronous runtime could not start")?.block_on(async {
-        // To the end: one that comes while a restart is under way ends that too.
+        // Listens until the end of the process: a signal during a restart stops the server.
         let mut stop = Stop::listen()?;
         let tls = Tls::of(settings, Holder::Us).await?;
         let metrics = Metrics::default();
@@ -266,7 +267,7 @@ fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
     Ok(Listeners { api: bind(settings.listen, "listen")?, vms: None, metrics })
 }
 
-/// One server for one data directory. The lock ends with the process, however that ends.
+/// Locks the data directory for one server. The lock is released when the process ends.
 pub(super) fn lock(folder: &DataFolder) -> anyhow::Result<File> {
     let path = folder.server_dir().join("lock");
     let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);

@@ -1,4 +1,4 @@
-//! `skep server-process`: the process that parses what callers send, started by the keeper without any privilege.
+//! `skep server-process`: the unprivileged process that parses requests; started by the keeper.
 
 use std::{
     env,
@@ -43,7 +43,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         serde_json::from_value(welcome.settings).context("the keeper's settings are not ours")?;
     logging::begin(&settings)?;
     let prepared = make_workspace(&settings).and_then(|()| confine_to(&settings));
-    // Only now: threads that exist before are not confined.
+    // The runtime starts after the confinement, which does not apply to existing threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime
         .context("the asynchronous runtime could not start")?
@@ -51,25 +51,25 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The keeper's socket.
+/// Takes over the keeper's socket.
 fn inherited() -> anyhow::Result<OwnedFd> {
-    // SAFETY: nothing of this process has opened or closed a descriptor yet, so whatever has this number was inherited
-    // and stays open while it is looked at.
+    // SAFETY: this process has not opened or closed a descriptor yet, so a descriptor with this number was inherited
+    // and stays open while it is inspected.
     let looked_at = unsafe { BorrowedFd::borrow_raw(KEEPER) };
     let socket = fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
     if !socket {
         bail!("this verb is for `skep serve`, which starts it with a socket");
     }
-    // SAFETY: it is open, as was just seen, and nobody else in this process knows of it.
+    // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(KEEPER) })
 }
 
-/// The root that nobody named, so that nobody made it.
+/// Creates the default root of the account `default`. Roots that are named must exist.
 fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
     if settings.root.is_empty() {
         for root in settings.roots() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
-            made.with_context(|| format!("the workspace {} cannot be made", root.display()))?;
+            made.with_context(|| format!("the workspace {} cannot be created", root.display()))?;
         }
     }
     Ok(())
@@ -86,22 +86,22 @@ fn confine_to(settings: &Settings) -> anyhow::Result<()> {
         Confinement::Full => tracing::debug!("confined by Landlock"),
         Confinement::Partial => {
             tracing::info!(
-                "confined by Landlock as far as this kernel goes; `skep doctor` says what only the uid guards"
+                "confined by Landlock as far as this kernel goes; `skep doctor` lists what is not covered"
             );
         }
-        Confinement::None => tracing::warn!("this kernel has no Landlock: only the uid guards"),
+        Confinement::None => tracing::warn!("this kernel has no Landlock: only the uid confines the server"),
     }
     Ok(())
 }
 
-/// Where the certificates are that webhooks trust, if not those of the system: the TLS library reads the same variables.
+/// The certificates that webhooks trust instead of the system's. The TLS library reads the same variables.
 fn trusted() -> Vec<PathBuf> {
     let file = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let folders = env::var_os("SSL_CERT_DIR").unwrap_or_default();
     env::split_paths(&folders).chain(file).filter(|path| path.is_absolute()).collect()
 }
 
-/// Tests run with the rules that older kernels have.
+/// The Landlock rules; tests select those of older kernels.
 fn rules() -> Rules {
     if env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") { Rules::Abi2 } else { Rules::Newest }
 }
@@ -114,7 +114,8 @@ async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>
         refused => refused,
     };
     if let (true, Err(error)) = (succeeds, &served) {
-        // Whoever asked for the restart is told. Where we served already, nobody waits for this.
+        // Reports the failure to the caller of the restart. Once the server has reported that it serves, this has no
+        // effect.
         let _ = keeper.unable(output::one_line(error)).await;
     }
     served
@@ -147,12 +148,13 @@ async fn serve_as(
         restart: service::restart_by(keeper.clone()),
         is_first: !succeeds,
     };
-    // A server without its keeper could not end what it boots.
+    // Without its keeper, a server could not end the VMs that it boots.
     let gone = async move { keeper.closed().await };
     service::serve(&settings, listeners, metrics, store, others, tls, gone).await
 }
 
-/// The listening sockets: those of the settings, in the order in which the keeper was told to bind them, then that for VMs.
+/// Assigns the inherited sockets: those of the settings, in the order in which the keeper binds them, then the one for
+/// VMs.
 fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listeners> {
     let sent = listeners.len();
     let mut listeners = listeners.into_iter().map(TcpListener::from);
@@ -166,7 +168,8 @@ fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listener
     }
 }
 
-/// The swarm of a server that takes another's place: that one's streams to the VMs must be closed first. We serve meanwhile.
+/// The swarm of a successor. It starts when the predecessor's streams to the VMs are closed; the server serves
+/// meanwhile.
 fn take_over(
     keeper: ServerEnd,
     begin: impl Future<Output = anyhow::Result<Result<Swarm, String>>> + Send + 'static,
@@ -203,7 +206,7 @@ async fn start_swarm(
             (engine, max_vms, memory_mb, overhead_mb)
         }
     };
-    // What the keeper measured: /dev/kvm is out of our reach.
+    // The report comes from the keeper, as this process cannot open /dev/kvm.
     let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
     let observer = Arc::new(metrics);
     let parts = Parts {

@@ -9,17 +9,17 @@ use skep_client::{Changes, WatchedChange};
 
 use crate::{connection::Connection, located::Located, output, place::PlaceOption, signals::Signals};
 
-const AFTER_HELP: &str = "Each change is one line: created, modified, deleted or renamed, and the path. With --json each is one line of JSON as in
-the API. When changes come faster than they can be told, some are lost; a line `overflow` says so.
+const AFTER_HELP: &str = "Each change is one line: created, modified, deleted or renamed, and the path. With --json, each line is an event of
+the API as JSON. When changes come faster than they can be sent, some are lost; a line `overflow` marks the loss.
 
-Exit codes: 0 the folder was removed, --count was reached, or nobody reads the output; 130 Ctrl-C; 1 refused, failed, no
+Exit codes: 0 the folder was removed, --count was reached, or the output was closed; 130 Ctrl-C; 1 refused, failed, no
 server, or the connection was lost; 2 the command line is wrong.";
 
 /// Print changes below a folder as they happen, until Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Watch {
-    /// Folder below the workspace, or with --vm below /root of that VM; VM:PATH and server:PATH work too.
+    /// Folder; relative paths start at the workspace, with --vm at /root of that VM. VM:PATH and server:PATH work too.
     #[arg(default_value = ".")]
     path: String,
     /// Exit after this number of changes.
@@ -66,7 +66,7 @@ async fn print(mut changes: Changes, verb: &Watch) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A change in one line, whatever stands in the names.
+/// Formats a change on one line; control characters in names become blanks.
 fn line(change: &FileChange) -> String {
     let kind = match change.r#type {
         ChangeType::Created => "created",

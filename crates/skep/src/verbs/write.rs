@@ -16,19 +16,19 @@ use crate::{
     place::PlaceOption,
 };
 
-/// Read at once from standard input, in bytes.
+/// Size of one read of standard input, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// Write standard input to a file. The file is replaced as a whole: a reader sees either the old or the new content.
+/// Write standard input to a file. The file is replaced atomically: readers see either the old or the new content.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Write {
-    /// File; a relative path is below the workspace, in a VM below /root.
+    /// File; relative paths start at the workspace, in a VM at /root.
     path: String,
     /// Permission bits in octal [default: 0644, or those of the replaced file].
     #[arg(short, long, value_name = "MODE", value_parser = mode)]
     mode: Option<u32>,
-    /// Append to the file.
+    /// Append to the file; the input must be UTF-8 text.
     #[arg(short, long, conflicts_with = "mode")]
     append: bool,
     #[command(flatten)]
@@ -42,12 +42,12 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
     let place = verb.place.open(&client).await?;
     let path = place.path(&verb.path)?;
     if io::stdin().is_terminal() {
-        output::say("skep: what you type is written; end it with Ctrl-D");
+        output::say("skep: type the content and end it with Ctrl-D");
     }
     let written = if verb.append {
         let mut text = String::new();
         let read = tokio::io::stdin().read_to_string(&mut text).await;
-        read.context("the input cannot be read as UTF-8 text, which is all that can be added to a file")?;
+        read.context("the input is not UTF-8 text or cannot be read; --append takes text only")?;
         place.files.append(&path, &text).await?
     } else {
         place.files.write(&path, verb.mode, ReaderStream::with_capacity(tokio::io::stdin(), PIECE)).await?
@@ -60,5 +60,5 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
 
 fn mode(text: &str) -> Result<u32, String> {
     let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o1777);
-    octal.ok_or_else(|| format!("`{text}` is no mode; give octal digits from 0000 to 1777, such as 0644"))
+    octal.ok_or_else(|| format!("`{text}` is not a mode; give octal digits from 0000 to 1777, such as 0644"))
 }

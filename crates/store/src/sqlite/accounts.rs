@@ -16,10 +16,10 @@ use crate::{
     Error, ListAccounts, RevokeAllKeys, SetAccountRoots,
 };
 
-/// Later in order than every id.
+/// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
-/// The account `default`, made where it is missing.
+/// Returns the account `default`, and creates it if it does not exist.
 pub(super) fn ensure_default(
     connection: &Connection,
     id: AccountId,
@@ -36,7 +36,6 @@ pub(super) fn ensure_default(
     by_name(connection, DEFAULT_ACCOUNT)
 }
 
-/// Makes an account.
 pub(super) fn create(
     connection: &Connection,
     id: AccountId,
@@ -50,7 +49,7 @@ pub(super) fn create(
     Ok(account)
 }
 
-/// Inserts the row, unless its name is taken.
+/// Inserts the row; returns whether the name was available.
 fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, Fault> {
     let inserted = change(
         connection,
@@ -70,7 +69,7 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
     Ok(inserted == 1)
 }
 
-/// Changes what may change of an account.
+/// Changes the mutable fields of an account.
 pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fault> {
     change(
         connection,
@@ -96,7 +95,7 @@ pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<
     Ok(account)
 }
 
-/// Deletes an account without VMs, and gives what it was and the keys that were revoked with it.
+/// Deletes an account without VMs; returns its last record and the keys that were revoked with it.
 pub(super) fn delete(
     connection: &Connection,
     command: &DeleteAccount,
@@ -123,14 +122,14 @@ pub(super) fn delete(
     Ok((account, revoked))
 }
 
-/// A page of accounts, newest first: their ids are in the order of their making.
+/// Returns a page of accounts, newest first. Ids are in the order of creation.
 pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut accounts = all(
         connection,
         "SELECT * FROM accounts WHERE id < ?1 AND deleted_at IS NULL ORDER BY id DESC LIMIT ?2",
-        // One more than asked for tells whether there is a next page.
+        // One more row than the page size shows whether there is a next page.
         params![before, i64::from(query.limit.max(1)) + 1],
         decode,
     )?;
@@ -140,7 +139,7 @@ pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<Accou
     Ok(AccountPage { accounts, next })
 }
 
-/// Gives an account other roots.
+/// Replaces the roots of an account.
 pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, Fault> {
     let roots = json(&command.roots)?;
     let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1 AND deleted_at IS NULL";
@@ -150,7 +149,7 @@ pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> R
     Ok(account)
 }
 
-/// The roots of all accounts but this one.
+/// Returns the roots of all accounts except this one.
 pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec<AccountRoot>, Fault> {
     let sql = "SELECT accounts.name AS name, each.value AS path
                FROM accounts, json_each(accounts.roots) AS each
@@ -162,8 +161,8 @@ pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec
     })
 }
 
-/// Refuses roots that overlap with another account's, in the transaction that wrote them: of two requests at once, which
-/// were both checked before, one fails. Paths are compared by their names here; they are resolved.
+/// Fails if roots overlap with those of another account. Runs in the transaction that wrote them, so that one of two
+/// concurrent requests fails. Compares paths lexically; they are resolved already.
 fn check_roots(connection: &Connection, account: &Account) -> Result<(), Fault> {
     let others = roots_of_others(connection, &account.name)?;
     for path in account.roots.iter().map(PathBuf::from) {
@@ -175,7 +174,6 @@ fn check_roots(connection: &Connection, account: &Account) -> Result<(), Fault> 
     Ok(())
 }
 
-/// An account.
 pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
     let id = id.to_string();
     let sql = "SELECT * FROM accounts WHERE id = ?1 AND deleted_at IS NULL";
@@ -183,14 +181,13 @@ pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, F
     found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
 }
 
-/// The account that a record refers to, deleted or not.
+/// Returns the account that another record refers to, which may be deleted.
 pub(super) fn referred_to(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
     let id = id.to_string();
     let found = one(connection, "SELECT * FROM accounts WHERE id = ?1", [&id], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
 }
 
-/// An account by its name.
 pub(super) fn by_name(connection: &Connection, name: &str) -> Result<Account, Fault> {
     let sql = "SELECT * FROM accounts WHERE name = ?1 AND deleted_at IS NULL";
     let found = one(connection, sql, [name], decode)?;

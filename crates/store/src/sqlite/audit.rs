@@ -1,4 +1,4 @@
-//! The audit in SQLite.
+//! The audit log in SQLite.
 
 use rusqlite::{Connection, named_params};
 use skep_api::{
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{AuditPage, ListAudit, NewAuditEntry, OutcomeFilter};
 
-/// Later in order than every id.
+/// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
-/// Writes entries. One that is there already is passed over: a batch may be tried again.
+/// Writes entries and ignores existing ones, because a batch may be retried.
 pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Fault> {
     for NewAuditEntry { id, account, entry } in entries {
         change(
@@ -42,12 +42,11 @@ pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Resu
     Ok(())
 }
 
-/// A page of the audit, newest first.
 pub(super) fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, Fault> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut found = of(connection, query, Some(query.account.to_string()))?;
     if query.strangers {
-        // Two searches, each along the index; one for both would have to look at everybody's entries.
+        // Two queries, each with the index on `account`. A single one would scan the entries of all accounts.
         found.extend(of(connection, query, None)?);
         found.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
     }
@@ -58,7 +57,8 @@ pub(super) fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPa
     Ok(AuditPage { entries: found.into_iter().map(|(_, entry)| entry).collect(), next })
 }
 
-/// The newest entries of one account, or of none: one more than the page holds, which tells whether there is a next one.
+/// Returns the newest entries of one account, or of none: one more than the page size, which shows whether there is a
+/// next page.
 fn of(
     connection: &Connection,
     query: &ListAudit,
@@ -118,5 +118,5 @@ fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), Fault> {
 
 fn code_of(word: &str) -> Result<ErrorCode, Fault> {
     let known = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == word);
-    known.ok_or_else(|| broken("code", format!("`{word}` is no code")))
+    known.ok_or_else(|| broken("code", format!("unknown error code `{word}`")))
 }

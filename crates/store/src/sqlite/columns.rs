@@ -1,4 +1,4 @@
-//! How values stand in columns, and how rows are read.
+//! Encoding of values in columns, and helpers to run queries and read rows.
 
 use std::{cell::Cell, error::Error as StdError, fmt::Display, str::FromStr};
 
@@ -10,7 +10,7 @@ use skep_api::budget::Budget;
 use super::fault::Fault;
 use crate::Cause;
 
-/// The row that a query finds, if any. More than one is the query's fault.
+/// Returns the row of a query, if any. More than one row is an internal error.
 pub(super) fn one<T>(
     connection: &Connection,
     sql: &str,
@@ -19,10 +19,10 @@ pub(super) fn one<T>(
 ) -> Result<Option<T>, Fault> {
     let mut rows = all(connection, sql, params, decode)?;
     let row = rows.pop();
-    if rows.is_empty() { Ok(row) } else { Err(broken("row", "one was expected, and there are more")) }
+    if rows.is_empty() { Ok(row) } else { Err(broken("row", "the query returned more than one")) }
 }
 
-/// All rows that a query finds.
+/// Returns all rows of a query.
 pub(super) fn all<T>(
     connection: &Connection,
     sql: &str,
@@ -32,8 +32,8 @@ pub(super) fn all<T>(
     connection.prepare_cached(sql)?.query_and_then(params, |row| decode(&Columns::of(row)))?.collect()
 }
 
-/// The first rows of a query, as many as a page has and as may be answered together, and whether there are more. The query asks
-/// for one row more than the page has.
+/// Returns the first rows of a query, at most `limit` of them and only as many as fit the budget, and whether there are
+/// more. The query must select `limit + 1` rows.
 pub(super) fn page<T: Serialize>(
     connection: &Connection,
     sql: &str,
@@ -56,45 +56,44 @@ pub(super) fn page<T: Serialize>(
     Ok((page, false))
 }
 
-/// Changes rows, and tells how many.
+/// Executes a statement and returns the number of changed rows.
 pub(super) fn change(connection: &Connection, sql: &str, params: impl Params) -> Result<usize, Fault> {
     Ok(connection.prepare_cached(sql)?.execute(params)?)
 }
 
-/// A time as it stands in a column: milliseconds since 1970.
+/// Encodes a time as milliseconds since 1970.
 pub(super) fn millis(time: Timestamp) -> i64 {
     time.as_millisecond()
 }
 
-/// A list or an object as it stands in a column.
+/// Encodes a list or an object as JSON.
 pub(super) fn json(value: &impl Serialize) -> Result<String, Fault> {
     serde_json::to_string(value).map_err(|error| Fault::Broken(Cause::of(&error)))
 }
 
-/// A number without a sign as it stands in a column.
+/// Encodes an unsigned number.
 pub(super) fn signed(value: u64) -> Result<i64, Fault> {
     i64::try_from(value).map_err(|error| broken("number", error))
 }
 
-/// The columns of a row, read as what they mean. Whoever reads them in their order finds each at once.
+/// Typed access to the columns of a row by name. Reading the columns in their order avoids a search.
 pub(super) struct Columns<'row> {
     row: &'row Row<'row>,
-    /// Behind the one that was read last.
+    /// Index after the last column that was read, where the next search starts.
     next: Cell<usize>,
 }
 
 impl<'row> Columns<'row> {
-    /// The columns of this row.
     pub(super) fn of(row: &'row Row<'row>) -> Self {
         Self { row, next: Cell::new(0) }
     }
 
-    /// A value as SQLite has it.
+    /// A value in the type that rusqlite converts it to.
     pub(super) fn plain<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
         Ok(self.row.get(self.place(column)?)?)
     }
 
-    /// How long a text is, which is not read for that.
+    /// Length of a text in bytes, without copying it.
     pub(super) fn bytes(&self, column: &str) -> Result<usize, Fault> {
         let text = self.row.get_ref(self.place(column)?)?.as_bytes();
         Ok(text.map_err(|error| broken(column, error))?.len())
@@ -106,44 +105,42 @@ impl<'row> Columns<'row> {
         let found = (next..count)
             .chain(0..next.min(count))
             .find(|place| statement.column_name(*place).is_ok_and(|name| name == column));
-        let place = found.ok_or_else(|| broken(column, "there is none"))?;
+        let place = found.ok_or_else(|| broken(column, "no such column"))?;
         self.next.set(place + 1);
         Ok(place)
     }
 
-    /// A time.
     pub(super) fn time(&self, column: &str) -> Result<Timestamp, Fault> {
         to_time(column, self.plain(column)?)
     }
 
-    /// A time, or none.
     pub(super) fn maybe_time(&self, column: &str) -> Result<Option<Timestamp>, Fault> {
         self.plain::<Option<i64>>(column)?.map(|value| to_time(column, value)).transpose()
     }
 
-    /// An id or a word.
+    /// A text that is parsed, such as an id.
     pub(super) fn word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, Fault> {
         self.plain::<String>(column)?.parse().map_err(|error| broken(column, error))
     }
 
-    /// An id or a word, or none.
+    /// A text that is parsed, or `None` for null.
     pub(super) fn maybe_word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<Option<T>, Fault> {
         let text = self.plain::<Option<String>>(column)?;
         text.map(|text| text.parse().map_err(|error| broken(column, error))).transpose()
     }
 
-    /// A list or an object.
+    /// A value encoded as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Fault> {
         let text = self.plain::<String>(column)?;
         serde_json::from_str(&text).map_err(|error| broken(column, error))
     }
 
-    /// A number without a sign.
+    /// An unsigned number.
     pub(super) fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, Fault> {
         self.plain::<i64>(column)?.try_into().map_err(|error| broken(column, error))
     }
 
-    /// A number without a sign, or none.
+    /// An unsigned number, or `None` for null.
     pub(super) fn maybe_number<T: TryFrom<i64, Error: StdError>>(
         &self,
         column: &str,
@@ -153,7 +150,7 @@ impl<'row> Columns<'row> {
     }
 }
 
-/// A column that cannot be read as what it means.
+/// The error for a column with an invalid value.
 pub(super) fn broken(column: &str, why: impl Display) -> Fault {
     Fault::Broken(Cause::text(format!("column `{column}`: {why}")))
 }

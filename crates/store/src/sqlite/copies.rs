@@ -1,11 +1,11 @@
-//! Copies of the database: one made while it serves, and one put in its place.
+//! Backup of a database that may be in use, and restore of a backup.
 //!
 //! ```text
 //! backup   database ── VACUUM INTO ──► skep.db.backup ── checked ──► a file without a name, for the caller to keep
 //! restore  caller's file ──► skep.db.restoring ── checked, new epoch ──► database;  the old one ──► skep.db.before-...
 //! ```
-//! Everything here blocks, and is to be done as the owner of the database: a file that somebody else leaves beside it would
-//! lock its owner out.
+//! All functions block, and must run as the owner of the database: a file that another user creates beside it would lock its
+//! owner out.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -21,36 +21,33 @@ use rusqlite::Connection;
 use super::{fault::Fault, file::DatabaseFile, inspect};
 use crate::{Cause, Error, Result};
 
-/// How long a copy waits for a writer.
+/// How long a backup or restore waits for a writer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A copy of the store, whole and checked.
+/// A complete and verified copy of the store.
 #[derive(Debug)]
 pub struct Backup {
-    /// The copy, at its beginning. It has no name any more: nothing of it is left where nobody keeps it.
+    /// The copy, positioned at its start. The file is unlinked, so that its space is freed when it is closed.
     pub file: File,
-    /// The version of the database.
+    /// Schema version of the database.
     pub version: i64,
-    /// Its size.
     pub size_bytes: u64,
 }
 
-/// What a restore did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// The version of the database; an older one is migrated by the next start.
+    /// Schema version of the database. An older one is migrated at the next start.
     pub version: i64,
-    /// Its new epoch.
     pub epoch: String,
-    /// Where the database lies that it replaced; `None` where there was none.
+    /// Path of the replaced database; `None` if there was none.
     pub old: Option<PathBuf>,
 }
 
-/// Copies the store as it is at one moment, also while a server writes to it: readers and writers go on meanwhile. Needs room
-/// for a second store beside the first.
+/// Makes a consistent copy of the store without blocking readers and writers. Needs disk space for a second store
+/// beside the first.
 ///
 /// # Errors
-/// There is no database, it cannot be read or is damaged, there is no room, or another backup is under way.
+/// There is no database, it cannot be read or is damaged, the disk is full, or another backup is running.
 pub fn backup(database: &Path) -> Result<Backup> {
     make_backup(database).map_err(|fault| fault.into_error(database))
 }
@@ -58,7 +55,7 @@ pub fn backup(database: &Path) -> Result<Backup> {
 fn make_backup(database: &Path) -> std::result::Result<Backup, Fault> {
     let source = DatabaseFile::find(database, PATIENCE)?.plain()?;
     let staged = Staged::take(beside(database, "backup"))?;
-    // Into an empty file that is ours alone: SQLite would make one that others may read.
+    // `VACUUM INTO` accepts an empty file. One that SQLite creates could be readable by others.
     staged.file.set_len(0)?;
     source.execute("VACUUM INTO ?1", [staged.path.to_string_lossy()])?;
     let found = inspect::look(&staged.path, PATIENCE)?;
@@ -68,11 +65,11 @@ fn make_backup(database: &Path) -> std::result::Result<Backup, Fault> {
     Ok(Backup { file, version: found.version, size_bytes })
 }
 
-/// Puts a copy in the place of the database, with a new epoch: cursors of before know that they are of another life. `name` is
-/// what errors call the copy. No server may run on this database; the caller sees to that.
+/// Replaces the database by a copy and starts a new epoch, so that older event cursors are recognised as invalid.
+/// `name` names the copy in errors. The caller must ensure that no server uses the database.
 ///
 /// # Errors
-/// [`Error::NewerVersion`], [`Error::NotABackup`]; or a file cannot be read or written. The database is then as it was.
+/// [`Error::NewerVersion`], [`Error::NotABackup`], or a file cannot be read or written. The database is then unchanged.
 pub fn restore(database: &Path, copy: &mut dyn Read, name: &Path) -> Result<Restored> {
     let staged = Staged::take(beside(database, "restoring")).map_err(|fault| fault.into_error(database))?;
     stage(&staged, copy).map_err(|fault| fault.into_error(database))?;
@@ -105,17 +102,18 @@ fn stage(staged: &Staged, copy: &mut dyn Read) -> std::result::Result<(), Fault>
     Ok(())
 }
 
-/// Random, as in the first migration: a backup that is restored twice must not give one epoch twice.
+/// Starts a new epoch and returns it. Epochs are random, as in the first migration: restoring a backup twice must not
+/// give the same epoch twice.
 fn begin_epoch(path: &Path) -> std::result::Result<String, Fault> {
     let connection = DatabaseFile::find(path, PATIENCE)?.plain()?;
-    // One file and no log beside it, which would have to be moved with it.
+    // Without a WAL, the copy is a single file, which can be renamed atomically.
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "delete", |row| row.get(0))?;
     if mode != "delete" {
-        return Err(Fault::Away(Cause::text(format!("the copy keeps its journal as `{mode}`"))));
+        return Err(Fault::Away(Cause::text(format!("the journal mode of the copy is still `{mode}`"))));
     }
     connection.pragma_update(None, "synchronous", "full")?;
-    // Who opens it next releases what was held; the copy may be too old to have tickets at all.
+    // The next process that opens the store releases held tickets; this copy may have a schema without tickets.
     connection.execute_batch(
         "INSERT OR REPLACE INTO meta (name, value)
          SELECT 'epoch_began', coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0);
@@ -125,10 +123,11 @@ fn begin_epoch(path: &Path) -> std::result::Result<String, Fault> {
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
 
-/// At every moment the database has its name, and each file that was there before has one.
+/// Replaces the database and returns the new path of the old one. At every moment a database exists at the path, and
+/// each old file has a name.
 fn replace(database: &Path, new: &Path) -> std::result::Result<Option<PathBuf>, Fault> {
     let wal = with_suffix(database, "-wal");
-    // A log that is empty cannot be missed between the two steps below. A damaged database may not have it emptied.
+    // With an empty WAL nothing is lost between the steps below. The checkpoint may fail if the database is damaged.
     if let Ok(connection) = Connection::open(database) {
         let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
@@ -144,7 +143,7 @@ fn replace(database: &Path, new: &Path) -> std::result::Result<Option<PathBuf>, 
     Ok(old)
 }
 
-/// A second name for the database, which nothing had before.
+/// Creates a second, unused name for the database.
 fn aside(database: &Path) -> std::result::Result<Option<PathBuf>, Fault> {
     let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
     for number in 1_u32.. {
@@ -163,7 +162,7 @@ fn aside(database: &Path) -> std::result::Result<Option<PathBuf>, Fault> {
 #[cfg(test)]
 mod tests;
 
-/// A file that is being filled, and by nobody else. It goes when dropped, unless it was given another name.
+/// A temporary file, locked against other processes. It is removed on drop, unless it was renamed.
 struct Staged {
     file: File,
     path: PathBuf,
@@ -178,12 +177,13 @@ impl Staged {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let busy = format!("another process fills {}; wait until it is done", path.display());
+                    let busy =
+                        format!("another process writes {}; wait until it has finished", path.display());
                     return Err(Fault::Away(Cause::text(busy)));
                 }
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
-            // The one before may have removed it between our open and our lock.
+            // The previous owner may have removed the file between `open` and `try_lock`.
             if fs::metadata(&path)
                 .is_ok_and(|found| file.metadata().is_ok_and(|own| own.ino() == found.ino()))
             {
@@ -219,7 +219,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// ext4 may lose a new name in a power cut.
+/// Syncs the directory of a file, without which ext4 may lose a new name in a power failure.
 fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
         .sync_all()

@@ -1,4 +1,4 @@
-//! Deliveries of webhooks in SQLite.
+//! Webhook deliveries in SQLite.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
@@ -20,22 +20,21 @@ use crate::{
     ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
 };
 
-/// Later in order than every id.
+/// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
-/// Attempts that are kept of a delivery that is asked for again and again.
+/// Maximum number of attempts to keep of a delivery that is redelivered repeatedly.
 const KEPT_ATTEMPTS: usize = 20;
 
-/// A webhook that has not seen all events.
+/// A webhook with unprocessed events.
 struct Behind {
     id: WebhookId,
     account: AccountId,
     types: Vec<String>,
     cursor: u64,
-    /// Deliveries that wait.
     pending: u32,
 }
 
-/// Makes deliveries of events that webhooks have not seen.
+/// Creates deliveries for unprocessed events of webhooks.
 pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> Result<Enqueued, Fault> {
     let newest = events::span(connection)?.newest;
     let behind = all(
@@ -68,7 +67,7 @@ pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> R
     Ok(Enqueued { newest, progress: !behind.is_empty(), behind: left.is_some() })
 }
 
-/// Makes deliveries of the next events of one webhook, and gives how far that went.
+/// Creates deliveries for the next events of one webhook, and returns its new cursor.
 fn deliver_next(
     connection: &Connection,
     webhook: &Behind,
@@ -104,7 +103,8 @@ fn deliver_next(
     Ok(if all_seen { newest.max(cursor) } else { cursor })
 }
 
-/// The last delivery of a webhook: the next ones come after it in order, also those of one millisecond.
+/// The newest delivery of a webhook. Ids of new ones are generated after it, because several may be created in a
+/// millisecond.
 fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<DeliveryId>, Fault> {
     let sql = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1";
     one(connection, sql, [webhook.to_string()], |row| row.word("id"))
@@ -115,7 +115,7 @@ fn wants(types: &[String], word: &str) -> bool {
     kind.is_some_and(|kind| types.iter().any(|wanted| kind.is_named(wanted)))
 }
 
-/// A delivery that is about to be made.
+/// A delivery to insert.
 struct New<'a> {
     id: DeliveryId,
     webhook: WebhookId,
@@ -142,14 +142,14 @@ fn insert(connection: &Connection, new: &New<'_>, at: Timestamp) -> Result<usize
     )
 }
 
-/// Has something sent that is no event.
+/// Creates a test delivery, which is not an event.
 pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Delivery, Fault> {
     require_enabled(connection, command.account, command.webhook)?;
     let newest = events::span(connection)?.newest;
     let new = New {
         id: command.delivery,
         webhook: command.webhook,
-        // It goes when the next event does.
+        // Deleted together with the next event.
         sequence: newest + 1,
         event: command.delivery.to_string(),
         kind: TEST,
@@ -160,13 +160,13 @@ pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Del
     by_id(connection, command.webhook, command.delivery)
 }
 
-/// Whoever asks by hand wants it now, whatever the endpoint asked for.
+/// Clears the pause that the endpoint requested, because a manual delivery is sent immediately.
 fn hold_no_longer(connection: &Connection, webhook: WebhookId) -> Result<(), Fault> {
     change(connection, "UPDATE webhooks SET hold_until = NULL WHERE id = ?1", [webhook.to_string()])?;
     Ok(())
 }
 
-/// Has a delivery tried again from the beginning.
+/// Schedules a delivery again, with no attempts counted.
 pub(super) fn again(connection: &Connection, command: &Redeliver) -> Result<Delivery, Fault> {
     webhooks::by_id(connection, command.account, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)?;
@@ -184,7 +184,7 @@ fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -
     }
 }
 
-/// A page of a webhook's deliveries, newest first: their ids are in the order of their making.
+/// Returns a page of a webhook's deliveries, newest first. Ids are in the order of creation.
 pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<DeliveryPage, Fault> {
     webhooks::by_id(connection, query.account, query.webhook)?;
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
@@ -200,7 +200,7 @@ pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<Del
     Ok(DeliveryPage { deliveries, next })
 }
 
-/// The deliveries of a webhook whose time has come.
+/// Returns the deliveries of a webhook that are due.
 pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDelivery>, Fault> {
     let sql = "SELECT id, event, sequence, data, tries, created_at FROM webhook_deliveries
                WHERE webhook = ?1 AND state = 'pending' AND next_at <= ?2 ORDER BY next_at, id LIMIT ?3";
@@ -222,7 +222,7 @@ pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDeli
     })
 }
 
-/// Notes an attempt, and what follows from it: answers why the webhook was disabled, if it was.
+/// Records an attempt and its consequences; returns a reason if it disabled the webhook.
 pub(super) fn record(
     connection: &Connection,
     command: &RecordAttempt,
@@ -248,7 +248,7 @@ pub(super) fn record(
     follow(connection, &webhook, command)
 }
 
-/// What an attempt says of the whole webhook.
+/// Applies the result of an attempt to the webhook; returns a reason if it is disabled.
 fn follow(
     connection: &Connection,
     webhook: &str,
@@ -261,7 +261,7 @@ fn follow(
         return Ok(None);
     }
     let at = command.attempt.at;
-    // A clock that stands before all time has waited for nothing.
+    // At the lower end of the clock's range nothing can have been failing for longer.
     let patience = millis(at.checked_sub(command.patience).unwrap_or(Timestamp::MIN));
     let sql = "UPDATE webhooks SET failing_since = coalesce(failing_since, ?2), hold_until = coalesce(?3, hold_until)
                WHERE id = ?1";
@@ -274,7 +274,7 @@ fn follow(
     Ok((disabled > 0).then_some(reason))
 }
 
-/// Deletes a few deliveries whose events are gone, or whose webhook is; and webhooks that are deleted and have none.
+/// Deletes one batch of deliveries whose event or webhook was deleted, and deleted webhooks without deliveries.
 pub(super) fn forget(connection: &Connection, batch: u32) -> Result<u64, Fault> {
     let oldest = events::span(connection)?.oldest;
     let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
@@ -296,7 +296,7 @@ fn by_id(connection: &Connection, webhook: WebhookId, id: DeliveryId) -> Result<
     found.ok_or_else(|| Error::UnknownDelivery { id: id.to_string() }.into())
 }
 
-/// A sequence as it stands in a column; one beyond what it holds is after all events, and no error.
+/// Encodes a sequence. One that does not fit the column is after all events.
 fn sequence(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

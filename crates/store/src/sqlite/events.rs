@@ -11,22 +11,22 @@ use super::{
 };
 use crate::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents};
 
-/// An event that is about to be written.
+/// An event to write.
 pub(super) struct NewEvent<'a> {
     pub(super) account: AccountId,
     pub(super) kind: EventKind,
-    /// An object.
+    /// A JSON object.
     pub(super) body: Value,
     pub(super) at: Timestamp,
     pub(super) request_id: Option<&'a str>,
 }
 
-/// Writes an event of a ticket, which its history finds by that.
+/// Writes an event that is part of the history of a ticket.
 pub(super) fn append_of(connection: &Connection, ticket: &str, event: &NewEvent<'_>) -> Result<(), Fault> {
     insert(connection, Some(ticket), event)
 }
 
-/// Writes an event, in the transaction of the change that it tells of.
+/// Writes an event, in the transaction of the change that it describes.
 pub(super) fn append(connection: &Connection, event: &NewEvent<'_>) -> Result<(), Fault> {
     insert(connection, None, event)
 }
@@ -48,15 +48,14 @@ fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -
     Ok(())
 }
 
-/// The events after this sequence, in order.
 pub(super) fn after(connection: &Connection, sequence: u64, limit: u32) -> Result<Vec<Event>, Fault> {
-    // A sequence beyond what a column holds is after all events, and no error.
+    // A sequence that does not fit the column is after all events.
     let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
     let sql = "SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
     all(connection, sql, params![sequence, limit], decode)
 }
 
-/// A page of events, and what was kept when it was read.
+/// Returns a page of events with the range of stored events at that time.
 pub(super) fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, Fault> {
     let after = i64::try_from(query.after).unwrap_or(i64::MAX);
     let limit = query.limit.max(1);
@@ -102,20 +101,21 @@ fn looked_at(
     }
     page.more = looked_at >= query.limit.max(1);
     if !page.more {
-        // What lies between belongs to others.
+        // Events up to the newest belong to other accounts or tickets.
         page.upto = page.upto.max(page.span.newest);
     }
     Ok(page)
 }
 
-/// Events before a place that are looked at once more: what is written at the same moment has times that may be out of order.
+/// Number of events before the found position to examine again, because the times of nearly simultaneous events may be
+/// out of order.
 const OUT_OF_ORDER: u64 = 1_000;
 
-/// The place behind which the first event of this time or a later one stands.
+/// Binary search for the position just before the first event at or after a time.
 pub(super) fn place_at(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
     let EventSpan { epoch, began, oldest, newest } = span(connection)?;
     let since = millis(since);
-    // All up to `low` is taken as earlier, all behind `high` as later.
+    // Events up to `low` are taken as earlier than `since`, those after `high` as later.
     let (mut low, mut high) = (began.max(oldest.saturating_sub(1)).min(newest), newest);
     let probe = "SELECT sequence, at FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT 1";
     while low < high {
@@ -137,7 +137,6 @@ pub(super) fn place_at(connection: &Connection, since: Timestamp) -> Result<Even
     Ok(EventId { epoch, sequence })
 }
 
-/// Which events there are.
 pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
     let sql = "SELECT (SELECT value FROM meta WHERE name = 'epoch') AS epoch,
                       (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'epoch_began') AS began,
@@ -152,7 +151,7 @@ pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
             newest,
         })
     })?;
-    span.ok_or_else(|| broken("epoch", "there is none"))
+    span.ok_or_else(|| broken("epoch", "it is missing"))
 }
 
 pub(super) fn decode(row: &Columns<'_>) -> Result<Event, Fault> {
@@ -170,5 +169,5 @@ pub(super) fn decode(row: &Columns<'_>) -> Result<Event, Fault> {
 
 fn kind(word: &str) -> Result<EventKind, Fault> {
     let known = EventKind::ALL.iter().copied().find(|kind| kind.as_str() == word);
-    known.ok_or_else(|| broken("type", format!("`{word}` is no event")))
+    known.ok_or_else(|| broken("type", format!("unknown event kind `{word}`")))
 }

@@ -1,4 +1,5 @@
-//! What goes wrong inside: a refusal, the driver's error or a row that cannot be read. It never leaves `sqlite`.
+//! The internal error type of the SQLite implementation. It is converted to [`Error`] before it leaves this module
+//! tree.
 
 use std::path::Path;
 
@@ -6,20 +7,17 @@ use rusqlite::ErrorCode as Driver;
 
 use crate::{Cause, Error};
 
-/// What a command or query of this store fails with, until it is told to the caller.
+/// Why a command or query failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The command was refused.
     Refused(Error),
-    /// SQLite's own error.
     Driver(rusqlite::Error),
-    /// The file cannot be used, for another reason than SQLite's.
+    /// The file cannot be used, for a reason that SQLite did not report.
     Away(Cause),
-    /// What was read, or was about to be written, makes no sense.
+    /// A value that was read or was to be written is invalid, or an invariant does not hold.
     Broken(Cause),
-    /// A newer program wrote the database.
+    /// A newer program wrote the database, with this version.
     Newer {
-        /// Its version.
         found: i64,
     },
 }
@@ -43,7 +41,7 @@ impl From<std::io::Error> for Fault {
 }
 
 impl Fault {
-    /// The same in the words of the store.
+    /// Converts to the public error; `path` is that of the database.
     pub(super) fn into_error(self, path: &Path) -> Error {
         let path = path.to_owned();
         match self {
@@ -57,7 +55,7 @@ impl Fault {
     }
 }
 
-/// Whether the file is the matter, not the command.
+/// Whether the database file is the cause, not the command.
 fn is_away(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),

@@ -1,4 +1,5 @@
-//! The database file: made for its owner alone, opened with our settings, watched while it is in use.
+//! The database file: creation with private permissions, connections with the required pragmas, and detection of
+//! replacement.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,10 +14,10 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use super::fault::Fault;
 use crate::Cause;
 
-/// What the writer's pages may take in memory, in KiB: those of a ticket that ten thousand wait for are about as many.
+/// Page cache of the writer, in KiB. Enough for a change of a ticket on which ten thousand others depend.
 const WRITERS_CACHE_KIB: i64 = 16_384;
 
-/// One database file, known by its inode.
+/// A database file, identified by its inode.
 #[derive(Debug)]
 pub(super) struct DatabaseFile {
     path: PathBuf,
@@ -25,11 +26,11 @@ pub(super) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// Finds the file, or makes an empty one with mode 0600. SQLite gives its mode to the files beside it.
+    /// Locates the file, or creates an empty one with mode 0600. SQLite gives the same mode to the WAL and its index.
     pub(super) fn find_or_make(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Ok(_) => {
-                // The folder too: a power cut may else lose the new name.
+                // Sync the directory as well, otherwise a power failure may lose the new entry.
                 let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 File::open(folder)?.sync_all()?;
             }
@@ -39,17 +40,16 @@ impl DatabaseFile {
         Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
     }
 
-    /// Finds the file. One that is not there is never made.
+    /// Locates an existing file; never creates one.
     pub(super) fn find(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
         Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A connection that writes: every commit is on the disk when it returns.
+    /// Opens a connection for writing, whose commits are durable when they return.
     pub(super) fn writer(&self) -> Result<Connection, Fault> {
         let connection = self.connect()?;
         let mode: String =
@@ -60,45 +60,46 @@ impl DatabaseFile {
             ))));
         }
         connection.pragma_update(None, "synchronous", "full")?;
-        // With SQLite's 2 MB, pages that a large command changes go to the log and come back before it is through.
+        // With SQLite's default of 2 MB, a large command would spill changed pages to the WAL and read them back.
         connection.pragma_update(None, "cache_size", -WRITERS_CACHE_KIB)?;
         Ok(connection)
     }
 
-    /// A connection that only reads.
+    /// Opens a connection that can only read.
     pub(super) fn reader(&self) -> Result<Connection, Fault> {
         let connection = self.connect()?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
     }
 
-    /// A connection that takes the file as it is.
+    /// Opens a connection that keeps the journal mode of the file.
     pub(super) fn plain(&self) -> Result<Connection, Fault> {
         self.connect()
     }
 
     fn connect(&self) -> Result<Connection, Fault> {
-        // Never CREATE: a file that vanished is a fault, not a fresh store. Each connection stays with one thread at a time.
+        // No CREATE: a missing file is an error, not a new store. NO_MUTEX: only one thread at a time uses a
+        // connection.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(self.busy_timeout)?;
         connection.pragma_update(None, "foreign_keys", true)?;
-        // SQLite would make files of its own in /tmp, which a confined server cannot, and refuse large commands.
+        // Temporary files would be in /tmp, where a confined server cannot write, so that large commands would fail.
         connection.pragma_update(None, "temp_store", "memory")?;
-        // Else SQLite looks at what is bound to `LIMIT`, and so compiles each such statement anew whenever it runs
+        // Otherwise SQLite considers the value bound to `LIMIT` and prepares such statements again at each execution
         // (<https://www.sqlite.org/queryplanner-ng.html#qpstab>).
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)
     }
 
-    /// Checks that the file has its name still. SQLite would go on writing to one that was deleted or replaced, and all that
-    /// it called durable would be gone.
+    /// Checks that the path still refers to the same file. SQLite would continue to write to a deleted or replaced
+    /// file, and commits reported as durable would be lost.
     pub(super) fn check_in_place(&self) -> Result<(), Fault> {
         if inode(&self.path)? == self.inode {
             Ok(())
         } else {
-            Err(Fault::Away(Cause::text("another file took the place of the database; restart the server")))
+            Err(Fault::Away(Cause::text("another file has replaced the database; restart the server")))
         }
     }
 }

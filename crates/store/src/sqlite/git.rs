@@ -1,4 +1,4 @@
-//! Credentials of git in SQLite.
+//! Git credentials in SQLite.
 
 use rusqlite::{Connection, params};
 use skep_api::AccountId;
@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{GitCredential, SetGitCredential};
 
-/// Keeps a credential.
 pub(super) fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), Fault> {
     accounts::by_id(connection, command.account)?;
     let GitCredential { host, username, sealed, created_at } = &command.credential;
@@ -24,7 +23,7 @@ pub(super) fn set(connection: &Connection, command: &SetGitCredential) -> Result
     Ok(())
 }
 
-/// All of an account, by host.
+/// Returns the credentials of an account, ordered by host.
 pub(super) fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential>, Fault> {
     let sql = "SELECT * FROM git_credentials WHERE account = ?1 ORDER BY host";
     all(connection, sql, [account.to_string()], |row| {
@@ -37,7 +36,7 @@ pub(super) fn list(connection: &Connection, account: AccountId) -> Result<Vec<Gi
     })
 }
 
-/// Forgets a host's; tells whether there was one.
+/// Deletes the credential for a host; returns whether it existed.
 pub(super) fn remove(connection: &Connection, account: AccountId, host: &str) -> Result<bool, Fault> {
     let sql = "DELETE FROM git_credentials WHERE account = ?1 AND host = ?2";
     Ok(change(connection, sql, params![account.to_string(), host])? == 1)

@@ -1,11 +1,11 @@
-//! The proof that the database can be written and read.
+//! Health check: proves that the database can be written and read.
 
 use rusqlite::Connection;
 
 use super::{columns::change, fault::Fault};
 
-/// Writes down the second that it is. Within one second the row stays as it is and the disk is left in peace, however often
-/// the public health route is asked.
+/// Writes the current time in seconds. The row changes at most once per second, so that frequent requests to the public
+/// health route do not cause disk writes.
 pub(super) fn write_second(connection: &Connection) -> Result<(), Fault> {
     change(
         connection,
@@ -16,7 +16,7 @@ pub(super) fn write_second(connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads what was written last.
+/// Reads the row that [`write_second`] writes.
 pub(super) fn read_second(connection: &Connection) -> Result<(), Fault> {
     connection.query_row("SELECT value FROM meta WHERE name = 'pinged_at'", [], |_| Ok(()))?;
     Ok(())

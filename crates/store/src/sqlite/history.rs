@@ -1,4 +1,4 @@
-//! What becomes of old entries and events: they go, a few at a time.
+//! Retention: deletes old audit entries, events and related records in batches.
 
 use rusqlite::{Connection, params};
 
@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{TrimHistory, Trimmed};
 
-/// The part of the audit that strangers may take: one of so many.
+/// Entries without an account may take one part in this many of the audit's space.
 const STRANGERS: u64 = 5;
 
-/// Deletes a few of what is too old, or too much.
+/// Deletes one batch of records that are too old or exceed the space limit.
 pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Trimmed, Fault> {
     let half = command.bytes / 2;
     let entries = if volume(connection, "strangers")? > half / STRANGERS {
-        // First of all: what they are too much may be all that the audit is too much.
+        // Checked first, because these entries alone may be the reason that the audit is too large.
         let sql =
             "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE account IS NULL ORDER BY id LIMIT ?1)";
         change(connection, sql, [command.batch])?
@@ -25,7 +25,7 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
         let sql = "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?1)";
         change(connection, sql, [command.batch])?
     } else {
-        // Only the oldest are looked at: in the order of ids, times grow but for steps of the clock.
+        // Only the oldest entries are examined: ids are in the order of time, except for clock adjustments.
         let sql = "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?1) AND at < ?2";
         change(connection, sql, params![command.batch, millis(command.before)])?
     };
@@ -45,7 +45,7 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
     Ok(Trimmed { entries: entries as u64, events: events as u64, deliveries, vms, logs })
 }
 
-/// What a table takes, about, in bytes.
+/// Approximate size of a group of rows, in bytes.
 pub(super) fn volume(connection: &Connection, name: &str) -> Result<u64, Fault> {
     let found =
         one(connection, "SELECT bytes FROM volumes WHERE name = ?1", [name], |row| row.number("bytes"))?;

@@ -12,30 +12,30 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Faults of a damaged database that are told; the first ones tell enough.
+/// Maximum number of problems of a damaged database to report.
 const MOST_PROBLEMS: u32 = 5;
-/// The version since which there are tickets.
+/// The first version with tickets.
 const TICKETS: i64 = 5;
-/// The version since which tickets have labels.
+/// The first version with ticket labels.
 const TICKET_LABELS: i64 = 13;
-/// The version since which tickets are counted by state.
+/// The first version with ticket counts by state.
 const TICKET_COUNTS: i64 = 14;
 
-/// What a look at a database found.
+/// Result of [`inspect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
-    /// Its version; 0 has nothing in it yet.
+    /// Schema version of the database; 0 is an empty database.
     pub version: i64,
-    /// The newest version that this program knows.
+    /// The newest schema version that this program supports.
     pub known: i64,
-    /// What is wrong with it, in words; empty where it is sound.
+    /// Descriptions of the damage; empty if the database is sound.
     pub problems: Vec<String>,
 }
 
-/// Looks at the store, whether a server runs or not. Reads all of it, and blocks; to be done as the owner of the file.
+/// Checks the store, which may be in use by a server. Reads all of it and blocks; must run as the owner of the file.
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// The database does not exist or cannot be read.
 pub fn inspect(database: &Path) -> Result<Inspection> {
     look(database, Duration::from_secs(5)).map_err(|fault| fault.into_error(database))
 }
@@ -65,7 +65,7 @@ pub(super) fn look(path: &Path, patience: Duration) -> std::result::Result<Inspe
 }
 
 impl Inspection {
-    /// Refuses what this program could not serve.
+    /// Fails if the database is damaged or this program does not support its version.
     pub(super) fn sound(&self, path: &Path) -> std::result::Result<(), Fault> {
         let refused = |why: String| Err(Error::NotABackup { path: path.to_owned(), why }.into());
         if self.version > self.known {
@@ -84,19 +84,19 @@ impl Inspection {
     }
 }
 
-/// Tables, indexes, views and triggers are those that the migrations make: no other program's, and none that acts by itself.
+/// Compares tables, indexes, views and triggers with those that the migrations create. This detects databases of other
+/// programs and added triggers.
 fn foreign_parts(connection: &Connection, version: i64) -> std::result::Result<Option<String>, Fault> {
     let mut ours = Connection::open_in_memory()?;
     migrations::migrate_to(&mut ours, version)?;
     let (expected, found) = (parts(&ours)?, parts(connection)?);
     let difference = expected.symmetric_difference(&found).next();
-    Ok(difference.map(|(kind, name)| {
-        format!("the {kind} `{name}` is not as version {version} of skep's store has it")
-    }))
+    Ok(difference
+        .map(|(kind, name)| format!("the {kind} `{name}` is not as in version {version} of skep's schema")))
 }
 
 fn parts(connection: &Connection) -> std::result::Result<BTreeSet<(String, String)>, Fault> {
-    // What SQLite's own tools leave, such as statistics, is no part of the store.
+    // Tables of SQLite itself, such as statistics, are not part of the schema.
     let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
     let mut statement = connection.prepare(sql)?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -108,5 +108,5 @@ fn dangling(connection: &Connection) -> std::result::Result<Option<String>, Faul
     let mut rows = statement.query([])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let (table, parent): (String, String) = (row.get(0)?, row.get(2)?);
-    Ok(Some(format!("a row of `{table}` belongs to one of `{parent}` that is not there")))
+    Ok(Some(format!("a row of `{table}` refers to a missing row of `{parent}`")))
 }

@@ -18,10 +18,9 @@ use crate::{
     PresentedKey, RevokeAllKeys, RevokeKey, RotateKey,
 };
 
-/// Later in order than every id.
+/// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
-/// Makes a key.
 pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Result<KeyRecord, Fault> {
     accounts::by_id(connection, command.account)?;
     if let Some(vm) = command.vm {
@@ -35,7 +34,7 @@ pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Re
     Ok(record)
 }
 
-/// Inserts the row, unless its name is taken.
+/// Inserts the row; returns whether the name was available.
 fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, Fault> {
     let inserted = change(
         connection,
@@ -81,7 +80,7 @@ fn append_created(connection: &Connection, key: &Key, command: &NewKey) -> Resul
     )
 }
 
-/// The admin key of the account `default`, made where its hash is not known.
+/// Returns the admin key of the account `default` with this hash, and creates it if it does not exist.
 pub(super) fn ensure_admin(
     connection: &Connection,
     id: KeyId,
@@ -91,7 +90,7 @@ pub(super) fn ensure_admin(
         return Ok(known);
     }
     let account = accounts::by_name(connection, DEFAULT_ACCOUNT)?.id;
-    // An operator who removed the key's file gets a new key: that must not fail because the old one has the name.
+    // If an operator removed the file of the key, a new key is created, although the old one still has the name.
     let sql = "UPDATE keys SET rotated_at = ?3
                WHERE account = ?1 AND name = ?2 AND revoked_at IS NULL AND rotated_at IS NULL RETURNING id";
     let taken = params![account.to_string(), ADMIN_KEY_NAME, millis(command.at)];
@@ -116,7 +115,7 @@ pub(super) fn ensure_admin(
     Ok(record)
 }
 
-/// Makes a key like another one and with its name. Both are valid.
+/// Creates a key with the name and rights of an existing one. Both are valid.
 pub(super) fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, Fault> {
     let rotated = change(
         connection,
@@ -166,7 +165,7 @@ fn not_valid(key: &Key) -> Error {
     Error::KeyNotValid { id: key.id, state, way_out }
 }
 
-/// Revokes the keys of an account that are not revoked yet, and gives them.
+/// Revokes the keys of an account that are not revoked yet, and returns their ids.
 pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Result<Vec<KeyId>, Fault> {
     accounts::by_id(connection, command.account)?;
     let sql = "SELECT * FROM keys WHERE account = ?1 AND revoked_at IS NULL AND id IS NOT ?2 ORDER BY id";
@@ -175,7 +174,7 @@ pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Re
     revoke_each(connection, valid, command.at, command.request_id.as_deref())
 }
 
-/// Revokes a key that is not revoked yet.
+/// Revokes a key, unless it is revoked already.
 pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
     let revoked = change(
         connection,
@@ -189,7 +188,7 @@ pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<Key
     Ok(record)
 }
 
-/// Revokes the keys that are bound to a VM, which has ended, and gives them.
+/// Revokes the keys that are bound to an ended VM, and returns their ids.
 pub(super) fn revoke_bound(
     connection: &Connection,
     vm: VmId,
@@ -227,19 +226,18 @@ fn append_revoked(
     events::append(connection, &event)
 }
 
-/// A key of this account.
 pub(super) fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, Fault> {
     let sql = "SELECT * FROM keys WHERE account = ?1 AND id = ?2";
     let found = one(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| Error::UnknownKey { id }.into())
 }
 
-/// The key with this hash, and its account.
+/// Returns the key with this hash, with its account.
 pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option<PresentedKey>, Fault> {
     let Some(record) = by_hash(connection, hash)? else { return Ok(None) };
-    // The keys of an account that was deleted are told from unknown ones: they are revoked.
+    // Includes keys of deleted accounts, which are revoked and so distinguished from unknown ones.
     let account = accounts::referred_to(connection, record.key.account)?;
-    // It stays the same for as long as the VM lives, and the key ends with the VM.
+    // Safe to cache: the address of a VM never changes, and the key is revoked when the VM ends.
     let vm_ip = record.key.vm.map(|vm| vms::ip_of(connection, vm)).transpose()?.flatten();
     Ok(Some(PresentedKey { record, account, vm_ip }))
 }
@@ -248,14 +246,14 @@ fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, 
     one(connection, "SELECT * FROM keys WHERE sha256 = ?1", [hash.as_bytes()], decode)
 }
 
-/// A page of keys, newest first: their ids are in the order of their making.
+/// Returns a page of keys, newest first. Ids are in the order of creation.
 pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut keys = all(
         connection,
         "SELECT * FROM keys WHERE account = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
-        // One more than asked for tells whether there is a next page.
+        // One more row than the page size shows whether there is a next page.
         params![query.account.to_string(), before, i64::from(query.limit.max(1)) + 1],
         decode,
     )?;
@@ -265,7 +263,6 @@ pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, 
     Ok(KeyPage { keys, next })
 }
 
-/// Notes when keys were used.
 pub(super) fn note_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
     for KeyUse { id, at } in uses {
         change(

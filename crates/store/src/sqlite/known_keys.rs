@@ -1,10 +1,12 @@
-//! Keys that were presented lately, for as long as no key and no account was changed since they were read.
+//! Cache of recently presented keys, which is valid as long as no key and no account has changed.
 //!
-//! Most requests come with a key that the one before had too. Our own writer tells of each commit before it answers.
-//! Whether another process committed anything, SQLite tells
-//! (<https://www.sqlite.org/pragma.html#pragma_data_version>): asked again after a time that is shorter than that
-//! process takes to end and another to begin. Whether a commit changed a key or an account, the database counts. So a
-//! revoked key is refused at the next request all the same.
+//! Most requests use the same key as the request before. To detect changes, the cache uses three counters:
+//! - Commits of this process: the writer counts each commit before it answers its commands.
+//! - Commits of other processes: `PRAGMA data_version` (<https://www.sqlite.org/pragma.html#pragma_data_version>), which is read
+//!   again after [`GLANCE`]. That is shorter than the time in which another process can end and yet another one start.
+//! - Changes of keys and accounts: the table `key_changes`, which triggers update.
+//!
+//! So a revoked key is refused from the next request on.
 
 use std::{
     collections::HashMap,
@@ -22,16 +24,16 @@ use tokio::sync::watch;
 use super::{fault::Fault, file::DatabaseFile};
 use crate::{Commit, CommitObserver, PresentedKey};
 
-/// Keys that are remembered. With one more all are forgotten.
+/// Maximum number of cached keys. One more clears the cache.
 const MOST: usize = 4_096;
-/// How long another process's commit may go unnoticed.
+/// How long a commit of another process may remain unnoticed.
 pub(super) const GLANCE: Duration = Duration::from_millis(1);
 
-/// A state of the keys and accounts. Equal ones have the same content.
+/// Version of all keys and accounts; equal versions have the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version(i64);
 
-/// Counts the writer's commits, and tells of them.
+/// Counts the commits of the writer, publishes the count and forwards each commit to the next observer.
 #[derive(Debug, Clone)]
 pub(super) struct Commits {
     count: Arc<AtomicU64>,
@@ -51,25 +53,24 @@ impl Commits {
 
 impl CommitObserver for Commits {
     fn committed(&self, commit: Commit) {
-        // One that failed may have changed something after all.
+        // Failed commits count too, because they may have changed something nevertheless.
         let count = self.count.fetch_add(1, Ordering::Release) + 1;
         self.signal.send_replace(count);
         self.next.committed(commit);
     }
 }
 
-/// What is known of a key.
+/// Result of a cache lookup.
 #[derive(Debug)]
 pub(super) enum Known {
-    /// All of it: this is what a query would find now.
+    /// The cached key, equal to what a query would return now.
     Key(Box<PresentedKey>),
-    /// Nothing. What is read now may be [kept](KnownKeys::keep) under this version.
+    /// Not cached. A key that is read now may be cached with this version.
     Nothing(Version),
-    /// Nothing, and the database does not say just now in what state it is.
+    /// The version could not be read from the database, so the cache cannot be used.
     Unclear,
 }
 
-/// Keys that were presented lately.
 #[derive(Debug)]
 pub(super) struct KnownKeys {
     commits: Commits,
@@ -78,10 +79,10 @@ pub(super) struct KnownKeys {
 
 #[derive(Debug)]
 struct Kept {
-    /// Asks for the versions, and reads nothing else.
+    /// Used only to read the counters.
     connection: Connection,
     version: Version,
-    /// Our own commits until that was asked, the version that the whole database had then, and when it was.
+    /// Count of own commits and `data_version` at the latest check, and the time of that check.
     commits: u64,
     number: i64,
     asked: Instant,
@@ -89,7 +90,7 @@ struct Kept {
 }
 
 impl KnownKeys {
-    /// Knows none yet. Its connection waits for no lock: it is asked where nothing may block.
+    /// Creates an empty cache. Its connection never waits for a lock, because lookups run on async threads.
     pub(super) fn new(file: &DatabaseFile, commits: Commits) -> Result<Self, Fault> {
         let connection = file.reader()?;
         connection.busy_timeout(Duration::ZERO)?;
@@ -104,9 +105,9 @@ impl KnownKeys {
         Ok(Self { commits, kept: Mutex::new(kept) })
     }
 
-    /// What a key is now, if that is known.
+    /// Returns the key with this hash if it is cached and current.
     pub(super) fn look_up(&self, hash: &KeyHash) -> Known {
-        // Before SQLite is asked: a commit in between then only makes us ask once more.
+        // Read before the counters of SQLite: a commit in between only causes one more check.
         let commits = self.commits.count();
         let mut kept = lock(&self.kept);
         if (kept.commits != commits || kept.asked.elapsed() > GLANCE) && kept.ask(commits).is_err() {
@@ -118,7 +119,7 @@ impl KnownKeys {
         }
     }
 
-    /// Keeps what was read after the keys had this version, unless they have another one by now.
+    /// Caches a key that was read after the lookup returned this version, unless the version has changed.
     pub(super) fn keep(&self, hash: KeyHash, key: PresentedKey, read_after: Version) {
         let mut kept = lock(&self.kept);
         if kept.version != read_after {
@@ -132,12 +133,13 @@ impl KnownKeys {
 }
 
 impl Kept {
-    /// Forgets all keys where one may have changed. Nothing counts as asked where the answer fails.
+    /// Reads the counters and clears the cache if a key may have changed. A failed check is repeated at the next
+    /// lookup.
     fn ask(&mut self, commits: u64) -> Result<(), Fault> {
         let asked = Instant::now();
         let number = number(&self.connection)?;
         if number != self.number {
-            // After the number: what is committed in between then only makes us ask once more.
+            // Read after `data_version`: a commit in between only causes one more check.
             let version = version(&self.connection)?;
             if version != self.version {
                 self.keys.clear();

@@ -1,11 +1,11 @@
-//! The roots of all accounts, for a process that confines itself to them before it opens the store.
+//! Reads the roots of all accounts, for a process that confines itself to them before it opens the store.
 
 use std::{path::Path, time::Duration};
 
 use super::{accounts, fault::Fault, file::DatabaseFile, migrations};
 use crate::{AccountRoot, Result};
 
-/// The roots of all accounts, whether a server runs or not. Blocks. None where there is no store yet.
+/// Returns the roots of all accounts, or nothing if there is no store yet. Blocks. A server may be running meanwhile.
 ///
 /// # Errors
 /// The store cannot be read.

@@ -1,4 +1,4 @@
-//! The versions of the database. A migration that was released is never edited.
+//! Schema migrations. A released migration is never edited.
 
 use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
@@ -25,13 +25,13 @@ const STEPS: &[M<'static>] = &[
     M::up(include_str!("migrations/0017_run_logs.sql")),
 ];
 
-/// The newest version that this program knows.
+/// The newest schema version that this program supports.
 pub(super) const KNOWN: i64 = STEPS.len() as i64;
 
-/// Brings the database to the newest version.
+/// Migrates the database to the newest version.
 ///
 /// # Errors
-/// [`Fault::Newer`] where a newer skep wrote it.
+/// [`Fault::Newer`] if a newer skep wrote the database.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     let found = version(connection)?;
     if found > KNOWN {
@@ -40,7 +40,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     Migrations::from_slice(STEPS).to_latest(connection).map_err(told)
 }
 
-/// Brings an empty database to an older version, to compare others with.
+/// Migrates an empty database to an older version, for comparison with others.
 pub(super) fn migrate_to(connection: &mut Connection, version: i64) -> Result<(), Fault> {
     let version = usize::try_from(version).map_err(|error| Fault::Broken(Cause::of(&error)))?;
     Migrations::from_slice(STEPS).to_version(connection, version).map_err(told)
@@ -53,7 +53,6 @@ fn told(error: rusqlite_migration::Error) -> Fault {
     }
 }
 
-/// The version of a database.
 pub(super) fn version(connection: &Connection) -> Result<i64, Fault> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
@@ -100,7 +99,7 @@ mod tests {
         let row = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
         assert_eq!(row("SELECT name || roots || max_vms || created_at FROM accounts"), "default[\"/srv\"]75");
         assert_eq!(row("SELECT k.id || a.id FROM keys k JOIN accounts a ON a.id = k.account"), "key_1acc_1");
-        // The references hold still: both ways.
+        // The foreign keys are still enforced in both directions.
         assert!(connection.execute("DELETE FROM accounts", []).is_err());
         assert!(connection.execute("UPDATE keys SET account = 'acc_2'", []).is_err());
         let broken = connection.prepare("PRAGMA foreign_key_check").unwrap().exists([]).unwrap();

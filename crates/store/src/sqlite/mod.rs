@@ -1,4 +1,4 @@
-//! The store in one SQLite file: one thread writes, a few connections read beside it.
+//! Implementation of [`Store`] in one SQLite file, with one writer thread and a pool of read connections.
 
 mod accounts;
 mod audit;
@@ -73,32 +73,32 @@ use crate::{
     WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
-/// Revocations that may wait for a listener; one that falls behind further looks its key up.
+/// Capacity of the channel of revocations. A receiver that lags must look its keys up again.
 const REVOCATIONS: usize = 1024;
-/// News of tickets that may wait for a listener; one that falls behind further reads all that is open.
+/// Capacity of the channel of ticket signals. A receiver that lags must read the open attempts and waiting tickets
+/// again.
 const NEWS: usize = 16_384;
 
-/// Where the database is, and how patient it is.
+/// Location and options of the database.
 #[derive(Debug, Clone)]
 pub struct SqliteSettings {
-    /// The file. It is made with mode 0600 where it is missing; its folder must exist and be writable.
+    /// The file, created with mode 0600 if it does not exist. Its directory must exist and be writable.
     pub path: PathBuf,
-    /// How long a command waits for another process that holds the file's lock.
+    /// How long to wait for a lock of another process on the file.
     pub busy_timeout: Duration,
-    /// Is told of every commit.
     pub observer: Arc<dyn CommitObserver>,
 }
 
 impl SqliteSettings {
-    /// The usual patience, 5 seconds, with the database at this path.
+    /// Settings for the database at this path, with a busy timeout of 5 seconds and no observer.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), busy_timeout: Duration::from_secs(5), observer: Arc::new(()) }
     }
 }
 
-/// The store in one SQLite file. Dropping it carries out the commands that still wait.
+/// A store in one SQLite file. Dropping it executes the commands that are still queued.
 pub struct SqliteStore {
-    // Before the readers: the last connection that closes should be one that has nothing to write.
+    // Declared, and so dropped, before the readers: the last connection to close should have nothing to write.
     writer: Writer,
     readers: Readers,
     known_keys: KnownKeys,
@@ -110,10 +110,10 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the database, makes it where it is missing, and brings it to the newest version.
+    /// Opens the database, creates it if it does not exist, and migrates it to the newest version.
     ///
     /// # Errors
-    /// [`Error::NewerVersion`] where a newer skep wrote it, [`Error::Unavailable`] where the file cannot be used.
+    /// [`Error::NewerVersion`] if a newer skep wrote it, [`Error::Unavailable`] if the file cannot be used.
     pub async fn open(settings: SqliteSettings) -> Result<Self> {
         let path = settings.path.clone();
         let opened = tokio::task::spawn_blocking(move || {
@@ -145,7 +145,7 @@ impl SqliteStore {
         })
     }
 
-    /// Carries out a command that revokes keys, and tells whoever listens of them.
+    /// Executes a command that revokes keys, and broadcasts their ids once it is durable.
     async fn revoke<T: Send + 'static>(
         &self,
         command: impl Fn(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
@@ -155,7 +155,7 @@ impl SqliteStore {
         Ok(self.writer.run_then(command, tell).await?.0)
     }
 
-    /// Carries out a command on tickets, and tells whoever listens what came of it.
+    /// Executes a command on tickets, and broadcasts the resulting signals once it is durable.
     async fn tell<T: Send + 'static>(
         &self,
         command: impl Fn(&Connection) -> std::result::Result<Told<T>, Fault> + Send + 'static,
@@ -165,7 +165,7 @@ impl SqliteStore {
         Ok(self.writer.run_then(command, tell).await?.0)
     }
 
-    /// The same for a VM's end, which ends keys and attempts too.
+    /// Executes a command that ends VMs, and broadcasts the revoked keys and the ticket signals once it is durable.
     async fn end<T: Send + 'static>(
         &self,
         command: impl Fn(&Connection) -> std::result::Result<(T, vms::Endings), Fault> + Send + 'static,
@@ -179,7 +179,7 @@ impl SqliteStore {
     }
 }
 
-/// Tells whoever listens. That nobody does is no fault.
+/// Sends all items to the subscribers, if there are any.
 fn spread<T: Clone>(listeners: &broadcast::Sender<T>, news: &[T]) {
     for one in news {
         let _ = listeners.send(one.clone());

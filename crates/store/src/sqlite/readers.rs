@@ -1,4 +1,4 @@
-//! A few connections that read beside the writer, on threads that may block.
+//! A pool of read-only connections, used on blocking threads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,10 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{fault::Fault, file::DatabaseFile};
 use crate::{Cause, Error};
 
-/// Queries at the same time. More would only wait for the same processors.
+/// Maximum number of concurrent queries. They are CPU-bound, so that more would not be faster.
 const CONNECTIONS: usize = 4;
 
-/// The readers, opened when first needed.
+/// Pool of read-only connections, opened on demand.
 pub(super) struct Readers {
     permits: Arc<Semaphore>,
     idle: Arc<Mutex<Vec<Connection>>>,
@@ -23,15 +23,15 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Opens nothing yet.
     pub(super) fn new(file: Arc<DatabaseFile>) -> Self {
         Self { permits: Arc::new(Semaphore::new(CONNECTIONS)), idle: Arc::default(), file }
     }
 
-    /// Runs a query, all of which sees one moment of the database: the last commit.
+    /// Runs a query in one read transaction, which sees the latest commit.
     ///
-    /// The future may be left unpolled for any time, as in the body of an answer that its caller does not read: a permit is
-    /// held by the thread that runs the query and never by this future. Dropped while it waits, the query is not run.
+    /// The future may be left unpolled for any time, as in a response body that the client does not read: the permit is
+    /// held by the thread that runs the query, never by this future. If the future is dropped before the query starts,
+    /// the query does not run.
     pub(super) async fn run<T, F>(&self, query: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -43,8 +43,8 @@ impl Readers {
         if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
             return begin(permit, idle, file, query).await.map_err(panicked)?;
         }
-        // The semaphore gives a permit to the waiter at the head of its queue even where that one is never polled again. This
-        // task is.
+        // The semaphore assigns a permit to the waiter at the head of its queue even if that one is never polled again.
+        // A spawned task is always polled.
         let waiting = tokio::spawn(async move {
             let permit =
                 permits.acquire_owned().await.map_err(|_| broken("the readers have ended", &file))?;
@@ -55,7 +55,7 @@ impl Readers {
     }
 }
 
-/// Runs a query on a thread that may block, which holds the permit until the query has ended.
+/// Runs a query on a blocking thread, which holds the permit until the query has ended.
 fn begin<T, F>(
     permit: OwnedSemaphorePermit,
     idle: Arc<Mutex<Vec<Connection>>>,
@@ -87,7 +87,7 @@ fn read<T>(
         Some(connection) => connection,
         None => {
             let connection = file.reader()?;
-            // Another file under this name is not the store, whatever stands in it.
+            // A file that replaced the database under the same name is not this store, whatever it contains.
             file.check_in_place()?;
             connection
         }
@@ -95,7 +95,7 @@ fn read<T>(
     let transaction = connection.transaction()?;
     let outcome = query(&transaction);
     drop(transaction);
-    // After a failure the next query gets a fresh connection: this one may be what failed.
+    // After a failure the connection is dropped, because it may be the cause.
     if outcome.is_ok() {
         lock(idle).push(connection);
     }
@@ -127,12 +127,12 @@ mod tests {
         let mut forgotten: Vec<_> =
             (0..40).map(|number| Box::pin(readers.run(move |_| Ok(number)))).collect();
         for query in &mut forgotten {
-            // Some of them wait for a permit now.
+            // Those beyond CONNECTIONS now wait for a permit.
             let _ = query.now_or_never();
         }
         let answer = tokio::time::timeout(Duration::from_secs(30), readers.run(|_| Ok(7)));
         assert_eq!(answer.await.expect("the forgotten queries hold all permits").unwrap(), 7);
-        // None of them is lost either.
+        // The forgotten queries still complete when they are polled.
         for (number, query) in forgotten.into_iter().enumerate() {
             assert_eq!(query.await.unwrap(), number);
         }

@@ -1,4 +1,5 @@
-//! What the first to open a restored store does: nobody knows what those who held tickets did since the backup.
+//! Releases the tickets of a restored store when it is first opened, because what their holders did since the backup is
+//! unknown.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior};
@@ -9,10 +10,11 @@ use super::{
     tickets,
 };
 
-/// Gives back all that was held when the backup was made, once.
+/// Releases all tickets that were in progress when the backup was made, unless that is done already.
 pub(super) fn settle(connection: &mut Connection) -> Result<(), Fault> {
     let marked = "SELECT 1 FROM meta WHERE name = 'restored'";
-    // Whoever opens a store beside a server must not wait for its turn to write.
+    // Check without a write transaction, so that opening a store beside a running server does not wait for the write
+    // lock.
     if one(connection, marked, [], |_| Ok(()))?.is_none() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What the commands of boots for tickets printed, in pieces.
+//! Logs of the commands that VMs were booted with for a ticket, stored in chunks.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{ACCOUNT_LOGS, AppendLog, BootedFor, Error, KEPT_LOG, LogPage, LogPosition, ReadLog, VmBooted};
 
-/// The longest piece, in bytes. What comes is added to the last piece until that is so long.
+/// Maximum size of a chunk, in bytes. Output is appended to the last chunk until it has this size.
 const PIECE: usize = 64 << 10;
-/// Pieces that go at once where an account has too much.
+/// Number of chunks to delete at a time if the account exceeds its limit.
 const SURPLUS: u32 = 64;
-/// Pieces that go at once where they are too old: as many bytes as a transaction may well write.
+/// Number of expired chunks to delete at a time. Limits the size of the transaction.
 const OLD_PIECES: u32 = 64;
 
-/// Begins the log of a VM that is booted with a command for a ticket.
+/// Creates the log of a VM that is booted for a ticket, if it is booted with a command.
 pub(super) fn begin(connection: &Connection, vm: &VmBooted, work: &BootedFor) -> Result<(), Fault> {
     if vm.exec_id.is_some() {
         let sql = "INSERT INTO run_logs (vm, account, ticket, attempt) VALUES (?1, ?2, ?3, ?4)";
@@ -27,14 +27,14 @@ pub(super) fn begin(connection: &Connection, vm: &VmBooted, work: &BootedFor) ->
     Ok(())
 }
 
-/// Notes that the command of a VM ended, or the VM with it.
+/// Records that the command of a VM has ended, by itself or with the VM.
 pub(super) fn end(connection: &Connection, vm: VmId, at: Timestamp) -> Result<(), Fault> {
     let sql = "UPDATE run_logs SET ended_at = ?2 WHERE vm = ?1 AND ended_at IS NULL";
     change(connection, sql, params![vm.to_string(), millis(at)])?;
     Ok(())
 }
 
-/// Adds what a command printed, and deletes what is too much.
+/// Appends output of a command, and deletes chunks beyond the limits.
 pub(super) fn append(connection: &Connection, command: &AppendLog) -> Result<(), Fault> {
     let AppendLog { vm, bytes, position } = command;
     let vm = vm.to_string();
@@ -57,7 +57,7 @@ pub(super) fn append(connection: &Connection, command: &AppendLog) -> Result<(),
     log.drop_surplus(after)
 }
 
-/// The log that is written.
+/// The log that [`append`] writes to.
 struct Log<'a> {
     connection: &'a Connection,
     vm: &'a str,
@@ -65,7 +65,7 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Adds to the last piece as much as it has room for, and answers how much that is.
+    /// Appends as many bytes to the last chunk as fit, and returns their number.
     fn fill_last(&self, size: u64, bytes: &[u8]) -> Result<usize, Fault> {
         let sql =
             "SELECT sequence, offset, data FROM run_log_pieces WHERE vm = ?1 ORDER BY offset DESC LIMIT 1";
@@ -75,7 +75,8 @@ impl Log<'_> {
         })?;
         let Some((sequence, offset, mut data)) = last else { return Ok(0) };
         let room = PIECE.saturating_sub(data.len()).min(bytes.len());
-        // Where the end of the log was deleted for its account, nothing is joined to what is left.
+        // If the end of the log was deleted because of the account's limit, the last chunk is not contiguous with the
+        // new bytes.
         if room == 0 || offset + data.len() as u64 != size {
             return Ok(0);
         }
@@ -88,7 +89,7 @@ impl Log<'_> {
         Ok(room)
     }
 
-    /// Deletes pieces of this log beyond what is kept of one, then the oldest of the account.
+    /// Deletes chunks of this log beyond its minimum, then the oldest chunks of the account beyond its limit.
     fn drop_surplus(&self, size: u64) -> Result<(), Fault> {
         let sql = "DELETE FROM run_log_pieces WHERE vm = ?1 AND offset + length(data) <= ?2";
         change(self.connection, sql, params![self.vm, signed(size.saturating_sub(KEPT_LOG))?])?;
@@ -108,7 +109,6 @@ impl Log<'_> {
     }
 }
 
-/// How far the outputs of a VM's command were read.
 pub(super) fn position(connection: &Connection, vm: VmId) -> Result<LogPosition, Fault> {
     let sql = "SELECT stdout, stderr FROM run_logs WHERE vm = ?1";
     let found = one(connection, sql, [vm.to_string()], |row| {
@@ -117,7 +117,6 @@ pub(super) fn position(connection: &Connection, vm: VmId) -> Result<LogPosition,
     Ok(found.unwrap_or_default())
 }
 
-/// A page of a log.
 pub(super) fn read(connection: &Connection, query: &ReadLog) -> Result<LogPage, Fault> {
     check_reach(connection, query)?;
     let sql = "SELECT * FROM run_logs WHERE ticket = ?1 AND account = ?2 AND (?3 IS NULL OR attempt = ?3)
@@ -136,9 +135,9 @@ pub(super) fn read(connection: &Connection, query: &ReadLog) -> Result<LogPage, 
     Ok(LogPage { attempt, vm, offset, bytes, kept_from, size, running })
 }
 
-/// So many bytes from there on.
+/// Reads at most `limit` bytes from `offset` on.
 fn bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> Result<Vec<u8>, Fault> {
-    // No piece is longer than that, so none before it reaches as far.
+    // A chunk that starts earlier ends before `offset`, because no chunk is longer.
     let before = i64::try_from(offset).unwrap_or(i64::MAX).saturating_sub(PIECE as i64);
     let sql =
         "SELECT offset, data FROM run_log_pieces WHERE vm = ?1 AND offset > ?2 ORDER BY offset LIMIT ?3";
@@ -155,7 +154,7 @@ fn bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> Result
     Ok(bytes)
 }
 
-/// A key of one VM reads the logs of the ticket that its VM holds or held.
+/// A key that is bound to a VM can only read the logs of tickets that this VM holds or held.
 fn check_reach(connection: &Connection, query: &ReadLog) -> Result<(), Fault> {
     let Some(vm) = query.by else { return Ok(()) };
     let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2 AND account = ?3 LIMIT 1";
@@ -164,7 +163,7 @@ fn check_reach(connection: &Connection, query: &ReadLog) -> Result<(), Fault> {
     own.ok_or_else(|| unknown_ticket(query.ticket).into())
 }
 
-/// There is no such ticket, or it has no such log.
+/// The error for a missing log: the ticket is unknown, or it has no such log.
 fn unknown(connection: &Connection, query: &ReadLog) -> Result<Error, Fault> {
     let sql = "SELECT 1 FROM tickets WHERE id = ?1 AND account = ?2
                UNION ALL SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND account = ?2 LIMIT 1";
@@ -178,7 +177,8 @@ fn unknown_ticket(id: TicketId) -> Error {
     Error::UnknownTicket { id: id.to_string() }
 }
 
-/// Deletes a few pieces of logs that ended before this time, and logs of which nothing is left; tells how many.
+/// Deletes one batch of chunks of logs that ended before this time, and such logs without chunks; returns the number of
+/// both.
 pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
     let sql = "DELETE FROM run_log_pieces WHERE sequence IN (
                    SELECT pieces.sequence FROM run_logs AS logs JOIN run_log_pieces AS pieces ON pieces.vm = logs.vm

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{Error, NewSession, PresentedSession};
 
-/// Sessions of one key. The oldest ends where there are more: whoever holds a key must not fill the disk with them.
+/// Maximum number of sessions of one key; beyond that the oldest is deleted. Otherwise a caller could fill the disk
+/// with sessions.
 const LARGEST_NUMBER: u32 = 100;
-/// Sessions that ended, cleared away whenever one begins.
+/// Number of expired sessions to delete whenever one is created.
 const CLEARED_AT_ONCE: u32 = 10;
 
-/// Begins a session.
 pub(super) fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
     let key = command.key.to_string();
     let known =
@@ -40,7 +40,7 @@ pub(super) fn create(connection: &Connection, command: &NewSession) -> Result<()
     Ok(())
 }
 
-/// The session with this hash, valid or not.
+/// Returns the session with this hash, whether or not it is valid.
 pub(super) fn presented(
     connection: &Connection,
     hash: SessionHash,
@@ -57,7 +57,7 @@ pub(super) fn presented(
     Ok(key.map(|key| PresentedSession { key, expires_at }))
 }
 
-/// Ends a session; tells whether there was one.
+/// Deletes a session; returns whether it existed.
 pub(super) fn end(connection: &Connection, hash: SessionHash) -> Result<bool, Fault> {
     Ok(change(connection, "DELETE FROM sessions WHERE sha256 = ?1", [hash.as_bytes()])? == 1)
 }

@@ -1,4 +1,4 @@
-//! The suite on SQLite, and what only a file can do: vanish, be locked, be newer.
+//! Runs the suite on SQLite, and tests properties of files: permissions, locks, disappearance, damage and versions.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -148,7 +148,7 @@ async fn another_file_in_its_place_is_not_read() {
     let (folder, store) = fresh().await;
     let account = default_account(&*store).await.id;
     let elsewhere = folder.path().join("elsewhere");
-    // No reader is open yet: the first one would open what has the name now.
+    // No read connection is open yet, so the first one would open the new file.
     fs::rename(database(&folder), &elsewhere).unwrap();
     fs::write(database(&folder), "").unwrap();
     let error = store.account(account).await.unwrap_err();
@@ -185,7 +185,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
     assert_eq!(all_events(&store).await.len(), answered.len());
 }
 
-/// The count that retention goes by, against what the file really grows by.
+/// Compares the sizes that retention uses with the actual growth of the file.
 #[tokio::test]
 async fn what_history_takes_is_counted_about_right() {
     let (folder, store) = fresh().await;
@@ -220,13 +220,13 @@ async fn a_key_that_another_process_revokes_is_known_as_revoked_at_once() {
     for key in &keys {
         ids.push(store.create_key(key.clone()).await.unwrap().key.id);
     }
-    // Twice, so that the second time it is known.
+    // Twice, so that the second lookup is served by the cache.
     for key in keys.iter().chain(&keys) {
         let found = store.key_by_hash(key.hash).await.unwrap().unwrap();
         assert_eq!(found.record.key.revoked_at, None);
     }
     elsewhere.revoke_key(revocation(account, ids[0], 5)).await.unwrap();
-    // What another process takes to end.
+    // The cache may miss commits of other processes for this long.
     tokio::time::sleep(2 * known_keys::GLANCE).await;
     let revoked = store.key_by_hash(keys[0].hash).await.unwrap().unwrap();
     assert!(revoked.record.key.revoked_at.is_some(), "{revoked:?}");
@@ -248,7 +248,7 @@ async fn what_was_read_before_a_commit_is_not_kept_after_it() {
     let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("it was never presented") };
     let old = store.key_by_hash(new.hash).await.unwrap().unwrap();
     store.revoke_key(revocation(account, id, 5)).await.unwrap();
-    // To these known keys the store is another process.
+    // For this cache, the store is another process.
     tokio::time::sleep(2 * known_keys::GLANCE).await;
     assert!(matches!(known.look_up(&new.hash), Known::Nothing(now) if now != version));
     known.keep(new.hash, old.clone(), version);
@@ -379,7 +379,7 @@ async fn a_store_whose_readers_do_not_answer_is_away() {
     store.ping(Duration::from_secs(30)).await.unwrap();
 }
 
-/// Tells what a page costs with so many tickets.
+/// Prints the duration of listing a page with this number of tickets.
 async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
     for (ready, labels) in
         [(None, vec![]), (Some(true), vec![]), (Some(true), vec!["all"]), (Some(true), vec!["all", "rare"])]
@@ -399,7 +399,7 @@ async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
     }
 }
 
-/// What pages, dependents and claims cost, on whatever machine this is.
+/// Measures the duration of pages, updates of dependents, and claims.
 #[tokio::test]
 #[ignore = "it measures, and asserts nothing"]
 async fn what_many_tickets_cost() {

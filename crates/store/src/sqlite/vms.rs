@@ -19,19 +19,18 @@ use crate::{
     TicketNews, VmBooted, VmEnd, VmFigures, VmFilter, VmPage, VmRecord, VmWithoutAttempt, VmsOf,
 };
 
-/// The most records of VMs that ended. A flood of boots would otherwise fill the disk within their time.
+/// Maximum number of records of ended VMs, so that many short-lived VMs cannot fill the disk within the retention time.
 const MOST_ENDED: u32 = 100_000;
 
-/// What ended with VMs.
 #[derive(Debug, Default)]
 pub(super) struct Endings {
-    /// Keys that were bound to them.
+    /// Revoked keys, which were bound to the VMs.
     pub(super) keys: Vec<KeyId>,
-    /// What became of the tickets that they held.
+    /// Signals of tickets that the VMs held.
     pub(super) tickets: Vec<TicketNews>,
 }
 
-/// Records VMs that were booted together, and gives what became of the ticket that one was booted for.
+/// Records VMs that were booted together, and returns the signals of the ticket that one was booted for.
 pub(super) fn record_boots(
     connection: &Connection,
     key: KeyId,
@@ -88,7 +87,7 @@ fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<usize
     )
 }
 
-/// Changes what may change of a VM that lives.
+/// Changes the mutable fields of a running VM.
 pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
     let metadata = command.metadata.as_ref().map(columns::json).transpose()?;
     let name = command.name.as_ref().and_then(Option::as_ref);
@@ -129,7 +128,7 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
     Ok(now)
 }
 
-/// Refuses a name that another living VM of the account has.
+/// Fails if another running VM of the account has the name.
 fn require_free(connection: &Connection, account: AccountId, name: &VmName, but: VmId) -> Result<(), Fault> {
     let sql = "SELECT id FROM vms WHERE account = ?1 AND name = ?2 AND id <> ?3 AND ended_at IS NULL AND name IS NOT NULL";
     let parameters = [account.to_string(), name.to_string(), but.to_string()];
@@ -139,7 +138,7 @@ fn require_free(connection: &Connection, account: AccountId, name: &VmName, but:
     }
 }
 
-/// Records a VM's end, if it lives, and gives what ended with it.
+/// Records the end of a VM that still runs, and returns what ended with it.
 pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), Fault> {
     let ended = change(
         connection,
@@ -166,7 +165,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
     Ok((Ended { record, first: ended == 1 }, endings))
 }
 
-/// Records that the command of a VM's boot ended, and gives what became of the ticket that the VM held.
+/// Records the end of the command that a VM was booted with, and returns the signals of the ticket that the VM held.
 pub(super) fn record_command_end(
     connection: &Connection,
     command: &RecordCommandEnd,
@@ -184,7 +183,7 @@ pub(super) fn record_command_end(
     known.map(|()| ((), Vec::new())).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
 }
 
-/// Records the end of those of these VMs that live, and gives what ended with them.
+/// Records the end of those of these VMs that still run, and returns what ended with them.
 pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), Fault> {
     let (mut ended, mut endings) = (Vec::new(), Endings::default());
     for vm in &command.vms {
@@ -200,19 +199,19 @@ pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<
     Ok((ended, endings))
 }
 
-/// The VMs that live, oldest first.
+/// Returns the running VMs, oldest first.
 pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
     let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
     all(connection, sql, [], decode)
 }
 
-/// Whether this VM lives and ends with its attempt at this ticket.
+/// Whether this VM runs and must end with its attempt at this ticket.
 pub(super) fn ends_with_attempt(connection: &Connection, vm: VmId, ticket: TicketId) -> Result<bool, Fault> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND ticket = ?2 AND ended_at IS NULL AND keep_vm = 0";
     Ok(one(connection, sql, [vm.to_string(), ticket.to_string()], |_| Ok(()))?.is_some())
 }
 
-/// The VMs that live though their attempt at a ticket has ended, and that shall not be kept.
+/// Returns the VMs that still run although their attempt at a ticket has ended, except those to be kept.
 pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAttempt>, Fault> {
     let sql = "SELECT vms.id, vms.account, tickets.status IN ('completed', 'failed') IS TRUE AS finished
                FROM vms LEFT JOIN tickets ON tickets.id = vms.ticket AND tickets.vm = vms.id
@@ -228,7 +227,7 @@ pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAt
     })
 }
 
-/// The condition of a [`VmFilter`] on a row of `vms`, with the name as `?4`, the template as `?5` and the metadata as `?6`.
+/// SQL condition of a [`VmFilter`] on a row of `vms`. Parameters: `?4` name, `?5` template, `?6` metadata.
 macro_rules! filter {
     () => {
         " AND (?4 IS NULL OR name = ?4) AND (?5 IS NULL OR template = ?5)
@@ -242,9 +241,9 @@ macro_rules! filter {
     };
 }
 
-/// A page of an account's VMs.
 pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, Fault> {
-    // A cursor whose record was deleted meanwhile compares as null: those that come after it are older, and go as well.
+    // If the record of the cursor has been deleted, the comparison is null and the page empty. The records that would
+    // follow are older and about to be deleted too.
     let sql = match query.which {
         VmsOf::Living => {
             concat!(
@@ -264,7 +263,7 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, F
     };
     let limit = query.limit.max(1);
     let after = query.after.map(|vm| vm.to_string());
-    // One more than asked for shows whether there is a next page.
+    // One more row than the page size shows whether there is a next page.
     let VmFilter { name, template, metadata } = &query.filter;
     let metadata = columns::json(metadata)?;
     let parameters =
@@ -276,8 +275,8 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, F
     Ok(VmPage { vms, next })
 }
 
-/// Deletes some records of VMs that ended before this time, or beyond the newest [`MOST_ENDED`], the first to end first. The
-/// record of a VM that a key was bound to stays with that key. Returns how many were deleted.
+/// Deletes one batch of records of VMs that ended before this time or are beyond the newest [`MOST_ENDED`], oldest end
+/// first. Records of VMs that a key was bound to are kept. Returns the number of deleted records.
 pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
     change(
         connection,
@@ -292,10 +291,11 @@ pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> 
     )
 }
 
-/// Accounts that are answered together.
+/// Maximum number of accounts in the result.
 const MOST_ACCOUNTS: u32 = 1_000;
 
-/// How many VMs live, by account, of accounts that are not deleted: of more than a thousand, the oldest.
+/// Returns the number and memory of running VMs for each account that is not deleted; beyond the maximum, for the
+/// oldest.
 pub(super) fn figures(connection: &Connection) -> Result<Vec<VmFigures>, Fault> {
     let sql = "SELECT accounts.name AS account, count(vms.id) AS running, coalesce(sum(vms.memory_mb), 0) AS memory_mb
                FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
@@ -310,21 +310,21 @@ pub(super) fn figures(connection: &Connection) -> Result<Vec<VmFigures>, Fault> 
     })
 }
 
-/// How many VMs of this account live.
+/// Number of running VMs of this account.
 pub(super) fn count_alive(connection: &Connection, account: AccountId) -> Result<u32, Fault> {
     let sql = "SELECT count(*) AS vms FROM vms WHERE account = ?1 AND ended_at IS NULL";
     let count = one(connection, sql, [account.to_string()], |row| row.number("vms"))?;
     Ok(count.unwrap_or(0))
 }
 
-/// Refuses a VM that is not this account's, or does not live.
+/// Fails if the VM does not run or is not of this account.
 pub(super) fn require_alive(connection: &Connection, account: AccountId, vm: VmId) -> Result<(), Fault> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND account = ?2 AND ended_at IS NULL";
     let found = one(connection, sql, [vm.to_string(), account.to_string()], |_| Ok(()))?;
     found.ok_or_else(|| Error::UnknownVm { vm }.into())
 }
 
-/// The address of a VM, where it is on record.
+/// Address of a VM, if the VM is recorded.
 pub(super) fn ip_of(connection: &Connection, vm: VmId) -> Result<Option<IpAddr>, Fault> {
     let ip = one(connection, "SELECT ip FROM vms WHERE id = ?1", [vm.to_string()], |row| row.word("ip"))?;
     Ok(ip)

@@ -9,10 +9,10 @@ use super::{
 };
 use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
 
-/// Later in order than every id.
+/// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
-/// Puts somebody on the list. One row more for every address, so that the work tells nothing about who is on it.
+/// Adds an address. Inserts a row even if the address is on the list, so that the response time does not reveal that.
 pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), Fault> {
     change(
         connection,
@@ -31,7 +31,7 @@ pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitli
     Ok(())
 }
 
-/// A page of the list, newest first: each address with its first row.
+/// Returns a page of the list, newest first. Each address appears once, with its first row.
 pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
@@ -40,7 +40,7 @@ pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<Waitl
         "SELECT * FROM waitlist AS found WHERE id < ?1 AND NOT EXISTS (
              SELECT 1 FROM waitlist AS earlier WHERE earlier.address = found.address AND earlier.id < found.id
          ) ORDER BY id DESC LIMIT ?2",
-        // One more than asked for tells whether there is a next page.
+        // One more row than the page size shows whether there is a next page.
         params![before, i64::from(query.limit.max(1)) + 1],
         decode,
     )?;
@@ -51,7 +51,7 @@ pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<Waitl
     Ok(WaitlistPage { entries, next })
 }
 
-/// Removes every row of an address, and answers the first of them.
+/// Deletes all rows of an address and returns the first of them.
 pub(super) fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<WaitlistEntry, Fault> {
     let (entry, address) = match command {
         RemoveFromWaitlist::Id(id) => {
@@ -69,7 +69,8 @@ pub(super) fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> R
     Ok(first)
 }
 
-/// An address as it is compared. Only the part after the `@` is free of case by the standard; in practice all of it is.
+/// Normalises an address for comparison. By the standard only the domain is case-insensitive; in practice the whole
+/// address is.
 fn comparable(email: &str) -> String {
     email.to_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Webhooks in SQLite. Their deliveries: see `deliveries`.
+//! Webhooks in SQLite, without their deliveries, which are in `deliveries`.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
@@ -14,10 +14,9 @@ use crate::{
     RotateWebhook, Webhook, WebhookPage,
 };
 
-/// Later in order than every id.
+/// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
-/// Makes a webhook.
 pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, Fault> {
     accounts::by_id(connection, command.account)?;
     let account = command.account.to_string();
@@ -44,7 +43,7 @@ pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result
     by_id(connection, command.account, command.id)
 }
 
-/// Changes what may change of a webhook.
+/// Changes the mutable fields of a webhook.
 pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fault> {
     change(
         connection,
@@ -78,7 +77,7 @@ pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<
     by_id(connection, command.account, command.id)
 }
 
-/// Gives a webhook another secret.
+/// Replaces the secret of a webhook.
 pub(super) fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, Fault> {
     change(
         connection,
@@ -97,7 +96,7 @@ pub(super) fn rotate(connection: &Connection, command: &RotateWebhook) -> Result
     by_id(connection, command.account, command.id)
 }
 
-/// Deletes a webhook: nobody sees it any more, and its secrets are gone. What is left goes with its deliveries.
+/// Marks a webhook as deleted and removes its secrets. The row is deleted after its deliveries.
 pub(super) fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), Fault> {
     let DeleteWebhook { account, id, at } = command;
     if mark_deleted(connection, account, Some(id), at)? == 0 {
@@ -106,7 +105,6 @@ pub(super) fn delete(connection: &Connection, command: DeleteWebhook) -> Result<
     Ok(())
 }
 
-/// Deletes all webhooks of an account.
 pub(super) fn delete_all(connection: &Connection, account: AccountId, at: Timestamp) -> Result<(), Fault> {
     mark_deleted(connection, account, None, at)?;
     Ok(())
@@ -126,21 +124,20 @@ fn mark_deleted(
     )
 }
 
-/// A webhook of this account.
 pub(super) fn by_id(connection: &Connection, account: AccountId, id: WebhookId) -> Result<Webhook, Fault> {
     let sql = "SELECT * FROM webhooks WHERE account = ?1 AND id = ?2 AND deleted_at IS NULL";
     let found = one(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| unknown(id).into())
 }
 
-/// A page of an account's webhooks, newest first: their ids are in the order of their making.
+/// Returns a page of an account's webhooks, newest first. Ids are in the order of creation.
 pub(super) fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut webhooks = all(
         connection,
         "SELECT * FROM webhooks WHERE account = ?1 AND id < ?2 AND deleted_at IS NULL ORDER BY id DESC LIMIT ?3",
-        // One more than asked for tells whether there is a next page.
+        // One more row than the page size shows whether there is a next page.
         params![query.account.to_string(), before, i64::from(query.limit.max(1)) + 1],
         decode,
     )?;
@@ -150,7 +147,7 @@ pub(super) fn list(connection: &Connection, query: ListWebhooks) -> Result<Webho
     Ok(WebhookPage { webhooks, next })
 }
 
-/// Every webhook that is enabled, and when its next delivery is due.
+/// Returns each enabled webhook and when its next delivery is due.
 pub(super) fn due(connection: &Connection) -> Result<Vec<DueWebhook>, Fault> {
     let sql = "SELECT id, account, failing_since, hold_until, (
                    SELECT min(next_at) FROM webhook_deliveries WHERE webhook = webhooks.id AND state = 'pending'

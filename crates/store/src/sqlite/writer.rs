@@ -1,11 +1,11 @@
-//! The one thread that writes.
+//! The writer thread, which executes all commands and commits them in batches.
 //!
 //! ```text
-//! run(command) --> queue --> thread: BEGIN; run each command that waits; COMMIT
-//!       ^                                                             |
-//!       +------ each its own answer, once the commit is on the disk ---+
+//! run(command) --> queue --> thread: BEGIN; run each queued command; COMMIT
+//!       ^                                                                 |
+//!       +------ one answer per command, once the commit is durable -------+
 //! ```
-//! While one commit waits for the disk, the next commands gather: one commit serves them all.
+//! Commands that arrive while a commit is written to the disk share the next commit.
 
 use std::{
     cell::Cell,
@@ -22,20 +22,20 @@ use tokio::sync::{mpsc, oneshot};
 use super::{fault::Fault, file::DatabaseFile};
 use crate::{Cause, Commit, CommitObserver, Error};
 
-/// Commands that may wait; who comes then waits before the queue.
+/// Capacity of the queue. Senders wait while it is full.
 const QUEUE: usize = 1024;
-/// Commands of one commit: more would only make the first ones wait.
+/// Maximum number of commands in one commit; a larger batch would delay its first commands.
 const BATCH: usize = 128;
 
-/// Pages in the log with which they are copied to the database.
+/// Pages in the WAL from which on it is checkpointed.
 const LOG_PAGES: c_int = 1_000;
 
 thread_local! {
-    /// Pages in the log after this thread's last commit.
+    /// Pages in the WAL after this thread's last commit.
     static LOGGED: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The way to the writing thread. Dropping it carries out what waits, then ends the thread.
+/// Handle to the writer thread. Dropping it executes the queued commands and then joins the thread.
 pub(super) struct Writer {
     queue: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -43,7 +43,6 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread.
     pub(super) fn start(
         connection: Connection,
         file: Arc<DatabaseFile>,
@@ -57,8 +56,8 @@ impl Writer {
         Ok(Self { queue: Some(queue), thread: Some(thread), file })
     }
 
-    /// Carries out a command and answers once it is durable. It may be run twice: what the first run wrote is taken back
-    /// where another command of the same commit failed.
+    /// Executes a command and returns once it is durable. The command may run twice: the first run is rolled back if
+    /// another command of the same batch failed.
     pub(super) async fn run<T, F>(&self, command: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -67,7 +66,8 @@ impl Writer {
         self.run_then(command, |_| ()).await
     }
 
-    /// The same, and tells of the outcome once it is durable, whether the caller waited for it or not.
+    /// Like [`run`](Self::run), and calls `news` with a successful outcome once it is durable, even if the caller has
+    /// dropped the future.
     pub(super) async fn run_then<T, F, N>(&self, command: F, news: N) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -87,17 +87,17 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported where it happened; its callers were told that it ended.
+            // The panic hook has reported a panic of the thread, and its callers have received an error.
             let _ = thread.join();
         }
     }
 }
 
-/// A command whose answer has any type.
+/// A queued command, with the type of its answer erased.
 trait Job: Send {
-    /// Runs it inside the savepoint that is open. The failure is kept for the answer, and told here too.
+    /// Runs the command in the open transaction. The outcome is kept for the answer; an error is returned here as well.
     fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error>;
-    /// Answers: its own outcome where the commit succeeded.
+    /// Sends the command's outcome, or the error of the commit if that failed.
     fn answer(self: Box<Self>, committed: Result<(), Error>);
 }
 
@@ -115,7 +115,7 @@ where
     N: FnOnce(&T) + Send,
 {
     fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error> {
-        // A command that panics is rolled back like any that fails; the others of its batch must not pay for it.
+        // A command that panics is rolled back like a failed one and must not affect the other commands of its batch.
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.command)(connection)))
             .unwrap_or_else(|_| Err(Fault::Broken(Cause::text("a command panicked"))))
             .map_err(|fault| fault.into_error(file.path()));
@@ -125,17 +125,18 @@ where
     }
 
     fn answer(self: Box<Self>, committed: Result<(), Error>) {
-        // A refusal may rest on what an earlier command of the batch did: it counts only if that was committed.
+        // A refusal may depend on a change by an earlier command of the batch, so it is valid only if that was
+        // committed.
         let answer = match (committed, self.outcome) {
             (Ok(()), Some(outcome)) => outcome,
             (Err(error), _) => Err(error),
-            // Never run, so never committed: dropping the sender tells that the writer ended.
+            // The command never ran. Dropping the sender reports to the caller that the writer has ended.
             (Ok(()), None) => return,
         };
         if let Ok(outcome) = &answer {
             (self.news)(outcome);
         }
-        // The caller may be gone; the command counts all the same.
+        // The caller may have dropped the receiver; the command is committed nevertheless.
         let _ = self.reply.send(answer);
     }
 }
@@ -146,7 +147,7 @@ fn write(
     mut commands: mpsc::Receiver<Box<dyn Job>>,
     observer: &dyn CommitObserver,
 ) {
-    // In place of SQLite's own, which would copy before the commit is answered.
+    // Replaces SQLite's automatic checkpoint, which would run before the commands of the commit are answered.
     connection.wal_hook(Some(|_, pages| {
         LOGGED.set(pages);
         Ok(())
@@ -173,14 +174,15 @@ fn write(
     }
 }
 
-/// Copies what the log holds to the database, as far as nobody reads there. Where it cannot, the log has it all still, and
-/// the next commit tries again.
+/// Checkpoints the WAL as far as readers permit. If that fails, the WAL is still complete and the next commit tries
+/// again.
 fn copy_log(connection: &Connection) {
     let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
 }
 
-/// One transaction for all. A command that fails after it wrote something takes all of them back; they are run again then,
-/// each in a savepoint of its own. Savepoints for all from the start would cost a copy of each page that a command changes.
+/// Executes the batch in one transaction. If a command fails after it wrote something, the transaction is rolled back
+/// and the batch runs again with a savepoint for each command. Savepoints in the first run would cost a copy of each
+/// changed page.
 fn commit_together(
     connection: &mut Connection,
     file: &DatabaseFile,
@@ -192,17 +194,16 @@ fn commit_together(
     }
 }
 
-/// Whether what one command wrote can be taken back without what the others wrote.
+/// Whether each command has a savepoint of its own, so that it can be rolled back alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Apart {
     Yes,
     No,
 }
 
-/// Whether the batch was committed.
 enum Committed {
     Yes,
-    /// A command failed, and what it wrote could not be told from the others' any more.
+    /// A command failed after it wrote something, and cannot be rolled back without the others.
     Spoilt,
 }
 
@@ -220,7 +221,7 @@ fn commit(
         }
         let changes = transaction.total_changes();
         let outcome = job.run(&transaction, file);
-        // A full or failing disk can end the whole transaction, with what the others did in it.
+        // On a full or failing disk SQLite can roll back the whole transaction, including the other commands.
         if transaction.is_autocommit() {
             return Err(outcome.err().unwrap_or_else(|| {
                 Fault::Away(Cause::text("the transaction was rolled back")).into_error(file.path())
@@ -276,7 +277,6 @@ mod tests {
             statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
         }
 
-        /// Runs the commands as one batch.
         fn commit(&mut self, batch: Vec<Box<dyn Job>>) -> Result<(), Error> {
             let mut batch = batch;
             let committed = commit_together(&mut self.connection, &self.file, &mut batch);
@@ -330,7 +330,7 @@ mod tests {
     fn nothing_is_called_durable_that_is_not() {
         let mut bench = Bench::new();
         let (lost, mut lost_answer) = job(|c| {
-            // As SQLite does by itself where the disk is full.
+            // SQLite does the same when the disk is full.
             c.execute_batch("ROLLBACK")?;
             Err(Fault::Away(Cause::text("disk full")))
         });
@@ -394,7 +394,7 @@ mod tests {
         let log = file.path().with_extension("db-wal");
         let (queue, commands) = mpsc::channel(QUEUE);
         let thread = thread::spawn(move || write(connection, &file, commands, &()));
-        // Each takes a third of the log, and all of them many times as much.
+        // Each command writes a third of LOG_PAGES, all together several times as much.
         let share = i64::from(LOG_PAGES) / 3;
         for _ in 0..20 {
             let (next, answer) =

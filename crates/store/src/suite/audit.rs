@@ -1,4 +1,4 @@
-//! The audit, and how long it and the events are kept.
+//! Tests of the audit log and of the retention of audit entries and events.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -25,12 +25,12 @@ fn entry(account: Option<AccountId>, step: i64) -> NewAuditEntry {
     NewAuditEntry { id: AuditId::generate(), account, entry }
 }
 
-/// So many entries of an account, from this step on, in order.
+/// Returns `count` entries of an account from step `from` on, in order.
 pub fn entries(account: AccountId, count: i64, from: i64) -> Vec<NewAuditEntry> {
     in_order((from..from + count).map(|step| entry(Some(account), step)).collect())
 }
 
-/// Entries whose order is that of their steps, whatever the clock says.
+/// Gives the entries new ids in the order of their steps, independent of the clock.
 fn in_order(mut entries: Vec<NewAuditEntry>) -> Vec<NewAuditEntry> {
     let mut ids: Vec<AuditId> = entries.iter().map(|entry| entry.id).collect();
     ids.sort_unstable();
@@ -138,7 +138,7 @@ pub async fn pages_of_the_audit_hold_every_entry_once(store: Arc<dyn Store>) {
     }
 }
 
-/// Trims until nothing is left to do; tells how many entries and events went, and in how many batches.
+/// Trims until nothing is left to do; returns the numbers of deleted entries and events, and of batches.
 async fn trim(store: &dyn Store, command: TrimHistory) -> (u64, u64, u32) {
     let (mut entries, mut events, mut batches) = (0, 0, 0);
     loop {
@@ -185,7 +185,7 @@ pub async fn what_is_too_much_goes_oldest_first(store: Arc<dyn Store>) {
     let (entries, events, _) = trim(&*store, command).await;
     let left = steps(&*store, query(account, false)).await;
     assert_eq!(left.len() as u64, 300 - entries);
-    // 30,000 bytes each: a row takes some hundred, with all that is around it.
+    // 30,000 bytes each: a row takes some hundred bytes, including indexes.
     assert!((50..200).contains(&left.len()), "{}", left.len());
     let newest: Vec<String> = (entries..300).rev().map(|step| step.to_string()).collect();
     assert_eq!(left, newest, "the oldest went");
@@ -193,7 +193,7 @@ pub async fn what_is_too_much_goes_oldest_first(store: Arc<dyn Store>) {
     assert_eq!(kept.len() as u64, 248 - events);
     assert!((50..200).contains(&kept.len()), "{}", kept.len());
     assert_eq!(trim(&*store, command).await, (0, 0, 0));
-    // What went is no longer counted: what comes has room.
+    // Deleted rows are no longer counted, so that new ones fit.
     assert_eq!(trim(&*store, TrimHistory { bytes: 0, ..command }).await.0, left.len() as u64);
     store.record_audit(vec![entry(Some(account), 1_000)]).await.unwrap();
     assert_eq!(trim(&*store, command).await, (0, 0, 0));

@@ -1,4 +1,4 @@
-//! Many callers at once.
+//! Tests with concurrent callers.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ pub async fn writers_at_once_are_all_durable(store: Arc<dyn Store>) {
             store.record_boots(boot(vec![vm.clone()])).await.unwrap();
             let key = store.create_key(new_key(account, &format!("key {number}"), number)).await.unwrap().key;
             store.record_end(end(vm.id, EndReason::Cleanup, 600)).await.unwrap();
-            // What was answered can be read at once.
+            // A successful command is visible to the next query.
             assert_eq!(store.key(account, key.id).await.unwrap().key, key);
             key.id
         });

@@ -1,4 +1,4 @@
-//! Events.
+//! Tests of events.
 
 use std::sync::Arc;
 
@@ -91,11 +91,11 @@ pub async fn a_page_ends_by_what_it_costs(store: Arc<dyn Store>) {
     vms(&*store, account, 1..11).await;
     let all = sequences(&all_events(&*store).await);
     let of = EventsOf::Account(account);
-    // Rows that are looked at, whether they are wanted or not.
+    // By number of examined rows, including those of other kinds.
     let kinds = vec![EventKind::KeyCreated];
     let found = store.read_events(ReadEvents { kinds, limit: 4, ..query(of, 0) }).await.unwrap();
     assert_eq!((found.events.len(), found.upto, found.more), (0, all[3], true));
-    // Bytes: one event at least.
+    // By bytes, with at least one event.
     let (mut seen, mut after) = (Vec::new(), 0);
     loop {
         let page = store.read_events(ReadEvents { bytes: 1, ..query(of, after) }).await.unwrap();
@@ -113,7 +113,7 @@ pub async fn a_time_has_a_place_in_the_order_of_commits(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let place = async |second| store.event_place(moment(second)).await.unwrap();
     assert_eq!(place(0).await.sequence, 0, "also where there is no event");
-    // Two of each moment, and one that was written late.
+    // Two events for each time, and one that was written late.
     for second in [10, 10, 20, 20, 30, 29, 30, 40] {
         let booted = boot(vec![booted(account, 2)]);
         store.record_boots(RecordBoots { at: moment(second), ..booted }).await.unwrap();

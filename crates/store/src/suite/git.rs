@@ -1,4 +1,4 @@
-//! Credentials of git.
+//! Tests of git credentials.
 
 use std::sync::Arc;
 

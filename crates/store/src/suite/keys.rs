@@ -1,4 +1,4 @@
-//! Keys.
+//! Tests of keys.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub async fn a_name_belongs_to_one_valid_key(store: Arc<dyn Store>) {
     assert_eq!(store.key_by_hash(hash(2)).await.unwrap(), None);
     assert_eq!(counts(&*store).await.get("key.created"), Some(&1));
 
-    // Names are compared as they are.
+    // Names are case-sensitive.
     store.create_key(new_key(account, "CI", 3)).await.unwrap();
     store.revoke_key(revocation(account, first.id, 5)).await.unwrap();
     store.create_key(new_key(account, "ci", 2)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Pages and claims of large tickets end by what they cost, and nothing is lost between two pages.
+//! Tests that pages and claims of large tickets are limited by size, and that no ticket is lost between pages.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -71,7 +71,7 @@ pub async fn pages_of_a_long_history_end_by_what_they_cost(store: Arc<dyn Store>
             break;
         }
     }
-    // The ticket was created, and was ready, before the changes; no event stands on two pages.
+    // Two events, `created` and `ready`, precede the changes. No event is on two pages.
     assert_eq!(events.len(), usize::try_from(changes).unwrap() + 2);
     assert_eq!(events.iter().collect::<BTreeSet<_>>().len(), events.len());
 }

@@ -1,4 +1,4 @@
-//! What every store must do. An implementation runs all of it through [`store_suite!`](crate::store_suite).
+//! Conformance tests for implementations of [`Store`], which run them through [`store_suite!`](crate::store_suite).
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +40,8 @@ use crate::{
     RecordBoots, RecordEnd, RevokeKey, Store, VmBooted,
 };
 
-/// Makes a test of every promise. Takes an async function that answers a guard and an empty store (`Arc<dyn Store>`).
+/// Expands to one test per function of the suite. Takes an async function that returns a guard and an empty store
+/// (`Arc<dyn Store>`).
 #[macro_export]
 macro_rules! store_suite {
     ($fresh:path) => {
@@ -159,18 +160,17 @@ macro_rules! store_suite {
     };
 }
 
-/// A fixed moment, some milliseconds later each `step`.
+/// A fixed time plus `step` milliseconds.
 pub fn moment(step: i64) -> Timestamp {
     Timestamp::from_millisecond(1_780_000_000_123 + step).unwrap()
 }
 
-/// The account `default`, made if need be.
 pub async fn default_account(store: &dyn Store) -> Account {
     let command = EnsureDefaultAccount { roots: vec!["/srv/work".to_owned()], at: moment(0) };
     store.ensure_default_account(command).await.unwrap()
 }
 
-/// An account as it is made, with nothing that limits it.
+/// Command to create an account without limits.
 pub fn new_account(name: &str) -> CreateAccount {
     CreateAccount {
         name: name.to_owned(),
@@ -181,29 +181,26 @@ pub fn new_account(name: &str) -> CreateAccount {
     }
 }
 
-/// Another account than `default`.
 pub async fn account_named(store: &dyn Store, name: &str) -> Account {
     store.create_account(new_account(name)).await.unwrap()
 }
 
-/// The end of an account.
 pub fn deletion(account: AccountId, step: i64) -> DeleteAccount {
     DeleteAccount { account, at: moment(step), request_id: Some(format!("delete-{step}")) }
 }
 
-/// The hash of a secret that ends in this number.
 pub fn hash(number: u8) -> KeyHash {
     secret(number).hash()
 }
 
-/// A secret that ends in this number.
+/// A key secret that ends in this byte.
 pub fn secret(number: u8) -> KeySecret {
     let mut random = [0xa5; 32];
     random[31] = number;
     KeySecret::from_random(Environment::Prod, random)
 }
 
-/// A key for agents with a name; its secret is [`secret`].
+/// Command to create an agent key with the secret [`secret`]`(number)`.
 pub fn new_key(account: AccountId, name: &str, number: u8) -> NewKey {
     NewKey {
         account,
@@ -220,17 +217,15 @@ pub fn new_key(account: AccountId, name: &str, number: u8) -> NewKey {
     }
 }
 
-/// The admin key whose secret is [`secret`].
+/// Command for the admin key with the secret [`secret`]`(number)`.
 pub fn admin_key(number: u8) -> EnsureAdminKey {
     EnsureAdminKey { hash: hash(number), prefix: secret(number).prefix().to_owned(), at: moment(1) }
 }
 
-/// The revocation of a key.
 pub fn revocation(account: AccountId, id: KeyId, step: i64) -> RevokeKey {
     RevokeKey { account, id, at: moment(step), request_id: Some(format!("revoke-{step}")) }
 }
 
-/// A VM as it is booted.
 pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     let metadata =
         [("task".to_owned(), Value::from("süß")), ("deep".to_owned(), serde_json::json!([1, null]))];
@@ -254,28 +249,25 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
             identity_ms: 20.25,
             ready_ms: 131.125,
             reseeded: true,
-            // Its last bit is lost where numbers are read in haste.
+            // The last bit of this number is lost by imprecise parsers.
             clock_step_ms: 1_166_153.949_593,
         },
     }
 }
 
-/// A boot of these VMs.
 pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
     RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), work: None, answer: None }
 }
 
-/// The end of a VM.
 pub fn end(vm: VmId, reason: EndReason, step: i64) -> RecordEnd {
     RecordEnd { vm, reason, at: moment(step), request_id: None }
 }
 
-/// All events of the store.
 pub async fn all_events(store: &dyn Store) -> Vec<Event> {
     store.events_after(0, 100_000).await.unwrap()
 }
 
-/// How many events there are of each kind that occurs.
+/// Number of events by kind.
 pub async fn counts(store: &dyn Store) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for event in all_events(store).await {
@@ -284,7 +276,6 @@ pub async fn counts(store: &dyn Store) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-/// The events of one kind.
 pub async fn events_of(store: &dyn Store, kind: EventKind) -> Vec<Event> {
     all_events(store).await.into_iter().filter(|event| event.kind == kind).collect()
 }

@@ -1,4 +1,4 @@
-//! Keys that end together, or one after the other.
+//! Tests of the rotation and revocation of keys.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ pub async fn all_keys_of_an_account_are_revoked_but_one(store: Arc<dyn Store>) {
         assert_eq!(store.key(account, *id).await.unwrap().key.revoked_at, revoked_at);
     }
     assert_eq!(store.key(other, elsewhere.key.id).await.unwrap(), elsewhere);
-    // A key of another account is nobody's to spare.
+    // Excepting a key of another account has no effect.
     assert_eq!(store.revoke_all_keys(all_of(account, Some(elsewhere.key.id), 7)).await.unwrap(), 1);
     assert_eq!(store.revoke_all_keys(all_of(account, None, 8)).await.unwrap(), 0);
     assert_eq!(counts(&*store).await["key.revoked"], 4);

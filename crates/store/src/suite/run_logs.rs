@@ -1,4 +1,4 @@
-//! Logs of commands that work on tickets.
+//! Tests of logs of commands.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ async fn read(store: &dyn Store, vm: &VmBooted) -> LogPage {
     store.read_log(ReadLog { vm: Some(vm.id), ..query(vm) }).await.unwrap()
 }
 
-/// Bytes by which their place is known.
+/// Bytes whose values depend on their position.
 fn pattern(from: u64, count: u64) -> Vec<u8> {
     (from..from + count).map(|at| u8::try_from(at % 251).unwrap()).collect()
 }
@@ -81,7 +81,7 @@ pub async fn the_end_of_a_log_is_kept_and_read_from_anywhere(store: Arc<dyn Stor
             assert!(page.bytes == pattern(from, count), "{offset} {limit}");
         }
     }
-    // More than is kept.
+    // More bytes than are kept.
     for _ in 0..5 {
         append(&*store, &vm, pattern(size, 1 << 20), size).await;
         size += 1 << 20;
@@ -102,17 +102,17 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
     assert!(!read(&*store, &first).await.running);
     let second = run(&*store, account, ticket, 2, 4).await;
     append(&*store, &second, b"second".to_vec(), 6).await;
-    // The latest, unless one is named.
+    // The latest attempt, unless one is given.
     assert_eq!(store.read_log(query(&first)).await.unwrap().bytes, b"second");
     let of_first = ReadLog { attempt: Some(1), ..query(&first) };
     assert_eq!(store.read_log(of_first).await.unwrap().bytes, b"first");
-    // A key of one VM reads the logs of its own ticket.
+    // A key that is bound to a VM can read the logs of the ticket of that VM.
     let plain = made(&*store, account, vec![]).await;
     let alone = run(&*store, account, plain, 1, 5).await;
     let by = Some(second.id);
     assert_eq!(store.read_log(ReadLog { by, ..of_first }).await.unwrap().bytes, b"first");
     assert_eq!(refused(&*store, ReadLog { by, ..query(&alone) }).await, ErrorCode::UnknownTicket);
-    // What is not there, or is somebody else's.
+    // Missing logs and logs of other accounts are refused.
     let third = ReadLog { attempt: Some(3), ..query(&first) };
     assert_eq!(refused(&*store, third).await, ErrorCode::UnknownLog);
     let strange = ReadLog { ticket: TicketId::generate(), ..query(&first) };
@@ -120,7 +120,7 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
     assert_eq!(refused(&*store, ReadLog { account: other, ..query(&first) }).await, ErrorCode::UnknownTicket);
     let logless = made(&*store, account, vec![]).await;
     assert_eq!(refused(&*store, ReadLog { ticket: logless, ..query(&first) }).await, ErrorCode::UnknownLog);
-    // It outlives both.
+    // The log outlives the VM and the ticket.
     let release = Release { attempt: None, assignee: None, retry_after: None, by_status: true };
     store.change_ticket(change(account, ticket, Command::Release(release))).await.unwrap();
     store.record_end(end(second.id, EndReason::TicketEnded, 700)).await.unwrap();
@@ -134,7 +134,7 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
     store.delete_ticket(delete).await.unwrap();
     let page = store.read_log(query(&first)).await.unwrap();
     assert_eq!((page.bytes.as_slice(), page.running), (b"second".as_slice(), false));
-    // Until it is too old.
+    // The log is deleted when it is too old.
     let trim = |step| TrimHistory { before: moment(step), bytes: 1 << 30, batch: 100 };
     let kept = trim(600);
     assert_eq!(store.trim_history(kept).await.unwrap().logs, 0);
@@ -143,7 +143,7 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
     assert_eq!(store.read_log(query(&first)).await.unwrap().bytes, b"second");
     store.trim_history(trim(10_000)).await.unwrap();
     assert_eq!(read(&*store, &alone).await.size, 0, "what runs is kept");
-    // What comes too late is passed over.
+    // Later output is ignored.
     append(&*store, &second, b"late".to_vec(), 9).await;
 }
 
@@ -169,7 +169,7 @@ pub async fn an_account_fills_the_disk_with_no_logs_and_takes_none_of_anothers(s
     let sum: u64 = kept.iter().sum();
     assert!((ACCOUNT_LOGS - (8 << 20)..=ACCOUNT_LOGS).contains(&sum), "{sum}");
     assert_eq!((kept[0], kept[vms.len() - 1]), (0, KEPT_LOG), "the oldest go first: {kept:?}");
-    // Nothing is left of the first log, and it goes on at the right place.
+    // Nothing is left of the first log; further output continues at the right offset.
     let position = read(&*store, &vms[0]).await;
     assert_eq!((position.size, position.kept_from), (4 << 20, 4 << 20));
     append(&*store, &vms[0], b"more".to_vec(), 2).await;

@@ -1,4 +1,4 @@
-//! Sessions.
+//! Tests of sessions.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ fn hash(number: u8) -> SessionHash {
     SessionToken::from_random([number; 32]).hash()
 }
 
-/// A session that begins at this step and lasts for a thousand.
+/// A session that starts at this step and lasts for 1,000 steps.
 pub fn session(key: KeyId, number: u8, step: i64) -> NewSession {
     NewSession { hash: hash(number), key, at: moment(step), expires_at: moment(step + 1_000) }
 }
@@ -56,7 +56,7 @@ pub async fn a_key_has_a_hundred_sessions_and_the_newest_stay(store: Arc<dyn Sto
         assert_eq!(found, number >= 10, "{number}");
     }
     assert!(store.session(hash(255)).await.unwrap().is_some(), "those of another key are not counted");
-    // Those that ended are cleared away when one begins, some at once.
+    // Creating a session deletes one batch of expired ones.
     for number in 110..125 {
         store.create_session(session(id, number, 10_000 + i64::from(number))).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Tickets, and many who want them at once.
+//! Tests of concurrent claims and changes of tickets.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -16,7 +16,7 @@ const AGENTS: usize = 32;
 const CLAIMANTS: usize = 64;
 const ROUNDS: usize = 200;
 
-/// All want one ticket at once, each by a claim of its own; those who win and those who lose.
+/// All agents claim one ticket at the same time. Returns the winners and losers.
 async fn race(
     store: &Arc<dyn Store>,
     account: AccountId,
@@ -67,7 +67,7 @@ pub async fn claims_at_once_get_different_tickets(store: Arc<dyn Store>) {
     let mut agents = JoinSet::new();
     for _ in 0..AGENTS {
         let store = Arc::clone(&store);
-        // One assignee for all: its calls too get different ones.
+        // Concurrent calls of the same assignee get different tickets too.
         agents.spawn(
             async move { store.claim_tickets(claims(account, "same", 7)).await.unwrap().answer.tickets },
         );
@@ -89,7 +89,7 @@ pub async fn a_completion_and_the_end_of_its_lease_never_both_end_an_attempt(sto
             store.change_ticket(change(account, id, completion(Some(1)))),
             store.end_attempt(up)
         );
-        // Nobody claimed since: in time or late, it counts.
+        // The ticket was not claimed meanwhile, so the completion counts even if it is late.
         done.unwrap();
         expiries += usize::from(expired.unwrap());
         let history =

@@ -1,4 +1,4 @@
-//! Tickets: graphs, attempts, times, and who is told.
+//! Tests of tickets: dependencies, attempts, times and signals.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     TicketSort, TimeUp, WaitingTicket, WakeTicket,
 };
 
-/// A ticket as it is made, with nothing said but its title.
+/// A new ticket with default values.
 pub fn new_ticket(title: &str, needs: Vec<Needed>) -> NewTicket {
     NewTicket {
         title: title.to_owned(),
@@ -33,12 +33,10 @@ pub fn new_ticket(title: &str, needs: Vec<Needed>) -> NewTicket {
     }
 }
 
-/// A call of an account at this moment.
 pub fn call(account: AccountId, step: i64) -> TicketCall {
     TicketCall { account, key: None, vm: None, at: moment(step), request_id: Some(format!("call-{step}")) }
 }
 
-/// A command that makes these tickets.
 pub fn creation(account: AccountId, tickets: Vec<NewTicket>) -> CreateTickets {
     CreateTickets {
         call: call(account, 10),
@@ -47,24 +45,21 @@ pub fn creation(account: AccountId, tickets: Vec<NewTicket>) -> CreateTickets {
     }
 }
 
-/// Makes a ticket.
 pub async fn made(store: &dyn Store, account: AccountId, needs: Vec<Needed>) -> TicketId {
     let made = store.create_tickets(creation(account, vec![new_ticket("a", needs)])).await.unwrap();
     made.answer.tickets[0].id
 }
 
-/// A change of where a ticket stands.
+/// Command for a transition of a ticket.
 pub fn change(account: AccountId, id: TicketId, transition: Command) -> ChangeTicket {
     let (expected, edits) = (None, Edits::default());
     ChangeTicket { call: call(account, 20), id, expected, edits, transition: Some(transition) }
 }
 
-/// A claim.
 pub fn claim(assignee: &str, vm: Option<VmId>) -> Command {
     Command::Claim(Claim { assignee: Assignee::Named(assignee.to_owned()), vm, attempt: None, lease: None })
 }
 
-/// A completion.
 pub fn completion(attempt: Option<u32>) -> Command {
     Command::Finish(Finishing {
         resolution: Resolution::Completed,
@@ -75,7 +70,7 @@ pub fn completion(attempt: Option<u32>) -> Command {
     })
 }
 
-/// A claim of whatever is ready.
+/// Command to claim ready tickets.
 pub fn claims(account: AccountId, assignee: &str, count: u32) -> ClaimTickets {
     let (lease, priorities, once) = (None, vec![], None);
     ClaimTickets {
@@ -93,7 +88,7 @@ async fn read(store: &dyn Store, account: AccountId, id: TicketId) -> Ticket {
     store.ticket(account, id, moment(1_000)).await.unwrap()
 }
 
-/// All that was told until now.
+/// Returns all signals received so far.
 fn told(news: &mut Receiver<TicketNews>) -> Vec<TicketNews> {
     std::iter::from_fn(|| news.try_recv().ok()).collect()
 }
@@ -171,7 +166,7 @@ pub async fn whoever_listens_is_told_what_times_and_waiters_need(store: Arc<dyn 
     };
     assert_eq!(told(&mut news), [TicketNews::Held(held)]);
     assert_eq!(store.open_attempts().await.unwrap(), [held]);
-    // The same assignee again: a renewal.
+    // A claim by the same assignee renews the lease.
     store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
     assert_eq!(told(&mut news), [TicketNews::Held(OpenAttempt { beats: 1, ..held })]);
     store.change_ticket(change(account, first, completion(Some(1)))).await.unwrap();
@@ -199,7 +194,7 @@ pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn 
 pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let mut news = store.ticket_news();
-    // Finer than what is kept: it must be found all the same.
+    // Has a higher precision than stored times, and must match nevertheless.
     let not_before = moment(500) + Duration::from_nanos(999_999);
     let new = NewTicket { not_before: Some(not_before), ..new_ticket("a", vec![]) };
     let id = store.create_tickets(creation(account, vec![new])).await.unwrap().answer.tickets[0].id;
@@ -227,7 +222,7 @@ pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: 
             store.create_tickets(creation(account, vec![new.clone()])).await.unwrap().answer.tickets[0].id,
         );
     }
-    // The time has come, and its timer is late.
+    // `not_before` has passed, but its timer has not fired yet.
     let edits = [
         Edits { not_before: Some(None), ..Edits::default() },
         Edits { title: Some("b".to_owned()), ..Edits::default() },
@@ -259,7 +254,7 @@ pub async fn what_a_finished_ticket_once_waited_for_may_go(store: Arc<dyn Store>
     store.change_ticket(change(account, late, claim("a", None))).await.unwrap();
     let up = EndAttempt { ticket: late, attempt: 1, why: TimeUp::Runtime, at: moment(60) };
     assert!(store.end_attempt(up).await.unwrap());
-    // It waits for another one now, and is finished by whoever held it all the same.
+    // The ticket now depends on another one; its former holder can finish it nevertheless.
     let edits = Edits { dependencies: Some(vec![need]), ..Edits::default() };
     let command = ChangeTicket { call: call(account, 70), id: late, expected: None, edits, transition: None };
     store.change_ticket(command).await.unwrap();

@@ -1,4 +1,4 @@
-//! VMs.
+//! Tests of VMs.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let vms = [booted(account, 3), booted(account, 4), booted(account, u32::MAX / 2)];
-    // Oldest first, whatever the order of the command.
+    // Oldest first, independent of the order in the command.
     let reversed = vms.iter().rev().cloned().collect();
     store.record_boots(boot(reversed)).await.unwrap();
     let alive = store.alive_vms().await.unwrap();
@@ -75,7 +75,6 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
 }
 
-/// A VM of this name.
 fn named(account: AccountId, pid: u32, name: &str) -> VmBooted {
     VmBooted { name: Some(name.parse().unwrap()), ..booted(account, pid) }
 }
@@ -113,7 +112,7 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
     ];
     assert_eq!(told, expected, "none where the name stays, or is refused");
     assert_eq!((renamed[0].at, renamed[0].request_id.as_deref()), (moment(550), Some("rename")));
-    // The name is free once its VM ended, whose record keeps it.
+    // The name is available again once its VM has ended; the record keeps it.
     store.record_end(end(plain.id, EndReason::Deleted, 600)).await.unwrap();
     store.record_boots(boot(vec![named(own, 8, "web")])).await.unwrap();
     let events = events_of(&*store, EventKind::VmEnded).await;
@@ -122,7 +121,7 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
     assert_eq!(booted.last().unwrap().body["name"], json!("web"));
 }
 
-/// Two VMs, of which a page holds one.
+/// Lists VMs with pages of one VM.
 async fn pages_of_what_a_filter_leaves(store: &dyn Store, account: AccountId, filter: VmFilter) {
     let query = ListVms { account, which: VmsOf::Ended, filter, limit: 1, after: None };
     let first = store.list_vms(query.clone()).await.unwrap();
@@ -131,7 +130,7 @@ async fn pages_of_what_a_filter_leaves(store: &dyn Store, account: AccountId, fi
     assert_eq!((last.vms[0].vm.pid, last.next), (10, None));
 }
 
-/// Gives them new ids, in their order, which is that of lists.
+/// Gives the VMs new ids, so that lists have them in this order.
 fn in_the_order_of_their_ids(vms: &mut [VmBooted]) {
     let mut last = None;
     for vm in vms {
@@ -234,7 +233,7 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let vms: Vec<_> = (3..7).map(|pid| booted(account, pid)).collect();
     store.record_boots(boot(vms.clone())).await.unwrap();
     store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
-    // One that ended before, one that nobody knows, and not the last one.
+    // One that has ended already and an unknown one, but not the last one.
     let lost = vec![vms[2].id, VmId::generate(), vms[0].id, vms[1].id];
     let command = EndVms { vms: lost, reason: EndReason::Lost, at: moment(700) };
     let ended = store.end_vms(command.clone()).await.unwrap();
@@ -248,7 +247,7 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     assert_eq!(counts(&*store).await["vm.ended"], 3);
 }
 
-/// A VM that was booted for a ticket which somebody has claimed for it.
+/// A VM that was booted for a ticket that has been claimed for it.
 async fn booted_for(store: &dyn Store, pid: u32) -> (VmBooted, RecordBoots) {
     let account = default_account(store).await.id;
     let ticket = made(store, account, Vec::new()).await;
@@ -274,7 +273,7 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     assert_eq!(ticket.version, 3);
     let key = store.key_by_hash(hash(7)).await.unwrap().unwrap().record.key;
     assert_eq!(key.vm, Some(vm.id));
-    // With the VM both end, and an operator's act does not count.
+    // Both end with the VM. An attempt ended by an operator does not count.
     store.record_end(end(vm.id, EndReason::Deleted, 950)).await.unwrap();
     let ticket = store.ticket(account, id, moment(960)).await.unwrap();
     assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
@@ -306,7 +305,7 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     assert_eq!(ticket.result, None, "it is the attempt's");
     let alive = store.alive_vms().await.unwrap();
     assert_eq!((alive.len(), alive[0].command_runs), (1, false), "the VM lives on");
-    // Once.
+    // A second end changes nothing.
     let before = all_events(&*store).await.len();
     store.record_command_end(ended(vm.id)).await.unwrap();
     assert_eq!(all_events(&*store).await.len(), before);
@@ -314,7 +313,7 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     assert_eq!(unknown.code(), ErrorCode::UnknownVm);
 }
 
-/// How the only attempt of a VM's ticket ended, and what is kept with it.
+/// Outcome and stored result of the only attempt at a VM's ticket.
 async fn last_attempt(store: &dyn Store, vm: &VmBooted) -> (Option<AttemptOutcome>, Option<Object>) {
     let query = ReadTicketHistory { account: vm.account, id: vm.ticket.unwrap(), limit: 10, after: None };
     let attempt = store.ticket_history(query).await.unwrap().attempts.pop().unwrap();
@@ -334,7 +333,7 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
         store.record_boots(command).await.unwrap();
     }
     let account = vms[0].account;
-    // The third command finished its ticket by itself before it ended.
+    // The third command finished its ticket before it ended.
     let failed = skep_tickets::Finishing {
         resolution: skep_tickets::Resolution::Failed,
         result: Patch::Value(kept.clone()),
@@ -403,7 +402,7 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
     let release = skep_tickets::Release { attempt: None, assignee: None, retry_after: None, by_status: true };
     let release = change(account, ticket(&released), skep_tickets::Command::Release(release));
     store.change_ticket(release).await.unwrap();
-    // The next attempt is not its own.
+    // The next attempt does not belong to the VM.
     store.change_ticket(change(account, ticket(&released), claim("another", None))).await.unwrap();
     let delete = DeleteTicket {
         call: call(account, 50),
@@ -454,7 +453,7 @@ pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn
     let account = default_account(&*store).await.id;
     let vms: Vec<_> = (3..9).map(|pid| booted(account, pid)).collect();
     store.record_boots(boot(vms.clone())).await.unwrap();
-    // One has a key, whose record names its VM, and one lives.
+    // One VM has a key that refers to it, and one is running.
     let mut bound = new_key(account, "bound", 1);
     bound.vm = Some(vms[1].id);
     store.create_key(bound).await.unwrap();

@@ -1,4 +1,4 @@
-//! The waitlist.
+//! Tests of the waitlist.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub async fn who_joins_is_listed_newest_first(store: Arc<dyn Store>) {
         store.join_waitlist(join(email, step)).await.unwrap();
     }
     let entries = listed(&*store).await;
-    // Two of one millisecond may stand in either order.
+    // Entries of the same millisecond may be in any order.
     assert!(entries[0].id > entries[1].id);
     let first = entries.iter().find(|entry| entry.email == "a@example.com").unwrap();
     assert_eq!((first.name.as_deref(), first.company.as_deref()), (Some("name 1"), None));
@@ -53,7 +53,7 @@ pub async fn an_address_is_listed_once_with_what_it_said_first(store: Arc<dyn St
         store.join_waitlist(join(email, step)).await.unwrap();
         let now = listed(&*store).await;
         assert_eq!(now.len(), 1, "{email}");
-        // Of two rows of one millisecond either counts as the first.
+        // Of two rows of the same millisecond either may be the first.
         assert!(now[0].joined_at <= moment(4) && now[0].email.eq_ignore_ascii_case(&first[0].email));
     }
 }

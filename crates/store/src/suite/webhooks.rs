@@ -1,4 +1,4 @@
-//! Webhooks and their deliveries.
+//! Tests of webhooks and their deliveries.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ pub async fn a_webhook_is_kept_as_it_was_made_and_changed(store: Arc<dyn Store>)
     let ended = RotateWebhook { secret: vec![3], previous_until: None, ..rotation.clone() };
     let ended = store.rotate_webhook(ended).await.unwrap();
     assert_eq!((ended.secret, ended.previous), (vec![3], None));
-    // Of another account there is none of it.
+    // Another account sees none of it.
     let refusals = [
         store.webhook(other, id).await.unwrap_err(),
         store.change_webhook(change(other, id, 5)).await.unwrap_err(),
@@ -149,7 +149,7 @@ pub async fn webhooks_are_listed_newest_first_and_limited(store: Arc<dyn Store>)
         }
     }
     assert_eq!(seen, expected);
-    // One that is deleted makes room, and is seen no more.
+    // A deleted webhook does not count towards the limit and is not listed.
     let gone = DeleteWebhook { account, id: expected[0], at: moment(9) };
     store.delete_webhook(gone).await.unwrap();
     assert_eq!(store.delete_webhook(gone).await.unwrap_err().code(), ErrorCode::UnknownWebhook);
@@ -169,7 +169,7 @@ pub async fn events_become_deliveries_of_those_who_want_them_once(store: Arc<dyn
     store.create_key(new_key(own, "ci", 1)).await.unwrap();
     let events = all_events(&*store).await.split_off(before);
     let of = |kind: &str| ids(events.iter().filter(|event| event.kind.as_str().starts_with(kind)));
-    // However small the steps are.
+    // With the smallest batches.
     for step in 0..100 {
         let done = enqueue(&*store, 2, 1_000).await;
         assert_eq!(done.newest, events.last().unwrap().sequence);
@@ -233,7 +233,7 @@ pub async fn attempts_are_noted_and_followed(store: Arc<dyn Store>) {
     let known = store.due_webhooks().await.unwrap();
     assert_eq!((known.len(), known[0].id, known[0].account), (1, webhook, account));
     assert_eq!((known[0].failing, known[0].next_at), (true, Some(moment(10))));
-    // Who asks to be left alone is, with all that waits.
+    // A requested pause applies to all pending deliveries.
     let held = RecordAttempt {
         hold_until: Some(moment(500)),
         ..attempt(second, 503, AfterAttempt::Again(moment(40)), 21)
@@ -250,7 +250,7 @@ pub async fn attempts_are_noted_and_followed(store: Arc<dyn Store>) {
     assert_eq!(found[0].attempts.len(), 2);
     assert_eq!(found[1].attempts[1], attempt(second, 204, AfterAttempt::Delivered, 70).attempt);
     assert_eq!(store.due_webhooks().await.unwrap()[0].next_at, None);
-    // By hand it begins anew, and what is kept of it has an end.
+    // Redelivery resets the count of attempts; the number of stored attempts is limited.
     for step in 0..30 {
         let command = Redeliver { account, webhook, delivery: first, at: moment(90 + step) };
         assert_eq!(store.redeliver(command).await.unwrap().state, DeliveryState::Pending);
@@ -292,7 +292,7 @@ pub async fn a_webhook_is_disabled_and_begins_anew(store: Arc<dyn Store>) {
     vms(&*store, account, 4..5).await;
     enqueue(&*store, 100, 100).await;
     assert_eq!(deliveries(&*store, account, webhook).await.len(), 2, "what happened meanwhile is not sent");
-    // What was disabled before stays as it was; and one that is gone is disabled at once.
+    // A disabled webhook does not change; one whose endpoint is gone is disabled immediately.
     let gone = RecordAttempt { gone: true, ..attempt(first, 410, AfterAttempt::Failed, 40 + hour) };
     assert_eq!(store.record_attempt(gone).await.unwrap(), Some(DisabledReason::Gone));
     let off = enable(&*store, account, webhook, false).await;
@@ -329,7 +329,7 @@ pub async fn deliveries_go_with_their_events_and_their_webhooks(store: Arc<dyn S
     }
     assert_eq!(gone, 5, "those of the webhook that was deleted");
     assert_eq!(deliveries(&*store, own, webhook).await.len(), 5);
-    // The events go, and what was to be told of them.
+    // Deliveries are deleted with their events.
     let due = store.due_deliveries(ListDue { webhook, at: moment(10), limit: 1 }).await.unwrap()[0].id;
     while !store.trim_history(TrimHistory { before: moment(9_000), ..trim }).await.unwrap().is_nothing() {}
     assert!(all_events(&*store).await.is_empty());

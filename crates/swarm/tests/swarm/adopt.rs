@@ -1,4 +1,4 @@
-//! A server that starts where another one ended.
+//! Adoption of VMs by a new server.
 
 use skep_api::{VmRef, swarm::EndReason};
 

@@ -1,4 +1,5 @@
-//! A swarm whose VMMs are sleeping processes and whose guests live in this one.
+//! A test fixture: a swarm with a fake keeper, whose VMMs are sleeping processes and whose guests are tasks of this
+//! process.
 
 use std::{
     collections::BTreeMap,
@@ -33,16 +34,16 @@ use crate::records::Records;
 
 const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 
-/// What the keeper holds, and how it fails.
+/// The state of the fake keeper, and how it fails.
 #[derive(Default)]
 pub(crate) struct Keeper {
     pub(crate) launched: usize,
     pub(crate) launches_until_refusal: Option<usize>,
     pub(crate) hands_over_too_little: bool,
-    /// So many guests from now on hang up.
+    /// So many of the next guests close their channel.
     pub(crate) guests_hang_up: usize,
     pub(crate) refuses_ends: bool,
-    /// Ends were caused by a lack of memory.
+    /// Reports ends as caused by a lack of memory.
     pub(crate) out_of_memory: bool,
     pub(crate) goes_away: bool,
     pub(crate) refuses_commits: bool,
@@ -87,10 +88,10 @@ impl Ground {
         Self::start(Arc::default(), Arc::default(), AccountId::generate()).await
     }
 
-    /// Another server, as after a crash of this one.
+    /// Starts another swarm, as after a crash of the server.
     pub(crate) async fn restart(self) -> Self {
         let Self { swarm, account, store, keeper, keeping } = self;
-        // Its tasks go on, as nothing of a crashed server would, but they reach nobody.
+        // The tasks of the old swarm continue, unlike those of a crashed server, but they are disconnected.
         drop(swarm);
         keeping.abort();
         keeper.lock().unwrap().vmms.values_mut().for_each(|vmm| {
@@ -166,7 +167,7 @@ impl Ground {
         self.swarm.status(&self.account).await.unwrap().capacity.memory_used_mb
     }
 
-    /// Kills a VM's process, and its guest with it.
+    /// Kills a VM's process and its guest.
     pub(crate) fn kill(&self, vm: VmId) {
         self.keeper(|keeper| {
             let vmm = keeper.vmms.get_mut(&vm).unwrap();
@@ -175,12 +176,12 @@ impl Ground {
         });
     }
 
-    /// Ends a guest's side of the channel; its VMM goes on.
+    /// Closes a guest's side of the channel. Its VMM keeps running.
     pub(crate) fn hang_up(&self, vm: VmId) {
         self.keeper(|keeper| keeper.vmms.get_mut(&vm).unwrap().guest.take().unwrap().abort());
     }
 
-    /// Fails unless nobody holds anything of any VM.
+    /// Asserts that no VM and no reservation is left.
     pub(crate) async fn holds_nothing(&self) {
         assert_eq!(self.keeper(|keeper| keeper.vmms.len()), 0, "VMs with the keeper");
         assert_eq!(self.count().await, 0, "VMs with the swarm");
@@ -305,11 +306,11 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<Keeper>) {
     if too_little {
         descriptors.pop();
     }
-    // The server may have gone away.
+    // Fails only if the server is gone.
     let _ = answerer.answer(Answer::Launched(launched), &descriptors).await;
 }
 
-/// A guest that becomes what it is told and runs nothing.
+/// A fake guest that takes any identity and runs no commands.
 #[derive(Clone)]
 struct Mirror;
 
@@ -370,7 +371,7 @@ impl Handler for Mirror {
     }
 }
 
-/// Restores at once, and never says a last word.
+/// A fake driver that restores immediately and reports no shutdown reason.
 struct NoEngine;
 
 struct NoMachine {

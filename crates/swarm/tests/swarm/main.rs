@@ -1,4 +1,4 @@
-//! The life of VMs without a VM: a keeper, an engine, guests and a store that fail where a test wants it.
+//! Tests of the lifecycle of VMs with a fake keeper, engine, guests and store, which fail on demand.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

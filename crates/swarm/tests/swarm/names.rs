@@ -1,4 +1,4 @@
-//! How callers refer to a VM.
+//! Resolution of references to VMs.
 
 use skep_api::{AccountId, ErrorCode, Failure, VmId, VmRef};
 use skep_swarm::{BootOrder, VmChange};

@@ -1,4 +1,4 @@
-//! A store that keeps nothing but the ends of VMs, and fails when it is told to.
+//! A fake store that records only boots, names and ends of VMs, and fails on demand.
 
 use std::{
     sync::{
@@ -105,7 +105,7 @@ impl Store for Records {
         unreachable!()
     }
 
-    /// Names only.
+    /// Changes only names.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
         self.works(())?;
         let mut alive = self.alive.lock().unwrap();

@@ -1,4 +1,4 @@
-//! What one command consists of, so that all of it can be ended.
+//! The set of processes of one command, so that all of them can be killed.
 
 use std::{fs, io};
 
@@ -6,24 +6,23 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::cgroup::ControlGroup;
 
-/// How often one looks for descendants that were born while the others were stopped.
+/// How often new descendants are looked for while the known ones are being stopped.
 const ROUNDS: usize = 100;
 
-/// What one command consists of.
 #[derive(Debug)]
 pub(super) enum Bounds {
-    /// All that is in its control group.
+    /// All processes in the control group.
     Group(ControlGroup),
-    /// Its shell and all that descends from it: where nobody may make groups. The shell is the one that inherits orphans,
-    /// so nothing leaves it while it lives.
+    /// The shell and its descendants, where control groups cannot be created. The shell is a subreaper, so descendants
+    /// cannot leave its tree while it lives.
     Descendants(Pid),
 }
 
 impl Bounds {
-    /// Ends all of it.
+    /// Kills all processes.
     ///
     /// # Errors
-    /// The system refused.
+    /// The kernel refuses.
     pub(super) fn kill(&self) -> io::Result<()> {
         match self {
             Self::Group(group) => group.kill(),
@@ -34,7 +33,7 @@ impl Bounds {
         }
     }
 
-    /// Removes what is left of it for the machine. `false` while processes live inside.
+    /// Removes the control group. Returns `false` while processes live in it.
     pub(super) fn remove(&self) -> bool {
         match self {
             Self::Group(group) => group.remove(),
@@ -43,7 +42,7 @@ impl Bounds {
     }
 }
 
-/// First all of them are stopped, for who runs can be followed by another; then they are ended.
+/// Stops all processes before killing them: a running process could fork in the meantime.
 fn kill_descendants(shell: Pid) {
     let mut held = Vec::new();
     let mut seen = Vec::new();
@@ -65,7 +64,7 @@ fn kill_descendants(shell: Pid) {
     }
 }
 
-/// A process and all that descends from it, as far as it is listed now.
+/// A process and its current descendants.
 fn family(first: Pid) -> Vec<Pid> {
     let mut all = vec![first];
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! The control group of one command: whatever it starts stays inside, in whatever session.
+//! The control group of one command. It contains all processes that the command starts, in any session.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,16 +9,15 @@ use std::{
 
 use rustix::process::Pid;
 
-/// A directory of cgroup v2 that one command runs in.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     path: PathBuf,
-    /// Another of the same name may follow, which is not ours to remove.
+    /// Set once it was removed: a new group of the same name may belong to another command.
     removed: AtomicBool,
 }
 
 impl ControlGroup {
-    /// Makes a new one below `parent`, and `parent` where it is missing.
+    /// Creates a control group below `parent`, which is created as well if it is missing.
     pub(super) fn create(parent: &Path, name: &str) -> io::Result<Self> {
         let path = parent.join(name);
         match fs::create_dir(&path) {
@@ -28,28 +27,28 @@ impl ControlGroup {
             }
             other => other?,
         }
-        // Where memory runs out, all of a command goes: what a fork bomb leaves would only go on. Not every machine hands
-        // that controller down.
+        // When memory runs out, the whole command is killed: the rest of a fork bomb would only continue. The memory
+        // controller is not available on every machine.
         let _ = fs::write(path.join("memory.oom.group"), "1");
         Ok(Self { path, removed: AtomicBool::new(false) })
     }
 
-    /// Takes in this process.
+    /// Moves a process into the group.
     pub(super) fn take_in(&self, process: Pid) -> io::Result<()> {
         self.entrance()?.write_all(process.as_raw_pid().to_string().as_bytes())
     }
 
-    /// The file that takes in whoever writes `0` to it.
+    /// Opens `cgroup.procs`. A process that writes `0` to it joins the group.
     pub(super) fn entrance(&self) -> io::Result<File> {
         OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))
     }
 
-    /// Ends everything inside, forks under way included.
+    /// Kills all processes in the group, including ones that are being forked.
     pub(super) fn kill(&self) -> io::Result<()> {
         fs::write(self.path.join("cgroup.kill"), "1")
     }
 
-    /// Removes it. `false` while processes live inside.
+    /// Removes the group. Returns `false` while processes live in it.
     pub(super) fn remove(&self) -> bool {
         if self.removed.load(Ordering::Relaxed) {
             return true;

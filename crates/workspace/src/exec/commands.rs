@@ -1,4 +1,4 @@
-//! All commands of a place: those that run, and those that ended a short while ago.
+//! The commands of a workspace: those that run and those that ended recently.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -27,37 +27,37 @@ use super::{
 };
 use crate::{Error, Place};
 
-/// How many ended commands are kept for who comes back.
+/// How many ended commands are kept for readers that reconnect.
 const KEPT_COUNT: usize = 64;
-/// How many signals may wait to be sent to one command.
+/// How many signals can be queued for one command.
 const WAITING_SIGNALS: usize = 8;
 /// How much output of ended commands is kept, in bytes.
 const KEPT_BYTES: usize = 8 << 20;
-/// How long an ended command is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// How long after a command nothing follows it, so that there is time to clean up.
+/// How long no other command must have started before control groups of ended commands are removed.
 const QUIET: Duration = Duration::from_millis(100);
-/// How many control groups of ended commands may wait for that, and how many are removed at once beyond it.
+/// How many control groups of ended commands may wait for removal, and how many are removed per ended command beyond
+/// that.
 const MANY_GROUPS: usize = 64;
 const AT_ONCE: usize = 2;
-/// How often one looks whether all have ended.
+/// The interval at which [`Commands::idle`] checks whether all children have ended.
 const GLANCE: Duration = Duration::from_millis(5);
-/// How often all others go first once a command ended: its reader, then the connection that the answer goes out by.
+/// How often other tasks are let run first when a command ends: its reader, then the connection that sends the answer.
 const HOPS: usize = 3;
 
-/// All commands of a place. Cheap to clone.
+/// The commands of a workspace. Cheap to clone; clones share them.
 #[derive(Debug, Clone)]
 pub struct Commands(Arc<Table>);
 
 #[derive(Debug)]
 struct Table {
-    /// `None` where nobody may make groups.
+    /// `None` if control groups cannot be created.
     cgroup_parent: Option<PathBuf>,
     started: AtomicU64,
-    /// Names that were given to commands and groups without one.
+    /// Counts generated names of commands and control groups.
     named: AtomicU64,
     shelf: Mutex<Shelf>,
-    /// Process ids of shells that are awaited here.
+    /// Process ids of children that this process waits for itself.
     owned: Mutex<BTreeSet<u32>>,
     ahead: OnceLock<ShellAhead>,
 }
@@ -65,9 +65,9 @@ struct Table {
 #[derive(Debug, Default)]
 struct Shelf {
     by_id: BTreeMap<String, Arc<Running>>,
-    /// Ended ones, oldest first.
+    /// Ended commands, oldest first.
     ended: VecDeque<Arc<Running>>,
-    /// Ended ones whose control group is still there: it holds processes, or it is not yet removed.
+    /// Ended commands whose control group still exists: it contains processes, or was not removed yet.
     lingering: VecDeque<Arc<Running>>,
 }
 
@@ -83,11 +83,11 @@ impl Commands {
         }))
     }
 
-    /// Starts a command under an id of the caller's choice: 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// Starts a command under an id that the caller chose: 1 to 64 of `A-Z a-z 0-9 _ -`.
     ///
     /// # Errors
-    /// A value that no shell takes, a working directory that is missing, none or elsewhere, an id in use, and
-    /// whatever the kernel refuses. Nothing was started then.
+    /// The request has an invalid value, the working directory is missing, not a directory or outside the roots, the
+    /// id is in use, or the kernel refuses. No process was started in these cases.
     pub fn start(&self, id: &str, command: &RunCommand, place: &Place) -> Result<Arc<Running>, Error> {
         check_id(id)?;
         check(command)?;
@@ -115,7 +115,7 @@ impl Commands {
         Ok(running)
     }
 
-    /// The shell of a command, in a control group of its own where there are any.
+    /// Starts the shell of a command, in its own control group where these are available.
     fn launch(
         &self,
         id: &str,
@@ -158,7 +158,7 @@ impl Commands {
         }
         let started = self.started();
         tokio::time::sleep(QUIET).await;
-        // Whoever starts one command after the other does not wait for groups of earlier ones to be removed.
+        // A caller that runs commands in quick succession does not wait for the removal of earlier groups.
         if self.started() == started {
             self.shelf().sweep(usize::MAX);
         }
@@ -169,8 +169,8 @@ impl Commands {
         self.0.started.load(Ordering::Relaxed)
     }
 
-    /// Starts a child, which is awaited here. The list is held meanwhile: who reaps orphans must never see a child of
-    /// ours that is not in it.
+    /// Starts a child and registers it as owned. The list is locked meanwhile, so that the reaper of orphans cannot
+    /// see the child before it is registered.
     pub(crate) fn bear<T>(&self, start: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
         let mut owned = self.owned();
         let born = start()?;
@@ -178,12 +178,12 @@ impl Commands {
         Ok(born)
     }
 
-    /// The list's word for a child that ended.
+    /// Removes a child that ended from the owned ones.
     pub(crate) fn disown(&self, shell: &Shell) {
         self.owned().remove(&shell.id());
     }
 
-    /// A child of ours as one to wait for; ended where that fails.
+    /// Wraps a child so that it can be awaited. If that fails, the child is killed and reaped.
     pub(crate) fn adopt(&self, child: Pid) -> io::Result<Shell> {
         Shell::adopt(child).inspect_err(|_| {
             let _ = kill_process(child, Signal::KILL);
@@ -192,20 +192,20 @@ impl Commands {
         })
     }
 
-    /// A control group for a command that has no id yet. None is named like it: an id holds no dot.
+    /// Creates a control group for a command whose id is not known yet. The dot keeps the name distinct from all ids.
     pub(super) fn unnamed_group(&self) -> io::Result<ControlGroup> {
         let name = format!("shell.{}", self.0.named.fetch_add(1, Ordering::Relaxed));
         let parent = self.0.cgroup_parent.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         ControlGroup::create(parent, &name)
     }
 
-    /// From now on shells are started ahead of their commands; most commands will start in this directory.
+    /// Enables prepared shells. `directory` is the working directory of most commands.
     pub(crate) fn start_ahead(&self, directory: PathBuf) {
         let _ = self.0.ahead.set(ShellAhead::new(directory));
     }
 
-    /// Waits until nothing is left to do before the next command: a shell stands ready for it, if one ever will, and
-    /// nothing is left of those that ended.
+    /// Waits until the next command can start without delay: a prepared shell is ready, if that is possible at all,
+    /// and the control groups of ended commands are removed.
     pub async fn rest(&self) {
         if let Some(ahead) = self.0.ahead.get() {
             ahead.rest(self).await;
@@ -213,34 +213,32 @@ impl Commands {
         self.shelf().sweep(usize::MAX);
     }
 
-    /// Waits until no child is awaited here any more: neither a command nor a shell that was to become one.
+    /// Waits until this process has no children left that it waits for: neither commands nor prepared shells.
     pub async fn idle(&self) {
         while !self.owned().is_empty() {
             tokio::time::sleep(GLANCE).await;
         }
     }
 
-    /// Ends the shells that wait for a command. They hold random numbers of the time when they were started.
+    /// Kills the prepared shells. They contain random numbers from the time when they were started.
     pub fn discard_ahead(&self) {
         if let Some(ahead) = self.0.ahead.get() {
             ahead.discard(self);
         }
     }
 
-    /// A command by its id.
-    ///
     /// # Errors
-    /// It was never started here, or ended too long ago.
+    /// The command was never started here, or its result was discarded.
     pub fn find(&self, id: &str) -> Result<Arc<Running>, Error> {
         self.shelf().by_id.get(id).cloned().ok_or_else(|| Error::UnknownCommand { id: id.to_owned() })
     }
 
-    /// Forgets all that ended: who asks from now on is somebody else.
+    /// Discards all ended commands: the next owner of the VM must not see them.
     pub fn forget_ended(&self) {
         let mut shelf = self.shelf();
         shelf.by_id.retain(|_, running| {
             let runs = running.remains().is_none();
-            // The next of this id needs the name.
+            // A later command with this id needs the group's name.
             runs || {
                 running.remove_group();
                 false
@@ -249,12 +247,12 @@ impl Commands {
         shelf.ended.clear();
     }
 
-    /// Whether this process is a shell or a git that is awaited here, so that a reaper of orphans must leave it.
+    /// Whether this process waits for `pid` itself, so that the reaper of orphans must not.
     pub fn owns(&self, pid: u32) -> bool {
         self.owned().contains(&pid)
     }
 
-    /// An id for a command whose caller has none.
+    /// An id for a command of a caller that gave none.
     pub(crate) fn unused_id(&self) -> String {
         format!("local_{}", self.0.named.fetch_add(1, Ordering::Relaxed))
     }
@@ -274,14 +272,14 @@ impl Shelf {
         if self.lingering.len() > MANY_GROUPS {
             self.sweep(AT_ONCE);
         }
-        // It may have been forgotten since it ended.
+        // It may have been discarded since it ended.
         if self.by_id.get(running.id()).is_some_and(|kept| Arc::ptr_eq(kept, &running)) {
             self.ended.push_back(running);
         }
         self.tidy();
     }
 
-    /// Removes so many control groups, oldest first, as far as they are empty.
+    /// Tries to remove up to `count` control groups, oldest first. Groups with processes stay.
     fn sweep(&mut self, count: usize) {
         for _ in 0..count.min(self.lingering.len()) {
             let removed = self.lingering.pop_front().filter(|running| !running.remove_group());
@@ -289,7 +287,7 @@ impl Shelf {
         }
     }
 
-    /// Forgets what is too much or too old.
+    /// Discards ended commands beyond the limits on count, size and age.
     fn tidy(&mut self) {
         let remains = self.ended.iter().filter_map(|running| running.remains());
         let mut bytes: usize = remains.map(|(_, kept)| kept).sum();
@@ -305,7 +303,7 @@ impl Shelf {
     }
 }
 
-/// An id names a control group, so it is checked as a file name.
+/// Ids are names of control groups, so they must be valid file names.
 fn check_id(id: &str) -> Result<(), Error> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if (1..=64).contains(&id.len()) && id.bytes().all(fits) {

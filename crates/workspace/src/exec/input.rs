@@ -16,11 +16,11 @@ use tokio::{
 
 use crate::{Content, Error, Place, Run, RunStreamed, no_content};
 
-/// Where input is handed in while the command runs.
+/// The writing end of a command's input.
 #[derive(Debug)]
 pub(super) struct Input(Mutex<Option<mpsc::Sender<Piece>>>);
 
-/// What the command's pipe is filled from.
+/// The data for the standard input pipe of a command.
 #[derive(Debug)]
 pub(super) enum Source {
     Text(String),
@@ -30,18 +30,18 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Piece {
     bytes: Bytes,
-    /// Dropped unused where the pipe does not take all of it.
+    /// Dropped without sending if the pipe is closed before all bytes are written.
     taken: oneshot::Sender<()>,
 }
 
 impl Input {
-    /// The input of a command, and what its pipe is filled from; `None` for a command without a pipe.
+    /// The input of a command and its source. The source is `None` for a command without a pipe.
     pub(super) fn of(stdin: &Stdin) -> (Self, Option<Source>) {
         let (sender, source) = match stdin {
             Stdin::Empty => (None, None),
             Stdin::Text(text) => (None, Some(Source::Text(text.clone()))),
             Stdin::Streamed { .. } => {
-                // One piece waits at the most: its writer waits with it.
+                // At most one chunk is queued, so that the writer waits for the command.
                 let (sender, pieces) = mpsc::channel(1);
                 (Some(sender), Some(Source::Pieces(pieces)))
             }
@@ -49,8 +49,8 @@ impl Input {
         (Self(Mutex::new(sender)), source)
     }
 
-    /// Waits until the pipe has taken these bytes. `false` where it takes no more: the command closed it or ended, or the
-    /// input was ended.
+    /// Waits until the pipe has taken these bytes. Returns `false` if it accepts no more: the command closed it or
+    /// ended, or [`Self::end`] was called.
     pub(super) async fn write(&self, bytes: Bytes) -> bool {
         let sender = self.sender().clone();
         let Some(sender) = sender else { return false };
@@ -58,19 +58,19 @@ impl Input {
         sender.send(Piece { bytes, taken }).await.is_ok() && is_taken.await.is_ok()
     }
 
-    /// The command reads the end of its input behind what was written.
+    /// Closes the pipe after what was written.
     pub(super) fn end(&self) {
         *self.sender() = None;
     }
 
-    /// Each change is a single assignment, so a panic elsewhere leaves the state whole.
+    /// Recovering from poisoning is sound: each change is a single assignment.
     fn sender(&self) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<Piece>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Source {
-    /// Writes all of it, as fast as the command reads. A command may leave its input unread.
+    /// Writes all data, as fast as the command reads. The command may leave its input unread.
     pub(super) async fn feed(self, mut pipe: pipe::Sender) {
         match self {
             Self::Text(text) => {
@@ -91,7 +91,8 @@ impl Source {
 impl RunStreamed for WriteStdin {
     async fn run_streamed(self, mut content: Content, place: &Place) -> Result<(StdinState, Content), Error> {
         let running = place.commands().find(&self.exec_id)?;
-        // Read to its end before the command takes any of it: what is left unread fills the window of all requests.
+        // Buffered completely before the command takes any of it: unread content would block the window of the HTTP/2
+        // connection.
         let mut bytes = BytesMut::new();
         while let Some(piece) = content.next().await {
             let piece = piece.map_err(|error| Error::InputBroken { reason: error.to_string() })?;

@@ -1,11 +1,11 @@
-//! Commands by `/bin/sh -c`, each in a control group of its own.
+//! Commands run by `/bin/sh -c`, each in its own control group.
 //!
 //! ```text
 //! Commands::start ── spawn ──► Running ◄── attach ── Output (a reader; any number of them)
 //!                                 ▲
-//!              pump, pump, supervise: tasks that read the pipes and await the shell
+//!              record (one task per pipe) and supervise (awaits the shell)
 //! ```
-//! What a command prints is kept by the [`Running`], not by who asked: a reader may leave and come back.
+//! The output is kept by the [`Running`], not by the connection of the caller: a reader may disconnect and come back.
 
 mod ahead;
 mod bounds;

@@ -1,4 +1,4 @@
-//! A reader of what a command prints.
+//! A reader of the output of a command.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::running::{Running, State, Stream};
 
-/// Where one reader stands in both streams.
+/// The positions of one reader in both streams.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader {
     stdout: u64,
@@ -30,13 +30,14 @@ impl Reader {
     }
 }
 
-/// A reader of what a command prints. While it exists and is behind, the command waits; dropping it sets it free.
+/// A reader of the output of a command. The command blocks while a reader is too far behind; dropping the reader
+/// unblocks it.
 #[derive(Debug)]
 pub struct Output {
     running: Arc<Running>,
     key: u64,
     reader: Reader,
-    /// The stream whose turn it is: a flood in one does not hide the other.
+    /// The stream to read next. The streams alternate, so that one cannot hide the other.
     turn: Stream,
     missed: bool,
     done: bool,
@@ -55,15 +56,15 @@ impl Output {
         Self { running, key, reader, turn: Stream::Stdout, missed: false, done: false, added }
     }
 
-    /// The command that it reads.
+    /// The command whose output it reads.
     pub fn running(&self) -> &Arc<Running> {
         &self.running
     }
 
-    /// The next event and, for a piece of output, the offset of its first byte in its stream. An offset beyond the
-    /// end of the piece before means that what stood between is lost. `None` after the exit.
+    /// Returns the next event and, for output, the offset of its first byte in its stream. If the offset is larger
+    /// than the end of the previous event, the bytes in between were discarded. `None` after the exit event.
     ///
-    /// May be dropped while it waits; nothing is lost by that.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Option<(u64, ExecEvent)> {
         loop {
             if self.done {
@@ -73,7 +74,7 @@ impl Output {
                 self.running.reader_moved();
                 return Some(event);
             }
-            // The sender lives in `running`, so this never fails.
+            // Never fails: `running` holds the sender.
             let _ = self.added.changed().await;
         }
     }
@@ -101,7 +102,7 @@ impl Output {
 
     fn exit(&mut self, state: &State) -> Option<(u64, ExecEvent)> {
         let mut exit = state.ended()?.exit.clone();
-        // Whoever kept up got all of it, however long it was.
+        // Only output that this reader missed counts as truncated.
         exit.truncated = self.missed;
         self.done = true;
         Some((0, ExecEvent::Exit(exit)))

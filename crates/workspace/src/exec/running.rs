@@ -1,4 +1,4 @@
-//! A command that runs or ran, with what it printed.
+//! A command that runs or has ended, with its output.
 
 use std::{
     collections::BTreeMap,
@@ -13,26 +13,25 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Output, bounds::Bounds, input::Input, output::Reader, tape::Tape};
 
-/// One of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// A command that runs or ran. It goes on whether or not anybody reads what it prints; with a reader that is behind,
-/// it waits for it as it would for any pipe.
+/// A command that runs or has ended. It runs whether or not its output is read. If a reader is behind, the command
+/// blocks as it would on any full pipe.
 #[derive(Debug)]
 pub struct Running {
     id: String,
     bounds: Bounds,
     input: Input,
-    /// To the task that awaits the shell: only there its process id cannot be another process's.
+    /// The receiver is the task that waits for the shell: only there the process id is certain to be the shell's.
     signals: mpsc::Sender<Signal>,
     state: Mutex<State>,
-    /// Rings when output or the end was added: readers listen.
+    /// Notifies readers of new output and of the end.
     added: watch::Sender<()>,
-    /// Rings when a reader went on or left: those who fill the tapes listen.
+    /// Notifies the recording tasks that a reader advanced or left.
     taken: watch::Sender<()>,
 }
 
@@ -46,7 +45,6 @@ pub(super) struct State {
     ended: Option<Ended>,
 }
 
-/// How it ended, and when.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
     pub(super) exit: ExecExit,
@@ -86,24 +84,24 @@ impl Running {
         })
     }
 
-    /// The id that it was started under.
+    /// The id under which it was started.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Reads what it prints, from these offsets on: 0 is all that is kept.
+    /// Creates a reader that starts at these offsets. From 0 it reads everything that is kept.
     pub fn attach(self: &Arc<Self>, stdout_offset: u64, stderr_offset: u64) -> Output {
         Output::new(Arc::clone(self), stdout_offset, stderr_offset)
     }
 
-    /// Waits for its end.
+    /// Waits until the command has ended.
     pub async fn outcome(&self) -> ExecOutcome {
         let mut added = self.added.subscribe();
         loop {
             if let Some(outcome) = self.outcome_now() {
                 return outcome;
             }
-            // The sender lives as long as `self`, so this never fails.
+            // Never fails: the sender lives as long as `self`.
             let _ = added.changed().await;
         }
     }
@@ -122,23 +120,23 @@ impl Running {
         })
     }
 
-    /// Writes to its standard input, if that is streamed, and waits until its pipe has taken the bytes. `false` where it takes
-    /// no more.
+    /// Writes to the standard input, if it is streamed, and waits until the pipe has taken the bytes. Returns `false`
+    /// if the pipe accepts no more.
     pub async fn write_stdin(&self, bytes: Bytes) -> bool {
         self.input.write(bytes).await
     }
 
-    /// Ends its standard input behind what was written.
+    /// Closes the standard input after what was written.
     pub fn end_stdin(&self) {
         self.input.end();
     }
 
-    /// Sends a signal to the process group of its shell. Nothing happens once the shell ended.
+    /// Sends a signal to the process group of the shell. Does nothing once the shell has ended.
     pub(super) async fn signal(&self, signal: Signal) {
         let _ = self.signals.send(signal).await;
     }
 
-    /// Ends everything that it started, if its shell still runs.
+    /// Kills all processes of the command, if its shell still runs.
     pub fn cancel(&self) {
         if !self.state().shell_ended {
             self.kill();
@@ -146,16 +144,16 @@ impl Running {
     }
 
     pub(super) fn kill(&self) {
-        // Fails only where the group is gone, and with it everything inside.
+        // Fails only if the control group, and with it every process, is gone.
         let _ = self.bounds.kill();
     }
 
-    /// Removes its control group. `false` while something that it started lives on.
+    /// Removes the control group. Returns `false` while processes live in it.
     pub(super) fn remove_group(&self) -> bool {
         self.bounds.remove()
     }
 
-    /// How long ago it ended and how many bytes are kept of it. `None` while it runs.
+    /// Time since the end, and the number of bytes that are kept. `None` while it runs.
     pub(super) fn remains(&self) -> Option<(Duration, usize)> {
         let state = self.state();
         state.ended.as_ref().map(|ended| (ended.at.elapsed(), state.stdout.kept() + state.stderr.kept()))
@@ -166,12 +164,12 @@ impl Running {
         self.added.send_replace(());
     }
 
-    /// How many bytes of this stream came so far.
+    /// How many bytes of a stream were recorded so far.
     pub(super) fn recorded(&self, stream: Stream) -> u64 {
         self.state().tape(stream).total()
     }
 
-    /// Whether more of this stream may be read from the command now.
+    /// Whether more may be read from the pipe of a stream.
     pub(super) fn has_room(&self, stream: Stream) -> bool {
         let state = self.state();
         if state.shell_ended {
@@ -181,13 +179,13 @@ impl Running {
         slowest.is_none_or(|reader| state.tape(stream).has_room(reader))
     }
 
-    /// The shell ended: what it left in the pipes is read, whoever is behind.
+    /// Called when the shell has ended. From now on the pipes are read even if a reader is behind.
     pub(super) fn shell_ended(&self) {
         self.state().shell_ended = true;
         self.taken.send_replace(());
     }
 
-    /// Nothing more is recorded.
+    /// Records the end. Later output is discarded.
     pub(super) fn finish(&self, mut exit: ExecExit) {
         let mut state = self.state();
         state.stdout.end();
@@ -210,7 +208,7 @@ impl Running {
         self.taken.send_replace(());
     }
 
-    /// A panic elsewhere leaves the state whole: every change is a single step.
+    /// Recovering from poisoning is sound: every change is a single step.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use rustix::process::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// A child of ours, until it is awaited.
+/// A child process that this process must reap.
 #[derive(Debug)]
 pub(crate) struct Shell {
     pid: Pid,
@@ -15,7 +15,7 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// Takes on a child that nobody else awaits.
+    /// Takes over a child that nothing else waits for.
     pub(crate) fn adopt(pid: Pid) -> io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
         // SAFETY: an `OwnedFd` keeps its one descriptor open for as long as the `AsyncFd` owns it.
@@ -23,29 +23,28 @@ impl Shell {
         Ok(Self { pid, pidfd })
     }
 
-    /// Its process id as it is listed.
     pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits for its end, which is not yet taken note of: see [`Self::status`].
+    /// Waits until it has ended, without reaping it: see [`Self::status`].
     pub(crate) async fn ended(&self) {
         let _ = self.pidfd.readable().await;
     }
 
-    /// Ends it. That it has ended is no error.
+    /// Kills it. Does nothing if it has ended.
     pub(crate) fn kill(&self) {
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
-    /// Sends a signal to its process group, which it leads. To be called before [`Self::status`]: until then the kernel gives
-    /// its number to no other process.
+    /// Sends a signal to its process group. Must be called before [`Self::status`]: until then the kernel cannot reuse
+    /// the process id.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        // Fails only where all of the group have ended.
+        // Fails only if all processes of the group have ended.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// How it ended. Waits for that, so it is asked once it has.
+    /// Reaps it and returns its exit status. Blocks until it has ended, so call it after [`Self::ended`].
     pub(crate) fn status(&self) -> io::Result<ExitStatus> {
         let ended = waitpid(Some(self.pid), WaitOptions::empty())?;
         let missing = || io::Error::other("the shell has no status");

@@ -1,4 +1,4 @@
-//! Signals by their names.
+//! Conversion between signals and their names.
 
 use rustix::process::Signal;
 use skep_api::exec_stream::SignalName;
@@ -34,7 +34,6 @@ pub(super) fn signal_name(number: i32) -> String {
     known.map_or_else(|| format!("SIG{number}"), |(_, name)| (*name).to_owned())
 }
 
-/// The signal of this name.
 pub(super) fn signal_of(name: SignalName) -> Signal {
     match name {
         SignalName::Hup => Signal::HUP,

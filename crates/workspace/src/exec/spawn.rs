@@ -1,4 +1,4 @@
-//! From a request to a process: what is checked first, and what happens between fork and exec.
+//! Starting the shell of a command: checks of the request, and the steps between fork and exec.
 
 use std::{
     fs::File,
@@ -15,10 +15,10 @@ use tokio::net::unix::pipe;
 use super::shell::Shell;
 use crate::{Error, Place};
 
-/// The kernel takes no longer argument: 32 pages, with the byte that ends it.
+/// The longest argument that the kernel accepts: 32 pages, including the terminating NUL.
 const MAX_ARGUMENT_BYTES: usize = 32 * 4096 - 1;
 
-/// A shell that was started, and our ends of its pipes.
+/// A started shell, and our ends of its pipes.
 #[derive(Debug)]
 pub(super) struct Spawned {
     pub(super) shell: Shell,
@@ -27,12 +27,12 @@ pub(super) struct Spawned {
     pub(super) stderr: pipe::Receiver,
 }
 
-/// Refuses what no shell could run.
+/// Fails for a request that no shell can run.
 pub(super) fn check(command: &RunCommand) -> Result<(), Error> {
     text_without_nul("command", &command.command)?;
     if command.command.len() > MAX_ARGUMENT_BYTES {
         let reason = format!(
-            "has {} bytes, and the kernel takes {MAX_ARGUMENT_BYTES}; pass long data by `stdin`",
+            "has {} bytes, and the kernel accepts {MAX_ARGUMENT_BYTES}; pass long data by `stdin`",
             command.command.len()
         );
         return Err(Error::InvalidValue { field: "command", reason });
@@ -56,13 +56,13 @@ fn text_without_nul(field: &'static str, text: &str) -> Result<(), Error> {
     match text.find('\0') {
         None => Ok(()),
         Some(at) => {
-            let reason = format!("holds a NUL byte at {at}, which no program can be given; leave it out");
+            let reason = format!("contains a NUL byte at {at}, which programs cannot receive; leave it out");
             Err(Error::InvalidValue { field, reason })
         }
     }
 }
 
-/// The directory that the command starts in.
+/// The resolved working directory of the command.
 pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<PathBuf, Error> {
     let named = cwd.map(str::to_owned);
     let text = named.unwrap_or_else(|| place.default_cwd().to_string_lossy().into_owned());
@@ -87,10 +87,10 @@ pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<Path
     Ok(real)
 }
 
-/// Starts the shell inside the control group whose entrance is given; without one it inherits the orphans of all that it
-/// starts, so that they are found below it.
+/// Starts the shell. With `entrance`, the shell joins that control group; without it, the shell becomes a subreaper,
+/// so that all its descendants stay below it.
 ///
-/// The fork is awaited in place: it is short, and a guest has but one processor to run it on.
+/// Blocks during the fork, which is short; a guest has only one CPU that could run it anyway.
 pub(super) fn spawn(
     command: &RunCommand,
     cwd: &Path,
@@ -98,7 +98,7 @@ pub(super) fn spawn(
     place: &Place,
 ) -> io::Result<(Pid, Spawned)> {
     let mut shell = Command::new("/bin/sh");
-    // A command that begins with `-` is no option.
+    // A command that begins with `-` is not an option.
     shell.args(["-c", "--", &command.command]);
     shell.current_dir(cwd).env_clear().envs(place.env()).envs(&command.env);
     shell.stdin(if command.stdin.is_piped() { Stdio::piped() } else { Stdio::null() });
@@ -112,9 +112,9 @@ pub(super) fn spawn(
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only plain system calls run; nothing allocates or takes a lock.
     unsafe { shell.pre_exec(join) };
-    // Last: behind it, not even the control group can be reached.
+    // Last: behind the fence, even the control group cannot be accessed.
     place.fence_in(&mut shell);
     let mut child = shell.spawn()?;
     let adopted = adopt(&mut child).inspect_err(|_| {

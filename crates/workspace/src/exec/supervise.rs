@@ -1,4 +1,4 @@
-//! The tasks of one command: they fill its tapes, feed its stdin and await its end.
+//! The tasks of one command: they record its output, write its standard input and wait for its end.
 
 use std::{
     io,
@@ -20,28 +20,27 @@ use super::{
     spawn::Spawned,
 };
 
-/// How long the pipes are read after the shell ended, where children hold them open. Below the 100 ms that a caller
-/// is promised.
+/// How long pipes are read after the shell has ended, if children keep them open. Less than the 100 ms that the API
+/// promises.
 const PIPES_GRACE: Duration = Duration::from_millis(80);
 
-/// How long the reading of what is in the pipes by then may take.
+/// The time limit for reading the data that is in the pipes by then.
 const REST_GRACE: Duration = Duration::from_secs(2);
 
-/// How much of a pipe is read at once from a command that says much, in bytes.
+/// The largest read from a pipe, in bytes.
 const LONGEST_READ: usize = 32 * 1024;
 
-/// What a command gets while it runs.
+/// The inputs of a running command.
 #[derive(Debug)]
 pub(super) struct Orders {
-    /// Its standard input, where it has any.
+    /// The data for its standard input, if it has any.
     pub(super) source: Option<Source>,
-    /// To be sent to its process group.
+    /// Signals for its process group.
     pub(super) signals: mpsc::Receiver<Signal>,
-    /// How long it may run.
     pub(super) limit: Duration,
 }
 
-/// Sees the command to its end, at the latest when its time is over.
+/// Runs the command until it ends or its time limit is over.
 pub(super) async fn supervise(running: Arc<Running>, spawned: Spawned, orders: Orders) {
     let Orders { source, signals, limit } = orders;
     let began = Instant::now();
@@ -60,20 +59,20 @@ pub(super) async fn supervise(running: Arc<Running>, spawned: Spawned, orders: O
     };
     if timed_out {
         running.kill();
-        // One that left its control group is still our child, and its answer is waited for.
+        // If the shell left its control group, it is still our child and must be reaped.
         shell.kill();
         shell.ended().await;
     }
     let status = shell.status();
     let duration = began.elapsed();
     running.shell_ended();
-    // Children that live on find the end of their input, not a pipe that nobody fills.
+    // Surviving children then read the end of their input instead of blocking on it.
     if let Some(feeding) = feeding {
         feeding.abort();
     }
     let both = async { tokio::join!(&mut recording_stdout, &mut recording_stderr) };
     if tokio::time::timeout(PIPES_GRACE, both).await.is_err() {
-        // On a loaded machine the grace may end before what the shell printed was read.
+        // On a loaded machine, the grace may end before all output of the shell was read.
         let rest = async {
             read_what_is_there(&running, Stream::Stdout, &stdout).await;
             read_what_is_there(&running, Stream::Stderr, &stderr).await;
@@ -83,7 +82,7 @@ pub(super) async fn supervise(running: Arc<Running>, spawned: Spawned, orders: O
     running.finish(exit(status.ok(), duration, timed_out));
 }
 
-/// Waits for the end of the shell, and sends its group the signals that come until then.
+/// Waits until the shell has ended. Meanwhile sends incoming signals to its process group.
 async fn ended(shell: &Shell, mut signals: mpsc::Receiver<Signal>) {
     loop {
         tokio::select! {
@@ -106,7 +105,7 @@ fn exit(status: Option<ExitStatus>, duration: Duration, timed_out: bool) -> Exec
     }
 }
 
-/// Waits until the bytes that are in a pipe now have been recorded. What is written to it meanwhile is not waited for.
+/// Waits until the bytes that are in the pipe now are recorded. Later ones are not waited for.
 async fn read_what_is_there(running: &Running, stream: Stream, pipe: &pipe::Receiver) {
     let mut added = running.listen_for_output();
     let recorded = running.recorded(stream);
@@ -114,11 +113,11 @@ async fn read_what_is_there(running: &Running, stream: Stream, pipe: &pipe::Rece
     while running.recorded(stream) < there && added.changed().await.is_ok() {}
 }
 
-/// Reads one pipe to its end. Once the command is finished, what its children still write is read and thrown away:
-/// a closed pipe would end them.
+/// Reads one pipe to its end. After the command has finished, output of surviving children is read and discarded:
+/// closing the pipe would kill them.
 async fn record(running: Arc<Running>, stream: Stream, pipe: Arc<pipe::Receiver>) {
     let mut taken = running.listen_for_readers();
-    // Most commands say little, and fresh memory is dear.
+    // Most commands print little, and allocating new memory is expensive.
     let mut buffer = vec![0; 1024];
     loop {
         while !running.has_room(stream) {

@@ -1,4 +1,4 @@
-//! What one output stream of a command said: its first half megabyte and its last.
+//! The output of one stream of a command: its first and its last half megabyte.
 
 use std::collections::VecDeque;
 
@@ -6,13 +6,13 @@ use bytes::Bytes;
 use skep_api::exec::KEPT_OUTPUT_BYTES;
 
 const HALF: usize = KEPT_OUTPUT_BYTES / 2;
-/// How far a reader may be behind before the command has to wait for it, in bytes. The rest of the half is room for
-/// what stands in the pipe when the command ends.
+/// How far a reader may be behind before the command has to wait for it, in bytes. The rest of the half holds what is
+/// in the pipe when the command ends.
 const LAG: u64 = (HALF - 128 * 1024) as u64;
-/// The longest piece that is handed out, in bytes.
+/// The longest chunk that is returned, in bytes.
 const PIECE: usize = 32 * 1024;
 
-/// One recorded stream. Offsets count the bytes that the command wrote, from 0.
+/// The kept part of a stream. Offsets count the bytes that the command wrote, from 0.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     head: Vec<u8>,
@@ -21,16 +21,15 @@ pub(super) struct Tape {
     ended: bool,
 }
 
-/// A piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Where it begins. Later than asked for where what stood between is gone.
+    /// The offset of the first byte. Larger than requested if the bytes in between were discarded.
     pub(super) offset: u64,
     pub(super) data: Bytes,
 }
 
 impl Tape {
-    /// Adds what the command wrote. What lies between the halves and no longer fits is forgotten.
+    /// Appends output. Bytes between the two halves are discarded.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         if self.ended {
             return;
@@ -44,29 +43,29 @@ impl Tape {
         self.tail.drain(..surplus);
     }
 
-    /// Nothing more is added.
+    /// Discards all later output.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.head.shrink_to_fit();
         self.tail.shrink_to_fit();
     }
 
-    /// Whether the stream was longer than what is kept.
+    /// Whether bytes were discarded.
     pub(super) fn left_out(&self) -> bool {
         self.tail_start() > self.head.len() as u64
     }
 
-    /// All bytes that came, kept or not.
+    /// The number of bytes written so far, kept or not.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes that are kept.
+    /// The number of bytes that are kept.
     pub(super) fn kept(&self) -> usize {
         self.head.len() + self.tail.len()
     }
 
-    /// Whether more may be added while the slowest reader stands at `reader`.
+    /// Whether more may be appended while the slowest reader is at offset `reader`.
     pub(super) fn has_room(&self, reader: u64) -> bool {
         self.total.saturating_sub(reader) < LAG
     }
@@ -75,8 +74,8 @@ impl Tape {
         self.total - self.tail.len() as u64
     }
 
-    /// The next piece from `from`, which may end within a character: a command that waits for an answer to half of one would
-    /// wait for ever. `None` where there is nothing more to say now.
+    /// The next chunk from `from`. It may end within a character: holding back half a character could deadlock a
+    /// command that waits for a reply to it. `None` if there is no more output now.
     pub(super) fn piece(&self, from: u64) -> Option<Piece> {
         if from >= self.total {
             return None;
@@ -89,7 +88,7 @@ impl Tape {
         if data.is_empty() {
             offset = from.max(self.tail_start());
         }
-        // After a gap the tail begins somewhere, perhaps inside a character.
+        // After a gap, the tail may start within a character.
         if offset > from {
             offset += self.tail.iter().take(3).take_while(|byte| is_continuation(**byte)).count() as u64;
         }
@@ -102,7 +101,7 @@ impl Tape {
         (!data.is_empty()).then(|| Piece { offset, data: data.into() })
     }
 
-    /// All that is kept, as text: what is no UTF-8 becomes U+FFFD.
+    /// All kept output as text. Invalid UTF-8 becomes U+FFFD.
     pub(super) fn text(&self) -> String {
         let (front, back) = self.tail.as_slices();
         let tail = [front, back].concat();
@@ -121,7 +120,7 @@ fn is_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// How many bytes at the end are the beginning of a character whose rest is not here.
+/// The number of bytes at the end that belong to an incomplete character.
 fn cut_character(bytes: &[u8]) -> usize {
     let last = bytes.len().saturating_sub(3);
     for (index, byte) in bytes.iter().enumerate().skip(last).rev() {
@@ -209,7 +208,7 @@ mod tests {
             let mut tape = Tape::default();
             let mut read = Vec::new();
             for chunk in &chunks {
-                // Fed in odd bits, so that characters are cut on the way in.
+                // Appended in odd chunks, so that some characters are split.
                 for bit in chunk.as_bytes().chunks(7) {
                     tape.append(bit);
                 }

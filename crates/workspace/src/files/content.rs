@@ -1,4 +1,5 @@
-//! Content as text: in any encoding of the web, or as digits.
+//! Conversion between the bytes of a file and the text of a request or answer: any encoding of the WHATWG, base64 or
+//! hex.
 
 use std::{
     borrow::Cow,
@@ -12,27 +13,26 @@ use skep_api::{budget::json_bytes, files::LONGEST_CONTENT};
 
 use crate::Error;
 
-/// What is read at once, in bytes: whole groups of base64.
+/// The size of one read, in bytes. A multiple of 3, so that no base64 group is split.
 const PIECE_BYTES: u64 = 192 << 10;
 
-/// How content is written.
+/// How bytes are represented as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Base64,
     Hex,
-    /// An encoding by a label of the WHATWG's standard (<https://encoding.spec.whatwg.org/#names-and-labels>).
+    /// An encoding, found by a label of the WHATWG standard (<https://encoding.spec.whatwg.org/#names-and-labels>).
     Text(&'static Encoding),
 }
 
 impl Form {
-    /// By its label.
     pub(super) fn by_label(label: &str) -> Result<Self, Error> {
         match label {
             "base64" => Ok(Self::Base64),
             "hex" => Ok(Self::Hex),
             _ => Encoding::for_label_no_replacement(label.as_bytes()).map(Self::Text).ok_or_else(|| {
                 let reason = format!(
-                    "is `{label}`, which is no encoding; name `utf-8`, `base64`, `hex`, or a label of the WHATWG's list \
+                    "is `{label}`, which is not a known encoding; use `utf-8`, `base64`, `hex`, or a label of the WHATWG's list \
                      such as `utf-16le` or `iso-8859-1`"
                 );
                 Error::InvalidValue { field: "encoding", reason }
@@ -40,7 +40,7 @@ impl Form {
         }
     }
 
-    /// Its name in an answer.
+    /// The name of the encoding in an answer.
     pub(super) fn name(self) -> String {
         match self {
             Self::Base64 => "base64".to_owned(),
@@ -49,7 +49,7 @@ impl Form {
         }
     }
 
-    /// How long so many bytes are as digits; a text is measured once it is written down.
+    /// The length of `bytes` bytes when encoded. Exact for base64 and hex; text is measured after decoding.
     pub(super) fn digits(self, bytes: u64) -> u64 {
         match self {
             Self::Base64 => bytes.div_ceil(3).saturating_mul(4),
@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// Writes down what is read, piece by piece: beside what is written down no copy of it stands in memory.
+    /// Encodes the content of a file chunk by chunk, so that only the encoded text is held in memory as a whole.
     pub(super) fn read_down(
         self,
         file: &mut impl Read,
@@ -102,14 +102,14 @@ impl Form {
         self.checked(text, path)
     }
 
-    /// Writes bytes down, where that is not longer as JSON than an answer may be.
+    /// Encodes bytes, unless the result as JSON is longer than an answer may be.
     pub(super) fn write_down(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
         let text = self.text(bytes, path)?;
         self.checked(text, path)
     }
 
     fn checked(self, text: String, path: &str) -> Result<String, Error> {
-        // No character takes more than `\u0000` does.
+        // JSON escaping makes a byte at most six times as long, as in `\u0000`.
         if text.len() as u64 > LONGEST_CONTENT / 6 && json_bytes(&text) as u64 > LONGEST_CONTENT {
             return Err(Error::ContentTooLong { path: path.to_owned() });
         }
@@ -132,11 +132,11 @@ impl Form {
         }
     }
 
-    /// The bytes that were written down.
+    /// Decodes a text into bytes.
     pub(super) fn read(self, text: &str) -> Result<Cow<'_, [u8]>, Error> {
         let digits = |name: &str, error: data_encoding::DecodeError| Error::InvalidValue {
             field: "content",
-            reason: format!("is no {name}: {error}"),
+            reason: format!("is not valid {name}: {error}"),
         };
         match self {
             Self::Base64 => {
@@ -146,7 +146,7 @@ impl Form {
                 let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
                 Ok(bytes.map_err(|error| digits("hex", error))?.into())
             }
-            // The standard's encoders never write UTF-16 (<https://encoding.spec.whatwg.org/#get-an-encoder>).
+            // The encoders of the standard never produce UTF-16 (<https://encoding.spec.whatwg.org/#get-an-encoder>).
             Self::Text(encoding) if encoding == UTF_16LE => {
                 Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>().into())
             }

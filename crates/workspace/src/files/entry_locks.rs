@@ -1,11 +1,12 @@
-//! Locks on names in folders: between the last look at a name and the change of it, nothing else of this API changes it.
+//! Locks on names in folders. They make the last check of a name and the change of it atomic within this API.
 //!
 //! ```text
 //! device and inode of the folder, name ── hash ──► one of 1,024 stripes ──► one thread of this process
 //!                                                            └─ byte of the lock file ──► one process
 //! ```
-//! A stripe is held for a few system calls: content is written and synced before, folders are walked without one. Names that
-//! hash to the same stripe wait for each other. Programs that change files by themselves take no part.
+//! A stripe is held for a few system calls only: content is written and synced before, and folders are walked without
+//! a lock. Names that hash to the same stripe exclude each other. Programs that change files directly do not take
+//! these locks.
 
 use std::{
     ffi::OsStr,
@@ -24,21 +25,22 @@ use std::{
 use rustix::{fs::fstat, io::Errno};
 use sha1::{Digest, Sha1};
 
-/// Names that can be held at the same time, and bytes of the lock file that are used.
+/// The number of stripes, and of bytes used in the lock file.
 const STRIPES: u64 = 1_024;
-/// The longest wait for a stripe. One that is held longer is held by a file system that does not answer.
+/// The longest wait for a stripe. A stripe that is held longer is held by a call to a file system that does not
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a byte is asked for that another process holds.
+/// The interval between attempts to lock a byte that another process holds.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Locks on names in folders. Cheap to clone; clones are the same locks.
+/// Locks on names in folders. Cheap to clone; clones share the locks.
 #[derive(Debug, Clone)]
 pub struct EntryLocks {
     stripes: Arc<[Stripe]>,
     file: Option<Arc<File>>,
 }
 
-/// A name in a folder.
+/// An open folder and a name in it.
 pub(crate) type Entry<'a> = (BorrowedFd<'a>, &'a OsStr);
 
 #[derive(Debug, Default)]
@@ -47,7 +49,7 @@ struct Stripe {
     freed: Condvar,
 }
 
-/// Names that are held until this is dropped.
+/// Releases the locked names on drop.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     _stripes: Vec<HeldStripe<'a>>,
@@ -56,22 +58,22 @@ pub(crate) struct Held<'a> {
 #[derive(Debug)]
 struct HeldStripe<'a> {
     stripe: &'a Stripe,
-    /// The lock file, once its byte is held.
+    /// The lock file and the locked byte, once it is locked.
     byte: Option<(&'a File, u64)>,
 }
 
 impl Default for EntryLocks {
-    /// Locks of one process.
+    /// Locks within this process only.
     fn default() -> Self {
         Self { stripes: (0..STRIPES).map(|_| Stripe::default()).collect(), file: None }
     }
 }
 
 impl EntryLocks {
-    /// Locks that are shared with every process that opens the same file, which is made where it is missing.
+    /// Locks shared with all processes that open the same file. The file is created if it is missing.
     ///
     /// # Errors
-    /// The file cannot be opened or made.
+    /// The file cannot be opened or created.
     pub fn in_file(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -79,13 +81,13 @@ impl EntryLocks {
         Ok(Self { file: Some(Arc::new(file)), ..Self::default() })
     }
 
-    /// Holds these names. A thread that holds some must not ask for more: two threads could wait for each other.
+    /// Locks these names. A thread that holds a lock must not call this again: two threads could deadlock.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where one is held for longer than [`PATIENCE`], and what the kernel refuses.
+    /// `ETIMEDOUT` if a lock is held for longer than [`PATIENCE`], and any other error of the kernel.
     pub(crate) fn hold(&self, entries: &[Entry<'_>]) -> io::Result<Held<'_>> {
         let mut wanted = entries.iter().map(|entry| stripe_of(entry)).collect::<io::Result<Vec<_>>>()?;
-        // Always in this order, in every process; and two names may share a stripe.
+        // Every process locks in the same order. Two names may share a stripe.
         wanted.sort_unstable();
         wanted.dedup();
         let deadline = Instant::now() + PATIENCE;
@@ -123,7 +125,7 @@ impl Stripe {
 impl Drop for HeldStripe<'_> {
     fn drop(&mut self) {
         if let Some((file, number)) = self.byte {
-            // It fails only for a descriptor that is not open.
+            // Fails only for a closed descriptor.
             let _ = set_byte(file, number, libc::F_UNLCK);
         }
         *self.stripe.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
@@ -131,7 +133,7 @@ impl Drop for HeldStripe<'_> {
     }
 }
 
-/// The same in every process, and in every build: two servers of different versions may run side by side.
+/// Must be the same in every process and build: servers of two versions may run at the same time.
 fn stripe_of((folder, name): &Entry<'_>) -> io::Result<u64> {
     let stat = fstat(folder)?;
     let mut hash = Sha1::new();
@@ -142,7 +144,7 @@ fn stripe_of((folder, name): &Entry<'_>) -> io::Result<u64> {
     Ok(first % STRIPES)
 }
 
-/// Waits for a byte that another process holds: only while one server takes the place of another.
+/// Polls for a byte. Only needed while one server process replaces another.
 fn take_byte(file: &File, number: u64, deadline: Instant) -> io::Result<()> {
     loop {
         match set_byte(file, number, libc::F_WRLCK) {
@@ -156,7 +158,8 @@ fn take_byte(file: &File, number: u64, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Locks or unlocks one byte for this open file (fcntl(2), open file description locks). A process that ends unlocks all.
+/// Locks or unlocks one byte for this open file description (fcntl(2), `F_OFD_SETLK`). The kernel unlocks it when the
+/// process ends.
 fn set_byte(file: &File, number: u64, kind: libc::c_int) -> io::Result<()> {
     let overflow = |_| io::Error::from(Errno::OVERFLOW);
     let lock = libc::flock {
@@ -183,7 +186,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(50);
 
-    /// Tries to hold these names, not for long.
+    /// Tries to lock these names for a short time.
     fn tried(locks: &EntryLocks, entries: &[Entry<'_>]) -> io::Result<()> {
         let mut numbers: Vec<_> = entries.iter().map(|entry| stripe_of(entry).unwrap()).collect();
         numbers.sort_unstable();
@@ -210,7 +213,7 @@ mod tests {
         let folder = File::open(dir.path()).unwrap();
         let (name, other) = ((folder.as_fd(), OsStr::new("name")), (folder.as_fd(), OsStr::new("other")));
         let file = dir.path().join("locks");
-        // Each opens the file for itself, as two processes do.
+        // Each one opens the file itself, as two processes do.
         let (ours, theirs) = (EntryLocks::in_file(&file).unwrap(), EntryLocks::in_file(&file).unwrap());
         let memory = EntryLocks::default();
         let held = ours.hold(&[name]).unwrap();

@@ -1,11 +1,11 @@
-//! Tags that change with a file.
+//! ETags of files.
 
 use rustix::fs::Stat;
 
-/// The tag of a file: of its inode and of each of its changes, which the kernel counts by the time of the last one.
+/// The ETag of a file, made of its inode, size, modification time and change time.
 ///
-/// In the form that HTTP has for it (RFC 9110, section 8.8.3), and a strong one: two states of a file within one tick of
-/// the kernel's clock differ in size, or were written by a replacement, which has another inode.
+/// A strong ETag (RFC 9110, section 8.8.3): two states of a file within one tick of the kernel's clock differ in size
+/// or in inode, since this API replaces a file by a new one.
 pub(super) fn of(stat: &Stat) -> String {
     format!(
         "\"{:x}-{:x}-{:x}-{:x}\"",

@@ -1,4 +1,4 @@
-//! Making symbolic links.
+//! Creating symbolic links.
 
 use std::{ffi::OsStr, io};
 
@@ -15,12 +15,12 @@ pub(super) fn make(roots: &Roots, locks: &EntryLocks, request: &MakeLink) -> Res
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
     let slot = roots.slot(path)?;
-    // A name of its own first: the link takes the place of what stands there in one step.
+    // Created under a temporary name first, then renamed: an existing entry is replaced atomically.
     let name = unused_name().map_err(refused)?;
     symlinkat(request.target.as_os_str(), slot.folder(), &name).map_err(|error| refused(error.into()))?;
     let placed = place(locks, &slot, &name, request);
     if placed.is_err() {
-        // What cannot be removed has a name that says what it is.
+        // If this fails, the name shows that the link is temporary.
         let _ = unlinkat(slot.folder(), &name, AtFlags::empty());
     }
     let replaced = placed?;
@@ -31,7 +31,7 @@ pub(super) fn make(roots: &Roots, locks: &EntryLocks, request: &MakeLink) -> Res
     Ok(LinkMade { path, target, path_encoding, replaced })
 }
 
-/// Gives the link its name. Whether it replaced something.
+/// Renames the link to its final name. Returns whether it replaced something.
 fn place(locks: &EntryLocks, slot: &Slot, name: &OsStr, request: &MakeLink) -> Result<bool, Error> {
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);

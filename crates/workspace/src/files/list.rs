@@ -1,4 +1,4 @@
-//! Listing a folder, a page at a time.
+//! Listing a folder page by page.
 
 use std::{
     collections::BinaryHeap,
@@ -41,13 +41,13 @@ pub(super) fn list(roots: &Roots, request: &ListFolder) -> Result<FolderPage, Er
     Ok(FolderPage { path, path_encoding, entries, next_cursor })
 }
 
-/// Entries of a page, and how many of its names they cover: an entry may be gone since.
+/// The entries of a page, and how many of its names they cover. A name has no entry if the file was removed meanwhile.
 struct Listed {
     entries: Vec<FolderEntry>,
     through: usize,
 }
 
-/// The entries of these names, as far as they may be answered together.
+/// The entries of these names, as many as fit into one answer.
 fn listed(folder: &Found, path: &std::path::Path, names: &[OsString]) -> Result<Listed, Errno> {
     let (mut entries, mut budget) = (Vec::new(), Budget::default());
     for (at, name) in names.iter().enumerate() {
@@ -60,7 +60,7 @@ fn listed(folder: &Found, path: &std::path::Path, names: &[OsString]) -> Result<
     Ok(Listed { entries, through: names.len() })
 }
 
-/// The first names in order behind this one, in memory for no more than there are.
+/// The first `count` names after `after`, in order. Memory is bounded by `count`, not by the size of the folder.
 fn first_names(folder: &Found, after: Option<&OsStr>, count: usize) -> Result<Vec<OsString>, Errno> {
     let mut first = BinaryHeap::with_capacity(count + 1);
     for entry in
@@ -79,7 +79,7 @@ fn first_names(folder: &Found, after: Option<&OsStr>, count: usize) -> Result<Ve
     Ok(first.into_sorted_vec())
 }
 
-/// One entry; `None` where it is gone since.
+/// One entry; `None` if it was removed meanwhile.
 fn entry(folder: &Found, path: &std::path::Path, name: &OsStr) -> Result<Option<FolderEntry>, Errno> {
     let stat = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
@@ -114,12 +114,12 @@ fn entry(folder: &Found, path: &std::path::Path, name: &OsStr) -> Result<Option<
     }))
 }
 
-/// Permission bits as `chmod` has them.
+/// The permission bits in octal, as `chmod` takes them.
 fn mode(stat: &Stat) -> String {
     format!("{:04o}", stat.st_mode & 0o7777)
 }
 
-/// A name as a cursor, in which every name has one spelling.
+/// The cursor of a name: base64, so that any bytes are allowed.
 fn cursor(name: &OsStr) -> String {
     data_encoding::BASE64URL_NOPAD.encode(name.as_bytes())
 }

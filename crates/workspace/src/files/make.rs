@@ -1,4 +1,4 @@
-//! Making folders.
+//! Creating folders.
 
 use std::path::Path;
 
@@ -11,7 +11,6 @@ use skep_api::files::{FolderMade, MakeFolder};
 use super::answered;
 use crate::{Error, Roots, roots::Last};
 
-/// The mode of a new folder.
 const NEW_MODE: u32 = 0o755;
 
 pub(super) fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Error> {
@@ -20,7 +19,7 @@ pub(super) fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Er
     Ok(FolderMade { path, path_encoding, created })
 }
 
-/// Makes a folder, and those above it that are missing. Whether it was not there before.
+/// Creates a folder and its missing parents. Returns whether the folder is new.
 pub(super) fn with_parents(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error> {
     let mut missing = Vec::new();
     for at in path.ancestors() {
@@ -38,12 +37,12 @@ pub(super) fn with_parents(roots: &Roots, path: &Path, mode: Option<u32>) -> Res
     Ok(created)
 }
 
-/// Makes a folder in one that is there. Whether it was not there before.
+/// Creates a folder whose parent exists. Returns whether it is new.
 fn make_one(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error> {
     let slot = roots.slot(path)?;
     match mkdirat(slot.folder(), slot.name(), Mode::from_raw_mode(mode.unwrap_or(NEW_MODE))) {
         Ok(()) => {}
-        // Somebody else made it meanwhile, or a link of that name leads nowhere.
+        // It was created concurrently, or it is a dangling link.
         Err(Errno::EXIST) => {
             return match roots.find(path, Last::Follow)? {
                 found if found.is_directory() => Ok(false),

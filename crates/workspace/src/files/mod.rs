@@ -1,4 +1,4 @@
-//! Files: read, written, listed, made, moved, copied and removed below the roots of a place.
+//! File operations below the roots of a workspace: read, write, list, create, move, copy and remove.
 
 mod content;
 mod entry_locks;
@@ -68,7 +68,7 @@ run_with_locks! {
 }
 
 impl Run for ReadFile {
-    /// As much as the window that is read, as far as the file goes.
+    /// The length of the requested window, limited by the size of the file.
     async fn memory_bytes(&self, place: &Place) -> u64 {
         let path = self.path.clone();
         let found = match place.at_hand(path.as_path()) {
@@ -79,7 +79,7 @@ impl Run for ReadFile {
     }
 
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        // What is in memory is read here: handing it to another thread takes longer.
+        // Cached data is read on this thread: handing it to another one takes longer.
         if let Some(content) =
             place.at_hand(self.path.as_path()).and_then(|found| read::at_once(&found, &self))
         {
@@ -89,7 +89,7 @@ impl Run for ReadFile {
     }
 }
 
-/// Does what may wait for a disk on a thread that may wait.
+/// Runs work that may block on the disk on a thread for blocking work.
 async fn on_disk<T: Send + 'static>(
     place: &Place,
     work: impl FnOnce(&Roots) -> Result<T, Error> + Send + 'static,
@@ -110,7 +110,7 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
 
 pub(crate) fn modified_at(stat: &Stat) -> Timestamp {
     let nanoseconds = i32::try_from(stat.st_mtime_nsec).unwrap_or_default();
-    // Beyond the year 9999 a file system says what no calendar has.
+    // Years beyond 9999 do not fit into a `Timestamp`.
     Timestamp::new(stat.st_mtime, nanoseconds).unwrap_or(Timestamp::MAX)
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or_default()
 }
 
-/// A path in an answer, and how it is written.
+/// The text of a path for an answer, and its encoding.
 fn answered(path: impl AsRef<Path>) -> (String, Option<PathEncoding>) {
     told(path.as_ref().as_os_str())
 }

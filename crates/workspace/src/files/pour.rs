@@ -1,5 +1,5 @@
-//! Bytes that are poured into a file, however many. What is large goes past the kernel's cache: it would drive out all else
-//! that is kept there, and to keep each page takes a small machine longer than to write it.
+//! Writes a file of any length. Large files bypass the page cache: they would evict everything else, and on a small
+//! machine caching a page takes longer than writing it.
 
 use std::{
     fs::File,
@@ -12,16 +12,16 @@ use rustix::{
     system::sysinfo,
 };
 
-/// What is written past the cache at once, in bytes.
+/// The size of a direct write, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Where blocks begin, in memory and in the file: no disk in use has larger sectors (open(2), `O_DIRECT`).
+/// The alignment of direct writes in memory and in the file: no disk in use has larger sectors (open(2), `O_DIRECT`).
 const ALIGNMENT: usize = 4096;
-/// The part of the machine's memory from which on a file is large.
+/// A file is large from 1/16 of the memory of the machine.
 const LARGE: u64 = 16;
 
-/// A file that is written from its beginning.
+/// Writes a file from its beginning.
 pub(super) struct Pour {
-    /// How much of what is to come still goes into the cache.
+    /// How many of the next bytes still go through the page cache.
     cached: u64,
     block: Option<Block>,
 }
@@ -36,7 +36,7 @@ impl Pour {
         Self { cached: bytes - bytes % ALIGNMENT as u64, block: None }
     }
 
-    /// Adds these bytes. They are in the file once it is [finished](Self::finish).
+    /// Appends bytes. All of them are in the file only after [`Self::finish`].
     pub(super) fn write(&mut self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         let now = usize::try_from(self.cached).unwrap_or(usize::MAX).min(bytes.len());
         let (now, mut later) = bytes.split_at(now);
@@ -53,16 +53,16 @@ impl Pour {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the buffered rest.
     pub(super) fn finish(&mut self, file: &mut File) -> io::Result<()> {
         let Some(mut block) = self.block.take() else { return Ok(()) };
-        // Its end may be no whole sector.
+        // The rest need not be a whole number of sectors.
         go_past_the_cache(file, false)?;
         block.write(file)
     }
 }
 
-/// Bytes in memory where a disk can take them from.
+/// A buffer that is aligned for direct writes.
 struct Block {
     memory: Vec<u8>,
     begin: usize,
@@ -80,7 +80,7 @@ impl Block {
         self.filled == BLOCK_BYTES
     }
 
-    /// Takes as many of these bytes as it has room for, and returns the others.
+    /// Copies as many bytes as fit, and returns the rest.
     fn fill<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.filled));
         self.memory[self.begin + self.filled..][..now.len()].copy_from_slice(now);
@@ -88,7 +88,7 @@ impl Block {
         later
     }
 
-    /// Writes all of it, and is empty.
+    /// Writes the whole block and empties it.
     fn write(&mut self, file: &mut File) -> io::Result<()> {
         let mut rest = &self.memory[self.begin..][..self.filled];
         while !rest.is_empty() {
@@ -96,7 +96,7 @@ impl Block {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => rest = &rest[count..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A file system with demands of its own.
+                // The file system has stricter rules for direct writes: write through the cache instead.
                 Err(error) if is_invalid(&error) && go_past_the_cache(file, false)? => {}
                 Err(error) => return Err(error),
             }
@@ -106,7 +106,7 @@ impl Block {
     }
 }
 
-/// Sets whether writes go past the cache, and returns whether that was otherwise. Some file systems have nothing else.
+/// Sets or clears `O_DIRECT`, and returns whether that changed. File systems without support are left as they are.
 fn go_past_the_cache(file: &File, past: bool) -> io::Result<bool> {
     let flags = fcntl_getfl(file)?;
     if flags.contains(OFlags::DIRECT) == past {
@@ -144,7 +144,7 @@ mod tests {
         for length in [0, 1, 4096, BLOCK_BYTES, BLOCK_BYTES + 1, bytes.len()] {
             let pieces: Vec<&[u8]> = bytes[..length].chunks(100_000).collect();
             for caching in [0, 5_000, 1 << 20, u64::MAX] {
-                // The one may be on a disk, the other is in memory, where nothing can go past the cache.
+                // The current folder may be on a disk; `/dev/shm` is in memory, where direct I/O is not supported.
                 for folder in [".", "/dev/shm"] {
                     assert!(pour(&pieces, caching, folder) == bytes[..length], "{length} {caching} {folder}");
                 }

@@ -17,7 +17,7 @@ use crate::{
     roots::{Found, Last},
 };
 
-/// The most that is read while others wait for the thread, in bytes.
+/// The largest window that is read on the async thread, in bytes.
 const MOST_AT_ONCE: usize = 64 << 10;
 
 pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Error> {
@@ -33,24 +33,24 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
         return Err(Error::ContentTooLong { path: path.display().to_string() });
     }
     if wanted > 0 {
-        // Not beyond the end: far enough, no file system has such a place.
+        // Not beyond the end: file systems refuse very large offsets.
         file.seek(SeekFrom::Start(request.offset)).map_err(refused)?;
     }
-    // One that grows meanwhile is read as far as it was.
+    // If the file grows meanwhile, only the original size is read.
     let mut file = file.take(wanted);
     let content = form.read_down(&mut file, &answered(path).0, refused)?;
     let end = request.offset.saturating_add(wanted - file.limit());
     Ok(answer(form, path, &found, end, content))
 }
 
-/// How long an answer about this file may become, in bytes.
+/// The length of the answer's content, in bytes.
 pub(super) fn answer_bytes(found: &Found, request: &ReadFile) -> u64 {
     let wanted = request.limit.unwrap_or(u64::MAX).min(size(found.stat()).saturating_sub(request.offset));
     let digits = Form::by_label(&request.encoding.0).map_or(0, |form| form.digits(wanted));
     digits.min(LONGEST_CONTENT)
 }
 
-/// Reads a small window whose bytes are in memory (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
+/// Reads a small window from the page cache (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
 pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> {
     let form = Form::by_label(&request.encoding.0).ok()?;
     require_file(found, request.path.as_path()).ok()?;
@@ -68,7 +68,7 @@ pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> 
     Some(answer(form, path, found, end, content))
 }
 
-/// The answer with a window that ends there.
+/// The answer for a window that ends at `end`.
 fn answer(form: Form, path: &Path, found: &Found, end: u64, content: String) -> FileContent {
     let (named, path_encoding) = answered(path);
     let whole = size(found.stat());
@@ -85,7 +85,7 @@ fn answer(form: Form, path: &Path, found: &Found, end: u64, content: String) -> 
     }
 }
 
-/// Refuses what has no content.
+/// Fails unless it is a regular file.
 pub(crate) fn require_file(found: &Found, path: &Path) -> Result<(), Error> {
     match found.kind() {
         rustix::fs::FileType::RegularFile => Ok(()),
@@ -94,7 +94,7 @@ pub(crate) fn require_file(found: &Found, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What the kernel says of an open file now.
+/// The current metadata of an open file.
 pub(super) fn stat_now(file: &std::fs::File, path: &Path) -> Result<rustix::fs::Stat, Error> {
     fstat(file).map_err(|error| Error::of_path(path, &error.into()))
 }

@@ -1,4 +1,4 @@
-//! Moving and copying a file, a link, or a folder with all that is in it.
+//! Moving and copying a file, a link, or a folder with its content.
 
 use std::{
     ffi::OsStr,
@@ -26,9 +26,9 @@ use super::{
 };
 use crate::{Error, Roots, roots::Slot};
 
-/// How often a file is copied to another file system that is written to meanwhile, until the move is refused.
+/// How often copying a file to another file system is tried while the file is being written to.
 const TRIES: u32 = 3;
-/// The bits of a mode that a copy has too: not those that lend a user's rights.
+/// The mode bits that a copy keeps: not setuid and setgid.
 const COPIED_BITS: u32 = 0o1777;
 
 pub(super) fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate) -> Result<Relocated, Error> {
@@ -49,7 +49,7 @@ pub(super) fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate) ->
     Ok(Relocated { from, to, path_encoding, r#type: file_type(kind), replaced })
 }
 
-/// Where something is, and where it shall be.
+/// A move or copy in progress.
 struct Way<'a> {
     locks: &'a EntryLocks,
     from: &'a Slot,
@@ -57,7 +57,7 @@ struct Way<'a> {
     request: &'a Relocate,
 }
 
-/// What both names had when they were looked at.
+/// The state of both paths when they were checked.
 struct Seen {
     source: Stat,
     kind: FileType,
@@ -80,7 +80,7 @@ impl Way<'_> {
         Ok(Seen { source, kind, replaced })
     }
 
-    /// Whether something has the new name, which may be replaced.
+    /// Returns whether the target exists. Fails if it does and must not be replaced.
     fn target_stands(&self) -> Result<bool, Error> {
         let stands = standing(self.to).map_err(|error| self.of_target(&error))?.is_some();
         if stands && !self.request.overwrite {
@@ -89,7 +89,7 @@ impl Way<'_> {
         Ok(stands)
     }
 
-    /// Both names at once: two moves in opposite directions never wait for each other.
+    /// Locks both names in one call, so that two moves in opposite directions cannot deadlock.
     fn hold_both(&self) -> Result<Held<'_>, Error> {
         let held = self.locks.hold(&[self.from.entry(), self.to.entry()]);
         held.map_err(|error| self.of_source(&error))
@@ -116,7 +116,7 @@ impl Way<'_> {
         self.move_across(seen)
     }
 
-    /// Moves to another file system.
+    /// Moves to another file system by copying and removing.
     fn move_across(&self, seen: Seen) -> Result<Seen, Error> {
         let of_target = |error: io::Error| self.of_target(&error);
         match seen.kind {
@@ -143,7 +143,7 @@ impl Way<'_> {
             let (mut new, copied) = self.copied_file().map_err(of_target)?;
             let _held = self.hold_both()?;
             let seen = self.look()?;
-            // What was written to it since would be lost.
+            // If the source was written to since the copy, the change would be lost.
             if etag::of(&seen.source) == etag::of(&copied) {
                 new.place(self.occupied()).and_then(|_| unlink_entry(self.from)).map_err(of_target)?;
                 return Ok(seen);
@@ -177,7 +177,7 @@ impl Way<'_> {
         Ok(Seen { replaced, ..seen })
     }
 
-    /// A copy of the file, on the disk, which lacks its name alone; and what was copied.
+    /// A synced temporary copy of the file, and the metadata of the copied source.
     fn copied_file(&self) -> io::Result<(Temporary<&Slot>, Stat)> {
         let mut new = Temporary::beside(self.to)?;
         let copied = copy_content(self.locks, self.from.folder(), self.from.name(), new.file())?;
@@ -210,14 +210,14 @@ fn unlink_entry(slot: &Slot) -> io::Result<()> {
     Ok(unlinkat(slot.folder(), slot.name(), AtFlags::empty())?)
 }
 
-/// Copies a folder to a name that nothing has: making a folder never replaces anything, so no name is held.
+/// Copies a folder to a new name. `mkdir` never replaces anything, so no lock is needed.
 fn copy_folder(locks: &EntryLocks, from: &Slot, to: &Slot) -> io::Result<()> {
     mkdirat(to.folder(), to.name(), Mode::RWXU)?;
     let made = open_folder(to.folder(), to.name())?;
     let source = open_folder(from.folder(), from.name())?;
     let copied = copy_below(locks, &source, &made, 0).and_then(|()| dress_folder(&source, &made));
     if copied.is_err() {
-        // The folder is of this call's making; what cannot be removed stays, and its name shows what it is.
+        // This call created the folder. If the cleanup fails, a partial copy stays.
         let _ = remove_folder(locks, to, true);
     }
     copied
@@ -246,14 +246,14 @@ fn copy_below(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize) 
                 dress_folder(&source, &made)?;
             }
             FileType::Symlink => copy_link(&from, name, &to, name)?,
-            // What has no content has no copy.
+            // Sockets, FIFOs and devices are not copied.
             _ => {}
         }
     }
     File::from(to.as_fd().try_clone_to_owned()?).sync_all()
 }
 
-/// Copies content; where the file system can, by sharing it. What was copied.
+/// Copies content, by a reflink if the file system supports it. Returns the metadata of the source.
 fn copy_content(locks: &EntryLocks, folder: impl AsFd, name: &OsStr, to: &mut File) -> io::Result<Stat> {
     let (source, stat) = open_source(locks, folder, name)?;
     let length = size(&stat);
@@ -265,7 +265,7 @@ fn copy_content(locks: &EntryLocks, folder: impl AsFd, name: &OsStr, to: &mut Fi
     Ok(stat)
 }
 
-/// A file that is copied as it is now, with nothing that is added to it later. No write to it is half done: the name is held.
+/// Opens a file to be copied with its current size. The lock ensures that no write of this API is in progress.
 fn open_source(locks: &EntryLocks, folder: impl AsFd, name: &OsStr) -> io::Result<(File, Stat)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -288,7 +288,7 @@ fn dress_folder(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
     Ok(fchmod(to, Mode::from_raw_mode(mode))?)
 }
 
-/// Whether a slot lies in this folder, or in one below it.
+/// Whether a slot is inside a folder or one of its subfolders.
 fn lies_within(slot: &Slot, folder: (u64, u64)) -> io::Result<bool> {
     let mut at = slot.folder().read()?;
     loop {
@@ -306,7 +306,7 @@ fn lies_within(slot: &Slot, folder: (u64, u64)) -> io::Result<bool> {
     }
 }
 
-/// Of a tree that would take more descriptors than there are.
+/// The error for a tree that would need too many descriptors.
 fn too_deep() -> io::Error {
     Errno::MLINK.into()
 }

@@ -1,4 +1,4 @@
-//! Removing a file, a link, or a folder with all that is in it.
+//! Removal of a file, a link, or a folder with its content.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,7 +22,7 @@ use skep_api::files::{FileRemoved, RemoveFile};
 use super::{answered, entry_locks::EntryLocks, file_type, temporary::unused_name, write::standing};
 use crate::{Error, Roots, roots::Slot};
 
-/// Folders in folders for each of which a descriptor is held.
+/// The deepest level to which folders are removed recursively; each level holds a descriptor open.
 pub(super) const DEEPEST: usize = 64;
 
 pub(super) fn remove(roots: &Roots, locks: &EntryLocks, request: &RemoveFile) -> Result<FileRemoved, Error> {
@@ -35,7 +35,7 @@ pub(super) fn remove(roots: &Roots, locks: &EntryLocks, request: &RemoveFile) ->
     Ok(FileRemoved { path, path_encoding, r#type: file_type(kind), removed })
 }
 
-/// Removes what has the name. What that was, and how many things with all that was in it.
+/// Removes the entry. Returns its type and the number of removed entries, including the content of a folder.
 fn remove_entry(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<(FileType, u64)> {
     let held = locks.hold(&[slot.entry()])?;
     let found = standing(slot)?.ok_or(Errno::NOENT)?;
@@ -48,7 +48,7 @@ fn remove_entry(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<
     Ok((kind, remove_folder(locks, slot, recursive)?))
 }
 
-/// Removes the folder that has the name. How many things that were.
+/// Removes a folder. Returns the number of removed entries.
 pub(super) fn remove_folder(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<u64> {
     let folder = open_folder(slot.folder(), slot.name())?;
     let below = if recursive { below(locks, &folder, 0)? } else { 0 };
@@ -56,13 +56,14 @@ pub(super) fn remove_folder(locks: &EntryLocks, slot: &Slot, recursive: bool) ->
     Ok(below + 1)
 }
 
-/// Removes what is no folder.
+/// Removes an entry that is not a folder.
 fn unlink(locks: &EntryLocks, folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
     let _held = locks.hold(&[(folder.as_fd(), name)])?;
     Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
-/// Removes all that is in a folder. Each name is opened as it stands: what becomes a link meanwhile is not followed.
+/// Removes the content of a folder. Entries are opened without following links, also if one is replaced by a link
+/// meanwhile.
 fn below(locks: &EntryLocks, folder: &OwnedFd, depth: usize) -> io::Result<u64> {
     let mut removed = 0;
     for (name, kind) in entries(folder)? {
@@ -78,8 +79,8 @@ fn below(locks: &EntryLocks, folder: &OwnedFd, depth: usize) -> io::Result<u64> 
     Ok(removed)
 }
 
-/// The same for what lies very deep, which would take a descriptor and a piece of the stack for each level: what is in
-/// its folders is moved up into it, level by level, until nothing is left.
+/// Removes very deep content without a descriptor and a stack frame per level: moves the content of subfolders up into
+/// `folder`, level by level, until nothing is left.
 fn flat(locks: &EntryLocks, folder: &OwnedFd) -> io::Result<u64> {
     let mut removed = 0;
     loop {
@@ -107,7 +108,7 @@ fn flat(locks: &EntryLocks, folder: &OwnedFd) -> io::Result<u64> {
     }
 }
 
-/// The names in a folder, and what they are of.
+/// The names in a folder and their types.
 pub(crate) fn entries(folder: impl AsFd) -> io::Result<Vec<(OsString, FileType)>> {
     let mut entries = Vec::new();
     for entry in Dir::read_from(&folder)? {
@@ -127,7 +128,7 @@ pub(crate) fn entries(folder: impl AsFd) -> io::Result<Vec<(OsString, FileType)>
     Ok(entries)
 }
 
-/// Opens a folder in a folder: no link, and no other file system mounted there.
+/// Opens a subfolder. Fails for a symbolic link and for a mount point.
 pub(super) fn open_folder(folder: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -137,7 +138,7 @@ pub(super) fn open_folder(folder: impl AsFd, name: &OsStr) -> io::Result<OwnedFd
 fn of(path: &Path, error: &io::Error) -> Error {
     match Errno::from_io_error(error) {
         Some(Errno::NOTEMPTY) => Error::NotEmpty { path: path.display().to_string() },
-        // Another file system is mounted there, or below.
+        // Another file system is mounted here or below.
         Some(Errno::XDEV | Errno::BUSY) => Error::MountPoint { path: path.display().to_string() },
         _ => Error::of_path(path, error),
     }

@@ -1,4 +1,4 @@
-//! A file as a stream of blocks: one is read ahead while the one before it is sent.
+//! Streaming a file in blocks. The next block is read while the current one is sent.
 
 use std::{fs::File, io, sync::Arc};
 
@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::{etag, modified_at, on_disk, read::require_file, size};
 use crate::{Content, Error, Place, Roots, RunStreamed, roots::Last, streamed::no_content};
 
-/// What is read at once, in bytes.
+/// The size of a block, in bytes.
 const BLOCK_BYTES: u64 = 256 << 10;
 
 impl RunStreamed for StreamFile {
@@ -25,13 +25,13 @@ impl RunStreamed for StreamFile {
     }
 }
 
-/// A file whose first block was read.
+/// A file whose first block has been read.
 struct Opened {
     file: Arc<File>,
     block: Bytes,
-    /// Where the next block begins.
+    /// The offset of the next block.
     at: u64,
-    /// What is left behind the block.
+    /// The number of bytes after the block.
     left: u64,
 }
 
@@ -58,7 +58,7 @@ fn open(roots: &Roots, request: &StreamFile) -> Result<(StreamedFile, Option<Ope
         return Ok((answer, None));
     }
     if length > BLOCK_BYTES {
-        // The kernel then reads further ahead; where it does not, nothing is lost.
+        // The kernel then reads ahead further. A failure is harmless.
         let _ = fadvise(&file, first, None, Advice::Sequential);
     }
     let block = read_block(&file, first, length).map_err(refused)?;
@@ -75,7 +75,7 @@ impl Opened {
     }
 }
 
-/// A file of which the next block is being read.
+/// A file whose next block is being read.
 struct Ahead {
     file: Arc<File>,
     at: u64,
@@ -84,7 +84,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// The next block; the one behind it is begun. After an error, as at the end, there is none.
+    /// Returns the next block and starts to read the one after it. The stream ends after an error.
     async fn step(mut self) -> Option<(io::Result<Bytes>, Self)> {
         let block = self.next.take()?.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         let block = block.and_then(whole);
@@ -97,7 +97,7 @@ impl Ahead {
     }
 }
 
-/// A file that ends before the block does is not what was promised.
+/// Fails for an empty block: the file was truncated after its size was announced.
 fn whole(block: Bytes) -> io::Result<Bytes> {
     if block.is_empty() {
         let shorter = "the file became shorter while it was read";
@@ -106,13 +106,13 @@ fn whole(block: Bytes) -> io::Result<Bytes> {
     Ok(block)
 }
 
-/// Begins to read the next block, where there is one.
+/// Starts to read the next block, if there is one.
 fn next(file: &Arc<File>, at: u64, left: u64) -> Option<JoinHandle<io::Result<Bytes>>> {
     let file = Arc::clone(file);
     (left > 0).then(|| spawn_blocking(move || read_block(&file, at, left)))
 }
 
-/// At most a block. Empty at the end of the file.
+/// Reads at most one block. Empty at the end of the file.
 fn read_block(file: &File, at: u64, left: u64) -> io::Result<Bytes> {
     let wanted = usize::try_from(left.min(BLOCK_BYTES)).unwrap_or_default();
     let mut block = Vec::with_capacity(wanted);
@@ -121,7 +121,7 @@ fn read_block(file: &File, at: u64, left: u64) -> io::Result<Bytes> {
             return Err(error.into());
         }
     }
-    // The allocator may have given more room than was asked for.
+    // The allocator may have provided a larger buffer.
     block.truncate(wanted);
     Ok(block.into())
 }

@@ -1,4 +1,4 @@
-//! A new file that nobody sees under its name before it is whole and on the disk.
+//! A temporary file that is renamed to its final name once it is complete and synced.
 
 use std::{
     borrow::Borrow,
@@ -17,13 +17,13 @@ use rustix::{
 
 use crate::roots::Slot;
 
-/// Tries at a name that nobody has.
+/// How many random names are tried.
 const TRIES: u32 = 16;
-/// The bits of a mode that a new file gets. Not setuid and setgid: new content must not run with the rights that somebody gave to
-/// the old one, as with write(2).
+/// The mode bits that a new file gets. Not setuid and setgid: as with write(2), new content must not run with the
+/// rights granted to the old content.
 const GIVEN_BITS: u32 = 0o1777;
 
-/// A file under a name of its own, beside the one that it shall have. Dropped before that, it leaves nothing.
+/// A file with a temporary name in the folder of its target. Removed on drop unless it was persisted.
 pub(super) struct Temporary<S: Borrow<Slot>> {
     slot: S,
     name: OsString,
@@ -31,7 +31,7 @@ pub(super) struct Temporary<S: Borrow<Slot>> {
     placed: bool,
 }
 
-/// What becomes of what has the name already.
+/// What happens if the target exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Occupied {
     Replace,
@@ -52,7 +52,6 @@ impl<S: Borrow<Slot>> Temporary<S> {
         Err(Errno::EXIST.into())
     }
 
-    /// Where it shall stand.
     pub(super) fn slot(&self) -> &Slot {
         self.slot.borrow()
     }
@@ -61,8 +60,8 @@ impl<S: Borrow<Slot>> Temporary<S> {
         &mut self.file
     }
 
-    /// Gives it mode and owner of the file that it replaces, or this mode; setuid and setgid of neither. Whether that
-    /// changed anything.
+    /// Sets the owner of the replaced file, and `mode`, or else the mode of the replaced file. Never sets setuid or
+    /// setgid. Returns whether anything changed.
     pub(super) fn dress(&self, replaced: Option<&Stat>, mode: Option<u32>, default: u32) -> io::Result<bool> {
         let own = fstat(&self.file)?;
         let owner =
@@ -72,7 +71,7 @@ impl<S: Borrow<Slot>> Temporary<S> {
         }
         let kept = replaced.map(|old| old.st_mode);
         let mode = mode.or(kept).unwrap_or(default) & GIVEN_BITS;
-        // A change of owner may have taken bits away.
+        // A change of owner may have cleared bits.
         if owner.is_none() && Mode::from_raw_mode(own.st_mode).bits() == mode {
             return Ok(false);
         }
@@ -80,12 +79,12 @@ impl<S: Borrow<Slot>> Temporary<S> {
         Ok(true)
     }
 
-    /// Brings content, mode and owner to the disk: [`Self::place`] shows only what is there already.
+    /// Syncs content, mode and owner, so that [`Self::place`] publishes only data that is on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
-    /// Puts it in its place, so that no reader ever finds half of it. The caller syncs the folder afterwards.
+    /// Renames the file to its final name atomically. The caller syncs the folder afterwards.
     pub(super) fn place(&mut self, occupied: Occupied) -> io::Result<Stat> {
         let flags = match occupied {
             Occupied::Replace => RenameFlags::empty(),
@@ -102,7 +101,7 @@ impl<S: Borrow<Slot>> Temporary<S> {
 impl<S: Borrow<Slot>> Drop for Temporary<S> {
     fn drop(&mut self) {
         if !self.placed {
-            // What cannot be removed has a name that says what it is.
+            // If this fails, the name shows that the file is temporary.
             let _ = unlinkat(self.slot.borrow().folder(), &self.name, AtFlags::empty());
         }
     }
@@ -114,7 +113,7 @@ pub(super) fn unused_name() -> io::Result<OsString> {
     Ok(OsString::from(format!(".skep-{:016x}", u64::from_le_bytes(random))))
 }
 
-/// Whether a name is one of a file that is being written.
+/// Whether this is the name of a temporary file.
 pub(crate) fn is_temporary(name: &OsStr) -> bool {
     let rest = name.to_str().and_then(|name| name.strip_prefix(".skep-"));
     rest.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))

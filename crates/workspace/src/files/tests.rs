@@ -1,4 +1,4 @@
-//! Files on a place of its own, and attacks on a canary beside it.
+//! File operations in a temporary workspace, and attacks on a canary file outside it.
 
 mod moves;
 mod pages;
@@ -132,7 +132,7 @@ async fn mode_and_owner_of_a_replaced_file_are_kept() {
     assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o750);
     ground.run(WriteFile { mode: Some(0o600), ..ground.writing("file", "newer") }).await.unwrap();
     assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o600);
-    // New content does not get the rights that were given to the old one, and asks for none.
+    // The new content does not get the privileges of the old one.
     fs::set_permissions(ground.at("file"), fs::Permissions::from_mode(0o7755)).unwrap();
     ground.run(ground.writing("file", "newest")).await.unwrap();
     assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o1755);
@@ -380,7 +380,7 @@ async fn what_is_in_memory_is_told_as_by_waiting_for_the_disk() {
             }
         }
     }
-    // Which file systems tell without waiting is theirs to say; a test that saw none has seen nothing.
+    // At least one read must have come from the cache, except on overlayfs, which may support none.
     assert!(at_once > 0 || rustix::fs::statfs(ground.folder.path()).unwrap().f_type == 0x794c_7630);
 }
 
@@ -410,7 +410,7 @@ fn nothing_but_a_file_below_a_root_is_at_hand() {
             "{name}"
         );
     }
-    // By the name of a link the root is another one than it says.
+    // Through a link the root is a different folder than the configured one.
     let linked = ground.folder.path().join("linked");
     symlink(ground.at(""), &linked).unwrap();
     let place = Place::new(&linked, &linked, BTreeMap::new(), "/nowhere");

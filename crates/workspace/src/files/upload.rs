@@ -1,4 +1,4 @@
-//! A file written out of a stream, as large as the disk allows.
+//! Writing a file from a stream of any length.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no_content};
 
-/// What is written at once, in bytes, where as much has come.
+/// The stream is written in blocks of at least this size, in bytes.
 const BLOCK_BYTES: usize = 256 << 10;
 
 impl RunStreamed for UploadFile {
@@ -35,7 +35,7 @@ impl RunStreamed for UploadFile {
     }
 }
 
-/// A file on its way. Dropped before its end, it leaves nothing.
+/// An upload in progress. The temporary file is removed if this is dropped before [`Self::finish`].
 struct Upload {
     request: UploadFile,
     new: Temporary<Slot>,
@@ -49,7 +49,7 @@ impl Upload {
         let old = replaceable(&slot, &request.condition, path)?;
         let refused = |error: io::Error| Error::of_path(path, &error);
         let new = Temporary::beside(slot).map_err(refused)?;
-        // Who may not keep its owner learns of it before all is sent.
+        // Fails before the content is sent if this user may not set the owner.
         new.dress(old.as_ref(), request.mode, NEW_MODE).map_err(refused)?;
         Ok(Self { request, new, pour: Pour::new() })
     }
@@ -60,7 +60,7 @@ impl Upload {
         Ok(self)
     }
 
-    /// What must hold, must hold until the end: much may have happened since the beginning.
+    /// Checks the condition again, since the target may have changed during the upload.
     fn finish(self, locks: &EntryLocks) -> Result<FileWritten, Error> {
         let Self { request, mut new, mut pour } = self;
         let path = request.path.as_path();
@@ -76,7 +76,7 @@ impl Upload {
     }
 }
 
-/// What comes next, as much as is written at once. Empty at the end.
+/// The next block of the stream. Empty at the end.
 async fn gather(content: &mut Fuse<Content>) -> Result<Vec<Bytes>, Error> {
     let (mut blocks, mut length) = (Vec::new(), 0);
     while length < BLOCK_BYTES {

@@ -1,4 +1,4 @@
-//! Writing a file, whole or at its end.
+//! Writing a whole file, or appending to one.
 
 use std::{
     borrow::Borrow,
@@ -29,7 +29,6 @@ use crate::{
     roots::{MOST_LINKS, Slot},
 };
 
-/// The mode of a new file.
 pub(super) const NEW_MODE: u32 = 0o644;
 
 pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> Result<FileWritten, Error> {
@@ -37,7 +36,7 @@ pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> R
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
     let slot = slot_for(roots, path, request.create_parents)?;
-    // The look that counts comes under the lock; this one refuses before anything is written.
+    // This check avoids needless work; the decisive one is made below, under the lock.
     let seen = replaceable(&slot, &request.condition, path)?;
     let prepare = || prepare(&slot, seen.as_ref(), request, &content).map_err(refused);
     let prepared = if request.append && seen.is_some() { None } else { Some(prepare()?) };
@@ -49,7 +48,7 @@ pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> R
         file.sync_all().map_err(refused)?;
         return Ok(written(path, &now, false));
     }
-    // None is prepared where something should have been added to a file that was removed meanwhile.
+    // Not prepared yet if the file existed at the first check and was removed since.
     let mut new = prepared.map_or_else(prepare, Ok)?;
     let now = place(&mut new, old.as_ref(), request.mode, &request.condition)
         .map_err(|error| not_placed(path, &error))?;
@@ -58,7 +57,7 @@ pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> R
     Ok(written(path, &now, old.is_none()))
 }
 
-/// Where a file shall stand: behind whatever links its path ends in.
+/// The slot of the file to write, after resolving links at the end of the path.
 pub(super) fn slot_for(roots: &Roots, path: &Path, create_parents: bool) -> Result<Slot, Error> {
     if create_parents && let Some(folder) = path.parent() {
         make::with_parents(roots, folder, None)?;
@@ -66,7 +65,8 @@ pub(super) fn slot_for(roots: &Roots, path: &Path, create_parents: bool) -> Resu
     slot_behind_links(roots, path)
 }
 
-/// The file that is replaced, where there is one. Refused where the condition does not hold, or no file stands there.
+/// The metadata of the file that will be replaced, if one exists. Fails if the condition does not hold or the target
+/// is not a regular file.
 pub(super) fn replaceable(
     slot: &Slot,
     condition: &WriteCondition,
@@ -77,7 +77,7 @@ pub(super) fn replaceable(
     Ok(old)
 }
 
-/// Why a new file did not get its name.
+/// The error of a failed [`place`].
 pub(super) fn not_placed(path: &Path, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Precondition { path: path.display().to_string() },
@@ -90,12 +90,12 @@ pub(super) fn written(path: &Path, now: &Stat, created: bool) -> FileWritten {
     FileWritten { path, path_encoding, size_bytes: size(now), created, etag: etag::of(now) }
 }
 
-/// What becomes of what has the name when a new file gets it.
+/// Whether an existing file may be replaced.
 fn occupied(condition: &WriteCondition) -> Occupied {
     if *condition == WriteCondition::Absent { Occupied::Refuse } else { Occupied::Replace }
 }
 
-/// Where the file itself stands: behind whatever links its path ends in.
+/// Resolves links at the end of the path.
 fn slot_behind_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
     let mut at = PathBuf::from(path);
     for _ in 0..MOST_LINKS {
@@ -104,7 +104,7 @@ fn slot_behind_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
             Ok(target) => {
                 at = slot.folder().path().join(OsStr::from_bytes(target.to_bytes()));
             }
-            // No link, or nothing at all.
+            // Not a link, or no such entry.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(slot),
             Err(error) => return Err(Error::of_path(path, &error.into())),
         }
@@ -112,7 +112,7 @@ fn slot_behind_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
     Err(Error::TooManyLinks { path: path.display().to_string() })
 }
 
-/// What has the name, where something has.
+/// The metadata of the current entry, if there is one.
 pub(super) fn standing(slot: &Slot) -> io::Result<Option<Stat>> {
     match statat(slot.folder(), slot.name(), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -137,7 +137,7 @@ fn check(condition: &WriteCondition, old: Option<&Stat>, path: &Path) -> Result<
     if holds { Ok(()) } else { Err(Error::Precondition { path: named() }) }
 }
 
-/// A new file with its content, on the disk, which lacks its name alone.
+/// Writes and syncs a temporary file with the new content.
 fn prepare<'a>(
     slot: &'a Slot,
     seen: Option<&Stat>,
@@ -151,22 +151,22 @@ fn prepare<'a>(
     Ok(new)
 }
 
-/// Gives a prepared file its name, in place of this one. The name must be held.
+/// Renames a prepared file to its final name, whose lock must be held.
 pub(super) fn place(
     new: &mut Temporary<impl Borrow<Slot>>,
     old: Option<&Stat>,
     mode: Option<u32>,
     condition: &WriteCondition,
 ) -> io::Result<Stat> {
-    // What stands there now may have another mode or owner than what stood there before.
+    // The existing file may have changed since the preparation, and with it the mode or owner to keep.
     if new.dress(old, mode, NEW_MODE)? {
         new.sync()?;
     }
     new.place(occupied(condition))
 }
 
-/// Room behind a file's end: a part of what is added would be worse than nothing of it. Where a file system cannot promise room,
-/// the write itself finds out.
+/// Reserves disk space, so that an append is never written partially. Where the file system does not support that, the
+/// write itself reports the error.
 fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     if bytes == 0 {
         return Ok(());
@@ -178,7 +178,7 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Adds to what has the name, which must be held. The file is not synced yet.
+/// Appends to an existing file, whose lock must be held. Does not sync.
 fn append(roots: &Roots, slot: &Slot, path: &Path, content: &[u8]) -> Result<(File, Stat), Error> {
     let found = roots.entry(slot, path)?;
     require_file(&found, path)?;
@@ -186,7 +186,7 @@ fn append(roots: &Roots, slot: &Slot, path: &Path, content: &[u8]) -> Result<(Fi
     let mut file = found.append().map_err(refused)?;
     reserve(&file, content.len()).map_err(refused)?;
     file.write_all(content).map_err(refused)?;
-    // Before the name is free: the tag must be of this content, not of what is added next.
+    // While the lock is held: the ETag must not include a later append.
     let now = stat_now(&file, path)?;
     Ok((file, now))
 }

@@ -1,10 +1,10 @@
-//! Which addresses may be reached: by git, and by whoever else calls where a caller says.
+//! Which addresses may be connected to: by git, and by other code that connects to a host of a caller's choice.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// What an operator allows beside all that is public.
+/// Private hosts and networks that the operator allows. Public addresses are always allowed.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed {
     networks: Vec<IpNet>,
@@ -12,7 +12,7 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// Out of CIDRs, addresses and names.
+    /// Parses CIDRs and addresses; every other entry is a host name.
     pub fn of(entries: &[String]) -> Self {
         let mut allowed = Self::default();
         for entry in entries {
@@ -25,7 +25,7 @@ impl Allowed {
         allowed
     }
 
-    /// Whether this host may be reached at this address.
+    /// Whether this host may be connected to at this address.
     pub fn reaches(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_public(address)
@@ -33,29 +33,29 @@ impl Allowed {
             || self.names(host)
     }
 
-    /// Whether an operator named this host.
+    /// Whether the operator allowed this host by name.
     pub fn names(&self, host: &str) -> bool {
         self.hosts.contains(&plain(host))
     }
 
-    /// Whether an operator named networks, to which any name may lead.
+    /// Whether the operator allowed any networks. Every host name may resolve into them.
     pub fn has_networks(&self) -> bool {
         !self.networks.is_empty()
     }
 
-    /// Whether an operator named this very address.
+    /// Whether this address is in an allowed network.
     pub fn holds(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|network| network.contains(&address))
     }
 }
 
-/// A name as it is compared.
+/// A host name in lower case without final dots, for comparisons.
 fn plain(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Whether an address belongs to everybody's internet (the registries of special addresses, RFC 6890).
+/// Whether an address is globally reachable (RFC 6890 and its registries).
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -83,7 +83,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, c, d, e, f, g, h] = address.segments();
-    // 64:ff9b::/96 leads to the address of version 4 in it.
+    // 64:ff9b::/96 (NAT64) leads to the IPv4 address in its last 32 bits.
     if [a, b, c, d, e, f] == [0x64, 0xff9b, 0, 0, 0, 0] {
         let [g, h] = [g.to_be_bytes(), h.to_be_bytes()];
         return is_public_v4(Ipv4Addr::new(g[0], g[1], h[0], h[1]));

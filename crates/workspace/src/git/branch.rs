@@ -1,4 +1,4 @@
-//! Branches.
+//! Lists, creates and deletes branches.
 
 use skep_api::{
     budget::{Budget, LONGEST_ANSWER},
@@ -39,7 +39,7 @@ impl Run for GitBranches {
     }
 }
 
-/// Names of branches hold neither zero bytes nor newlines.
+/// Parses one line per branch: branch names contain neither zero bytes nor newlines.
 fn read(text: &[u8], budget: &mut Budget) -> Option<Vec<Branch>> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let mut branches = Vec::new();
@@ -56,7 +56,7 @@ fn read(text: &[u8], budget: &mut Budget) -> Option<Vec<Branch>> {
 fn branch(line: &[u8]) -> Option<Option<Branch>> {
     let fields: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let [name, commit, upstream, track, symbolic] = fields.as_slice() else { return None };
-    // `origin/HEAD` is another name of a branch that is listed.
+    // `origin/HEAD` is an alias of another listed branch.
     if !symbolic.is_empty() {
         return Some(None);
     }
@@ -100,7 +100,7 @@ impl Run for GitChangeBranch {
     }
 }
 
-/// Refuses what no branch can be called.
+/// Refuses names that git does not allow for branches.
 pub(super) async fn check_name(
     repository: &Repository,
     field: &'static str,
@@ -111,7 +111,7 @@ pub(super) async fn check_name(
     if name != "HEAD" && repository.reading().args(["check-ref-format", &whole]).run().await?.done() {
         return Ok(());
     }
-    let reason = format!("is `{name}`, which no branch can be called (git-check-ref-format(1))");
+    let reason = format!("is `{name}`, which is no valid name of a branch (git-check-ref-format(1))");
     Err(Error::InvalidValue { field, reason })
 }
 

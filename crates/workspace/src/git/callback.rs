@@ -1,7 +1,8 @@
-//! What git starts to ask for a token, and to connect by ssh: the running program once more, so that no shell is needed.
+//! The programs that git starts to ask for a password and to run ssh: the running executable, so that no shell is
+//! needed.
 //!
 //! ```text
-//! git ── GIT_ASKPASS, GIT_SSH_COMMAND ──► this program: answer_git ── the secret: an inherited descriptor
+//! git ── GIT_ASKPASS, GIT_SSH_COMMAND ──► this executable: serve_git_callback ── the secret: an inherited descriptor
 //! ```
 
 use std::{
@@ -19,22 +20,22 @@ use std::{
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 
-/// The variable by which git's environment carries an [`Order`].
+/// The environment variable that carries an [`Order`].
 const VARIABLE: &str = "SKEP_GIT_CALLBACK";
-/// The longest secret, in bytes: a private key of 16384 bits has 13 KB.
+/// Limit of a secret, in bytes. A private key of 16384 bits has 13 KB.
 const LONGEST_SECRET: usize = 64 << 10;
 
-/// What the program does that git starts.
+/// What the executable does when git starts it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Order {
-    /// Answers git's questions for user and password of this host, and of no other.
+    /// Answers git's prompts for user and password of this host only.
     Password { host: String, secret: RawFd },
-    /// Becomes ssh, with these options and this key.
+    /// Runs ssh with these options and this key.
     Ssh { options: Vec<String>, key: Option<RawFd> },
 }
 
-/// How a git calls this program back: to be added to its environment and its descriptors.
+/// Environment and descriptors of a git that calls this executable back.
 #[derive(Debug, Clone)]
 pub(super) struct Callback {
     program: &'static str,
@@ -44,34 +45,35 @@ pub(super) struct Callback {
 }
 
 impl Callback {
-    /// Git asks for the user and the password of this host. The secret has the lines of git-credential(1).
+    /// For the user and the password of this host. The secret has the format of git-credential(1).
     pub(super) fn password(host: &str, secret: OwnedFd) -> io::Result<Self> {
         let order = Order::Password { host: host.to_ascii_lowercase(), secret: secret.as_raw_fd() };
         Self::new("GIT_ASKPASS", &order, Some(secret))
     }
 
-    /// Git connects by ssh, with these options and this key.
+    /// For ssh with these options and this key.
     pub(super) fn ssh(options: Vec<String>, key: Option<OwnedFd>) -> io::Result<Self> {
         let order = Order::Ssh { options, key: key.as_ref().map(AsRawFd::as_raw_fd) };
         Self::new("GIT_SSH_COMMAND", &order, key)
     }
 
     fn new(program: &'static str, order: &Order, secret: Option<OwnedFd>) -> io::Result<Self> {
-        // A descriptor names the same program after its file was replaced. Without blanks, git starts it by no shell.
+        // A descriptor refers to this executable even after its file was replaced. Git starts a path without blanks
+        // directly, not through a shell.
         let own = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let path = format!("/proc/self/fd/{}", own.as_raw_fd());
         let descriptors = [own].into_iter().chain(secret).map(Arc::new).collect();
         Ok(Self { program, path, order: serde_json::to_string(order)?, descriptors })
     }
 
-    /// What is added to git's environment.
+    /// Variables for git's environment.
     pub(super) fn env(&self) -> [(&'static str, &str); 2] {
         [(self.program, &self.path), (VARIABLE, &self.order)]
     }
 }
 
-/// Does what a git wants that started this program, and gives the exit code. `None` where no git did. To be called first, by
-/// every program whose gits reach remotes.
+/// Serves the callback if git started this process, and returns the exit code; otherwise `None`. Every executable
+/// whose gits reach remotes must call this first.
 pub fn answer_git() -> Option<u8> {
     let order = std::env::var_os(VARIABLE)?;
     let outcome = serde_json::from_slice(order.as_encoded_bytes()).map_err(io::Error::from).and_then(perform);
@@ -95,7 +97,7 @@ fn perform(order: Order) -> io::Result<u8> {
             let mut ssh = Command::new("ssh");
             ssh.args(options).env_remove(VARIABLE);
             if let Some(key) = key {
-                // Ssh closes all that it inherits, and reads the key by this process, which keeps it open.
+                // Ssh closes inherited descriptors, so it reads the key from this process, which keeps it open.
                 let file = format!("/proc/{}/fd/{key}", std::process::id());
                 ssh.args(["-o", "IdentitiesOnly=yes", "-i", &file]);
             }
@@ -105,8 +107,8 @@ fn perform(order: Order) -> io::Result<u8> {
     }
 }
 
-/// Which line of the secret is asked for, where it is of this host: `Password for 'https://user@host': ` by git, the same
-/// with other quotes and a path by git-lfs.
+/// Which field of the secret a prompt asks for, if it is for this host. Git prompts `Password for 'https://user@host':
+/// `; git-lfs uses other quotes and appends a path.
 fn asked(question: &OsStr, host: &str) -> Option<&'static str> {
     let (field, url) = question.to_str()?.split_once(" for ")?;
     let url = url.trim_end_matches([':', ' ']);
@@ -123,7 +125,7 @@ fn asked(question: &OsStr, host: &str) -> Option<&'static str> {
     }
 }
 
-/// The content of an inherited file, whatever its position is: git asks more than once.
+/// Reads an inherited file from its start, whatever its position is: git prompts more than once.
 fn read(descriptor: RawFd) -> io::Result<String> {
     let file = File::open(format!("/proc/self/fd/{descriptor}"))?;
     let mut bytes = vec![0; LONGEST_SECRET];

@@ -1,4 +1,4 @@
-//! What `--raw` and `--numstat` say of files that differ, separated by zero bytes.
+//! Parses `git diff --raw --numstat -z`.
 
 use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt};
 
@@ -7,7 +7,7 @@ use skep_api::{
     path::{encoded, told},
 };
 
-/// Reads both, one after the other, as `git diff --raw --numstat -z` writes them. `None` for what no git says.
+/// Parses the raw entries and the line counts that follow them. `None` for output that git does not produce.
 pub(super) fn read(text: &[u8]) -> Option<Vec<DiffFile>> {
     let mut fields = text.strip_suffix(b"\0").unwrap_or(text).split(|byte| *byte == 0).peekable();
     let mut files = Vec::new();
@@ -20,7 +20,7 @@ pub(super) fn read(text: &[u8]) -> Option<Vec<DiffFile>> {
         let first = fields.next()?;
         let moved = matches!(change, ChangeKind::Renamed | ChangeKind::Copied);
         let (path, from) = if moved { (fields.next()?, Some(first)) } else { (first, None) };
-        // A path stands twice where two changes meet in it; the first says so.
+        // An unmerged path has a second entry; the first one says that it is unmerged.
         if places.contains_key(path) {
             continue;
         }
@@ -45,7 +45,7 @@ pub(super) fn read(text: &[u8]) -> Option<Vec<DiffFile>> {
     Some(files)
 }
 
-/// The same without the counts.
+/// Like [`read`], without the line counts.
 pub(super) fn read_changed(text: &[u8]) -> Option<Vec<ChangedPath>> {
     let files = read(text)?;
     Some(
@@ -61,7 +61,7 @@ pub(super) fn read_changed(text: &[u8]) -> Option<Vec<ChangedPath>> {
     )
 }
 
-/// Git's letter (git-status(1)).
+/// The status letter of git (git-status(1)).
 pub(super) fn kind(letter: u8) -> Option<ChangeKind> {
     Some(match letter {
         b'A' => ChangeKind::Added,

@@ -1,4 +1,4 @@
-//! Putting another commit into the work tree, or the branch at another one.
+//! Checks out commits and branches, and resets the current branch.
 
 use skep_api::git::{CheckedOut, GitCheckout, GitReset, ResetDone, ResetMode};
 

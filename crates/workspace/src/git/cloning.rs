@@ -1,4 +1,4 @@
-//! What a clone is made of: a remote, or a repository of the same place.
+//! The source of a clone: a remote, or a repository in the same workspace.
 
 use std::path::Path;
 
@@ -12,25 +12,23 @@ use super::{
 };
 use crate::{Error, Place};
 
-/// A repository that is about to be cloned.
 pub(super) struct CloneSource {
     url: String,
     remote: Remote,
-    /// The program that serves it, where it is in this place.
+    /// The connection to it, if it is in this workspace.
     neighbour: Option<Neighbour>,
 }
 
-/// What is cloned of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CloneOptions<'a> {
     pub(super) branch: Option<&'a str>,
     pub(super) depth: Option<u32>,
-    /// Whether the clone has no work tree, and the branches of the source as its own.
+    /// Without a work tree, and with the branches of the source as its own.
     pub(super) bare: bool,
 }
 
 impl CloneSource {
-    /// Reads the URL. A repository of this place is found.
+    /// Parses the URL. A repository in this workspace is located and checked.
     ///
     /// # Errors
     /// [`Refused::RemoteForbidden`], `invalid_value`, and those of paths and repositories.
@@ -51,7 +49,7 @@ impl CloneSource {
         self.neighbour.is_some()
     }
 
-    /// Clones it.
+    /// Clones the source.
     ///
     /// # Errors
     /// [`Refused::UnknownRevision`], [`Refused::RemoteForbidden`], [`Refused::RemoteFailed`].

@@ -1,4 +1,4 @@
-//! Committing.
+//! Creates commits.
 
 use skep_api::git::{Committed, GitCommit, Person};
 
@@ -69,7 +69,7 @@ async fn committed(repository: &Repository) -> Result<Committed, Error> {
     })
 }
 
-/// The tree without files, in a repository with hashes of this length.
+/// The hash of the empty tree, in a repository with hashes of this length.
 pub(super) fn empty_tree(hash: &str) -> &'static str {
     if hash.len() == 64 {
         "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
@@ -78,7 +78,7 @@ pub(super) fn empty_tree(hash: &str) -> &'static str {
     }
 }
 
-/// A git that commits as somebody.
+/// A git that commits with these identities.
 pub(super) fn as_person(git: Git, committer: &Person, author: &Person) -> Git {
     git.env("GIT_COMMITTER_NAME", &committer.name)
         .env("GIT_COMMITTER_EMAIL", &committer.email)
@@ -86,14 +86,14 @@ pub(super) fn as_person(git: Git, committer: &Person, author: &Person) -> Git {
         .env("GIT_AUTHOR_EMAIL", &author.email)
 }
 
-/// Refuses what git would cut to nothing.
+/// Refuses names that are empty after git has removed the characters that it does not allow at their ends.
 fn check_person(field: &'static str, person: &Person) -> Result<(), Error> {
     let crud = |character: char| character <= ' ' || ".,:;<>\"\\'".contains(character);
     let wrong =
         |text: &str| text.contains(['\0', '\n', '<', '>']) || text.chars().all(crud) || text.len() > 1_000;
     if wrong(&person.name) || wrong(&person.email) {
         let reason =
-            "has a name or an email that no commit can hold: letters, and neither `<` nor `>`".to_owned();
+            "has a name or an email that git rejects; use letters, and neither `<` nor `>`".to_owned();
         return Err(Error::InvalidValue { field, reason });
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Handing a token to git: in a file without a name that only its processes have, so that it stands on no command line, in
-//! no environment and in no settings.
+//! Passes secrets to git in unnamed memory files that only its processes inherit, so that they appear in no command
+//! line, environment or config.
 
 use std::{
     io,
@@ -15,26 +15,27 @@ use skep_api::git::Credential;
 
 use super::{callback::Callback, settings::Settings};
 
-/// A token in memory, the way by which git asks for it, for this host alone, and the settings that let it ask.
+/// Stores a token in memory, and returns the callback by which git asks for it, for this host alone, and the overrides
+/// that let git ask.
 pub(super) fn hand_over(
     settings: Settings,
     host: &str,
     credential: &Credential,
 ) -> io::Result<(Settings, Callback)> {
-    // The lines of git-credential(1).
+    // The format of git-credential(1).
     let text = format!("username={}\npassword={}\n", credential.username, credential.token);
     let callback = Callback::password(host, secret("git-credential", text.as_bytes())?)?;
-    // Git from 2.47 on asks nobody otherwise; with a path in its question, no host would be alike.
+    // Git 2.47 and later does not prompt otherwise. A path in the prompt would not match the host.
     let settings = settings.with("credential.interactive", "true").with("credential.usehttppath", "false");
     Ok((settings, callback))
 }
 
-/// A private key in memory.
+/// Stores a private key in memory.
 pub(super) fn hand_over_key(credential: &Credential) -> io::Result<OwnedFd> {
     secret("ssh-key", credential.token.as_bytes())
 }
 
-/// A file in memory that its owner alone reads, as ssh demands, and that nobody executes.
+/// A memory file that only its owner can read, as ssh requires, and that cannot be executed.
 fn secret(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     fchmod(&file, Mode::RUSR | Mode::WUSR)?;
@@ -42,9 +43,9 @@ fn secret(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Lets a program that is about to be executed have this descriptor. Between fork and exec.
+/// Clears close-on-exec. Called between fork and exec.
 pub(super) fn pass(descriptor: RawFd) -> io::Result<()> {
-    // SAFETY: the caller holds the descriptor open meanwhile, and the child has a copy of all.
+    // SAFETY: the caller keeps the descriptor open meanwhile, and the child has a copy of it.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
     Ok(fcntl_setfd(descriptor, FdFlags::empty())?)
 }

@@ -1,4 +1,4 @@
-//! What differs between two states of the files.
+//! Compares the work tree, the index and commits.
 
 use skep_api::{
     budget::{Budget, LONGEST_ANSWER},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Error, Place, Run};
 
-/// The longest list of files that is answered, in bytes.
+/// Limit of the list of changed files, in bytes.
 const LONGEST_LIST: usize = 8 << 20;
 
 impl Run for GitDiff {
@@ -28,7 +28,7 @@ impl Run for GitDiff {
         }
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let states = states(&self, &repository).await?;
-        // Both at once: most of the time goes into looking at the files.
+        // List and patch in one run: most of the time is spent on examining the files.
         let context = format!("-U{}", self.context);
         let git = diff(repository.reading()).args(["--raw", "--numstat", "-z", "-p", &context]);
         let git = git.args(&states).args(["--"]).args(&self.file).at_most(LONGEST_LIST + LONGEST_DIFF);
@@ -37,7 +37,7 @@ impl Run for GitDiff {
     }
 }
 
-/// The list of files, then the patch behind an empty field.
+/// Splits git's output into the list of files and the patch, which an empty field separates.
 fn told(said: Said) -> Option<Diff> {
     let mut list = said.out;
     let end = list.windows(2).position(|pair| pair == b"\0\0");
@@ -47,7 +47,7 @@ fn told(said: Said) -> Option<Diff> {
     if end.is_some() {
         list.pop();
     }
-    // A list that is cut ends anywhere.
+    // A list that is cut may end anywhere.
     let cut = list.len() > LONGEST_LIST || (said.cut && end.is_none());
     if cut {
         truncated = true;
@@ -59,12 +59,12 @@ fn told(said: Said) -> Option<Diff> {
     Some(Diff { truncated: truncated || diff.truncated, ..diff })
 }
 
-/// A patch as text, without a copy where it is UTF-8.
+/// The patch as text. Valid UTF-8 is not copied.
 pub(super) fn text_of(patch: Vec<u8>) -> String {
     String::from_utf8(patch).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// As much of both as may be answered: the list takes at most half of it.
+/// Shortens list and patch to the limit of an answer. The list takes at most half of it.
 pub(super) fn fitting(mut diff: String, mut files: Vec<DiffFile>) -> Diff {
     let mut list = Budget::of(LONGEST_ANSWER / 2);
     let fitting = files.iter().take_while(|file| list.takes(*file)).count();
@@ -74,7 +74,7 @@ pub(super) fn fitting(mut diff: String, mut files: Vec<DiffFile>) -> Diff {
     Diff { truncated: list.is_exhausted() || shortened, diff, files }
 }
 
-/// What is compared, as git's arguments.
+/// The compared revisions as arguments of git.
 async fn states(request: &GitDiff, repository: &Repository) -> Result<Vec<String>, Error> {
     let mut states = Vec::new();
     match (&request.from, &request.to) {
@@ -102,7 +102,7 @@ async fn states(request: &GitDiff, repository: &Repository) -> Result<Vec<String
     Ok(states)
 }
 
-/// A diff that starts no program and looks into no submodule.
+/// A `git diff` that starts no program and does not enter submodules.
 pub(super) fn diff(git: Git) -> Git {
     git.args([
         "diff",
@@ -118,7 +118,7 @@ pub(super) fn diff(git: Git) -> Git {
     ])
 }
 
-/// As much as holds whole entries without counts: those come behind all paths.
+/// The complete entries of a list that was cut, without line counts, which follow all entries.
 pub(super) fn cut_at_zero(text: &[u8]) -> &[u8] {
     let end = text.windows(2).rposition(|pair| pair == b"\0:");
     end.map_or(&[], |end| &text[..end])

@@ -1,5 +1,5 @@
-//! Filters that the operator named: programs that change contents on their way into a repository and out of it
-//! (gitattributes(5), `filter`). What they are is told by the system's settings of git, which no repository writes.
+//! Filters that the operator allowed: programs that convert contents between repository and work tree (`filter` in
+//! gitattributes(5)). Their commands come from the system config of git, which no repository can write.
 
 use std::{path::PathBuf, process::Command};
 
@@ -12,15 +12,15 @@ use super::{
 };
 use crate::Error;
 
-/// The filter of large files (git-lfs(1)). It reaches remotes by itself, and a push needs it too.
+/// The filter for large files (git-lfs(1)). It connects to remotes itself, and pushes need it too.
 pub(super) const LFS: &str = "lfs";
-/// The longest name.
+/// Characters.
 const LONGEST: usize = 64;
 
-/// A filter as git knows it. What it does not have is empty.
+/// A filter and its commands. Missing commands are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitFilter {
-    /// What attributes call it.
+    /// The name in `filter=NAME` of gitattributes.
     pub name: String,
     clean: String,
     smudge: String,
@@ -28,20 +28,20 @@ pub struct GitFilter {
     required: bool,
 }
 
-/// What an operator grants to git here.
+/// What the operator grants to the gits of a workspace.
 #[derive(Debug, Clone, Default)]
 pub struct GitGrants {
-    /// Filters that run, whatever repository asks for them.
+    /// Filters that run in every repository that uses them.
     pub filters: Vec<GitFilter>,
-    /// A file of certificates that are trusted, instead of the system's.
+    /// A file with trusted CA certificates, which replaces those of the system.
     pub authorities: Option<PathBuf>,
 }
 
 impl GitFilter {
-    /// The filter of this name in the system's settings of git. It starts git, and waits for it.
+    /// Reads the filter of this name from the system config of git. Starts git and blocks until it ends.
     ///
     /// # Errors
-    /// No name of a filter, or there is none.
+    /// The name is invalid, or the system config has no such filter.
     pub fn installed(name: &str) -> Result<Self, Error> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > LONGEST || !name.bytes().all(fits) {
@@ -52,17 +52,17 @@ impl GitFilter {
         git.args(["config", "--system", "--list", "-z"]).env("PATH", PATH);
         let said =
             git.output().map_err(|source| refused(format!("needs git, which does not start: {source}")))?;
-        // Without any settings git says that there are none, which is no answer either.
+        // Without any config git fails; that is the same as a missing filter.
         Self::among(&listed(&said.stdout), name).ok_or_else(|| {
             let way_out = if name == LFS { "git lfs install --system" } else { "git config --system" };
             refused(format!(
-                "names `{name}`, which the system's settings of git do not know as a filter; make it known by \
+                "names `{name}`, which the system config of git does not define as a filter; define it by \
                  `{way_out}`, or leave it out"
             ))
         })
     }
 
-    /// The one of this name in these settings.
+    /// The filter of this name in this config.
     fn among(own: &[Own], name: &str) -> Option<Self> {
         let text = |key: &str| {
             let value = value(own, format!("filter.{name}.{key}").as_bytes());
@@ -75,24 +75,24 @@ impl GitFilter {
             clean: text("clean"),
             smudge: text("smudge"),
             process: text("process"),
-            // Only named, without a value, it is true too.
+            // A key without a value is true as well.
             required: required.is_some_and(|own| own.value.as_deref().is_none_or(is_true)),
         };
         let commands = [&filter.clean, &filter.smudge, &filter.process];
         commands.iter().any(|command| !command.is_empty()).then_some(filter)
     }
 
-    /// Its settings, so that a repository adds nothing to them.
+    /// The overrides for this filter. They cover all of its keys, so that a repository cannot add any.
     pub(super) fn settings(&self) -> impl Iterator<Item = (String, String)> {
         let named = |key: &str, value: &str| (format!("filter.{}.{key}", self.name), value.to_owned());
         let required = if self.required { "true" } else { "false" };
-        // An empty process would win over the other two (convert.c).
+        // An empty `process` would win over the other two commands (convert.c).
         let process = self.has_process().then(|| named("process", &self.process));
         let all = [named("clean", &self.clean), named("smudge", &self.smudge), named("required", required)];
         all.into_iter().chain(process)
     }
 
-    /// Whether it is one process for all files.
+    /// Whether one process handles all files.
     pub(super) fn has_process(&self) -> bool {
         !self.process.is_empty()
     }

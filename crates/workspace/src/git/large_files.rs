@@ -1,11 +1,11 @@
-//! Large files (git-lfs(1)), where the operator named their filter: what a push sends besides, and which settings of a
-//! repository they may heed.
+//! Support for git-lfs(1), if the operator allowed its filter: sends large files before a push, and defines which
+//! config of git-lfs a repository may have.
 
 use super::{program::Git, repository::Repository, upstream::Upstream};
 use crate::Error;
 
-/// Settings of git-lfs (git-lfs-config(5)) that start no program. Those that name where large files are only lead to
-/// where the way leads that was opened.
+/// Config keys of git-lfs (git-lfs-config(5)) that start no program. Keys with URLs are harmless because git-lfs can
+/// only use the connection that was prepared for it.
 const HARMLESS: [&[u8]; 23] = [
     b"url",
     b"pushurl",
@@ -32,15 +32,15 @@ const HARMLESS: [&[u8]; 23] = [
     b"setlockablereadonly",
 ];
 
-/// Whether a setting, by its last name, starts nothing.
+/// Whether the key `lfs.NAME` starts no program.
 pub(super) fn is_harmless(name: &[u8]) -> bool {
     HARMLESS.contains(&name)
 }
 
-/// Sends the large files of a branch, as the hook of git-lfs does before a push: no hook runs here.
+/// Sends the large files of a branch, as the pre-push hook of git-lfs would do. Hooks never run here.
 ///
 /// # Errors
-/// What the remote says.
+/// The error that the remote reports.
 pub(super) async fn send(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<(), Error> {
     if !repository.settings.has_large_files() || !keeps_some(repository).await? {
         return Ok(());
@@ -50,7 +50,7 @@ pub(super) async fn send(repository: &Repository, upstream: &Upstream, branch: &
     if said.done() { Ok(()) } else { Err(upstream.failed(&said).into()) }
 }
 
-/// Whether any large file was ever stored here.
+/// Whether any large file is stored in this repository.
 async fn keeps_some(repository: &Repository) -> Result<bool, Error> {
     let folder = repository.common_dir.join("lfs/objects");
     tokio::task::spawn_blocking(move || folder.is_dir()).await.map_err(|_| Error::Broken)

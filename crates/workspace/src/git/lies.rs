@@ -1,4 +1,4 @@
-//! Where a repository lies, with all that belongs to it.
+//! Finds a repository below the roots and checks that all of its parts lie below the roots.
 
 use std::{
     ffi::OsStr,
@@ -15,27 +15,26 @@ use crate::{
     roots::{Found, Last},
 };
 
-/// The longest file of a repository that is read here.
+/// Limit for each file of a repository that is read here, in bytes.
 const LONGEST_FILE: u64 = 64 << 10;
-/// What the name of a repository begins with that is there for a moment only, and is nobody's.
+/// Name prefix of the temporary repositories of exchanges. They are never listed.
 pub(super) const BRIEF: &str = ".skep-exchange-";
-/// What a repository has that may be a link.
+/// Entries of a git directory that may be symbolic links.
 const ENTRIES: [&str; 9] =
     ["HEAD", "config", "index", "logs", "objects", "objects/info", "objects/pack", "refs", "packed-refs"];
 
-/// Where it lies.
 #[derive(Debug, Clone)]
 pub(super) struct Lies {
     pub(super) top: Option<PathBuf>,
     pub(super) git_dir: PathBuf,
     pub(super) common_dir: PathBuf,
-    /// Its settings, where they can be read without git.
+    /// Its config, if it can be read without git.
     pub(super) own: Option<Vec<Own>>,
-    /// Its branch, where it can be read without git.
+    /// The branch that `HEAD` names, if it can be read without git.
     pub(super) branch: Option<String>,
 }
 
-/// The repository that a path lies in: at it, or above it below the roots.
+/// The repository that contains a path: at the path itself, or above it and below the roots.
 pub(super) fn around(roots: &Roots, path: &Path) -> Result<Lies, Error> {
     let found = roots.find(path, Last::Follow)?;
     if !found.is_directory() {
@@ -54,12 +53,13 @@ pub(super) fn around(roots: &Roots, path: &Path) -> Result<Lies, Error> {
     }
 }
 
-/// Entries of a folder that are looked at.
+/// How many entries of a folder are examined.
 const MOST_ENTRIES: usize = 10_000;
-/// Repositories that a message names.
+/// How many repositories an error message lists.
 const MOST_NAMED: usize = 20;
 
-/// The root that is a repository, else the only one directly below. The same holds of `home`, the folder in which commands start.
+/// The root that is a repository, or else the only repository directly below the roots. `home`, the folder in which
+/// commands start, counts as a root.
 pub(super) fn only(roots: &Roots, home: &Path) -> Result<(PathBuf, Lies), Error> {
     let (mut all, _) = listed(roots, home)?;
     let names: Vec<_> = all.iter().take(MOST_NAMED).map(|(path, _)| path.display().to_string()).collect();
@@ -77,11 +77,11 @@ pub(super) fn only(roots: &Roots, home: &Path) -> Result<(PathBuf, Lies), Error>
     }
 }
 
-/// The first root, or home, that is a repository by itself; else those directly below them, by path. And whether there may be
-/// more, since not all entries were looked at.
+/// The first root, or `home`, that is a repository itself; otherwise the repositories directly below them, sorted by
+/// path. The flag is set if not all entries were examined.
 pub(super) fn listed(roots: &Roots, home: &Path) -> Result<(Vec<(PathBuf, Lies)>, bool), Error> {
     let mut folders: Vec<&Path> = roots.paths().collect();
-    // In a VM the root is all that there is, and repositories lie where commands start.
+    // In a VM the root is the whole file system, and repositories are in the folder where commands start.
     if !folders.contains(&home) && roots.find(home, Last::Follow).is_ok_and(|found| found.is_directory()) {
         folders.push(home);
     }
@@ -98,7 +98,7 @@ pub(super) fn listed(roots: &Roots, home: &Path) -> Result<(Vec<(PathBuf, Lies)>
     Ok((all, cut))
 }
 
-/// Adds the repositories directly below a folder. Whether it has more entries than are looked at.
+/// Adds the repositories directly below a folder. Returns whether the limit of examined entries was reached.
 fn directly_below(roots: &Roots, folder: &Path, all: &mut Vec<(PathBuf, Lies)>) -> Result<bool, Error> {
     let found = roots.find(folder, Last::Follow)?;
     let names = std::fs::read_dir(found.own_name()).map_err(|error| Error::of_path(folder, &error))?;
@@ -117,7 +117,7 @@ fn directly_below(roots: &Roots, folder: &Path, all: &mut Vec<(PathBuf, Lies)>) 
     Ok(seen == MOST_ENTRIES)
 }
 
-/// The repository at this very folder, where there is one. Everything that it consists of lies below the roots.
+/// The repository at exactly this folder, if there is one, with all of its parts below the roots.
 pub(super) fn at(roots: &Roots, folder: &Path) -> Result<Option<Lies>, Error> {
     let dot = folder.join(".git");
     let (top, git_dir) = match roots.find(&dot, Last::Follow) {
@@ -161,9 +161,9 @@ pub(super) fn at(roots: &Roots, folder: &Path) -> Result<Option<Lies>, Error> {
     Ok(Some(Lies { top, git_dir, common_dir, own, branch }))
 }
 
-/// The settings of a repository, where one plain file has them all.
+/// The config of a repository, if a single file without special syntax holds all of it.
 fn plain_settings(roots: &Roots, git_dir: &Path, common_dir: &Path) -> Option<Vec<Own>> {
-    // Git reads it besides only where a setting says so; that is left to git.
+    // Git reads this second file only if the config says so; such repositories are left to git.
     if !matches!(roots.find(&git_dir.join("config.worktree"), Last::Keep), Err(Error::UnknownPath { .. })) {
         return None;
     }
@@ -172,18 +172,17 @@ fn plain_settings(roots: &Roots, git_dir: &Path, common_dir: &Path) -> Option<Ve
     if text.len() as u64 == LONGEST_FILE { None } else { plain(&text) }
 }
 
-/// The branch that `HEAD` names.
 fn plain_branch(roots: &Roots, git_dir: &Path) -> Option<String> {
     let path = git_dir.join("HEAD");
     let text = small(&roots.find(&path, Last::Follow).ok()?, &path).ok()?;
     let text = String::from_utf8(text).ok()?;
     let name = text.strip_prefix("ref: refs/heads/")?.strip_suffix('\n')?;
-    // With another store of references than files, `HEAD` has this name for want of one.
+    // If references are not stored as files, git writes this placeholder into `HEAD`.
     let plain = !name.is_empty() && name != ".invalid" && !name.contains(['\n', ' ']);
     plain.then(|| name.to_owned())
 }
 
-/// Where a found folder really is.
+/// The real path of a found folder.
 fn real(found: &Found, path: &Path) -> Result<PathBuf, Error> {
     std::fs::read_link(found.own_name()).map_err(|error| Error::of_path(path, &error))
 }
@@ -199,7 +198,7 @@ fn inside(roots: &Roots, path: &Path, what: &str) -> Result<Found, Error> {
     }
 }
 
-/// The path that a small file of git's holds.
+/// The path that one of git's pointer files holds.
 fn pointer(found: &Found, prefix: &[u8], path: &Path) -> Result<Option<PathBuf>, Error> {
     let text = small(found, path)?;
     let text = text.strip_suffix(b"\n").unwrap_or(&text);
@@ -219,7 +218,7 @@ fn check_entries(roots: &Roots, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Other object stores that this one borrows from, and those that they borrow from.
+/// Checks the object stores that this one borrows from, and those that they borrow from.
 fn check_alternates(roots: &Roots, common_dir: &Path) -> Result<(), Error> {
     let what = "file `objects/info/alternates`";
     let mut ahead = vec![common_dir.join("objects")];
@@ -234,7 +233,7 @@ fn check_alternates(roots: &Roots, common_dir: &Path) -> Result<(), Error> {
             seen += 1;
             let borrowed = objects.join(OsStr::from_bytes(line));
             match roots.find(&borrowed, Last::Follow) {
-                // Git passes over what is not there.
+                // Git ignores missing ones.
                 Err(Error::UnknownPath { .. }) => continue,
                 Err(_) => return Err(outside(what)),
                 Ok(found) => ahead.push(real(&found, &borrowed)?),

@@ -1,4 +1,4 @@
-//! One request at a time writes to a repository.
+//! Serializes requests of this process that write to the same repository.
 
 use std::{
     collections::HashMap,
@@ -12,17 +12,17 @@ use tokio::sync::OwnedMutexGuard;
 use super::Refused;
 use crate::Error;
 
-/// How long a request waits for another one.
+/// How long a request waits for the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Turn = tokio::sync::Mutex<()>;
 
 static TURNS: Mutex<Option<HashMap<PathBuf, Weak<Turn>>>> = Mutex::new(None);
 
-/// Waits until no other request of this process writes to what belongs to this folder.
+/// Takes the write lock of the repository in this folder.
 ///
 /// # Errors
-/// [`Refused::Busy`] where that takes too long.
+/// [`Refused::Busy`] after a time limit.
 pub(super) async fn turn(folder: &Path) -> Result<OwnedMutexGuard<()>, Error> {
     let turn = of(folder);
     let waiting = tokio::time::timeout(PATIENCE, turn.lock_owned()).await;

@@ -1,4 +1,4 @@
-//! Commits, newest first.
+//! Lists commits, newest first.
 
 use jiff::Timestamp;
 use skep_api::{
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{Error, Place, Run};
 
-/// Hash, parents, author, committer, message; each ends with a zero byte.
+/// Hash, parents, author, committer, message. Each field ends with a zero byte.
 const FORMAT: &str = "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%s%x00%b";
 const FIELDS: usize = 10;
-/// The current commit, where it is not looked up first.
+/// Used instead of a hash where the current commit need not be resolved first.
 const HEAD: &str = "HEAD";
 
 impl Run for GitLog {
@@ -68,7 +68,8 @@ impl Run for GitLog {
     }
 }
 
-/// Shortens a page to what may be answered. Whether it was shortened; `None` where not even its first commit may.
+/// Shortens a page to the limit of an answer. Returns whether it was shortened; `None` if not even its first commit
+/// fits.
 pub(super) fn fit(commits: &mut Vec<Commit>) -> Option<bool> {
     let mut budget = Budget::default();
     let fitting = commits.iter().take_while(|commit| budget.takes(*commit)).count();
@@ -76,7 +77,7 @@ pub(super) fn fit(commits: &mut Vec<Commit>) -> Option<bool> {
     (fitting > 0 || !budget.is_exhausted()).then_some(budget.is_exhausted())
 }
 
-/// Where the page begins.
+/// The first commit of the page.
 async fn start(request: &GitLog, repository: &Repository) -> Result<Start, Error> {
     if let Some(cursor) = &request.cursor {
         let start = Start::parse(cursor)?;
@@ -85,14 +86,14 @@ async fn start(request: &GitLog, repository: &Repository) -> Result<Start, Error
     }
     let commit = match (&request.revision, &request.file) {
         (Some(revision), _) => repository.resolve("ref", revision, "commit").await?,
-        // The first commit of the page is not the one that the log begins with.
+        // With a file, the first commit of the page need not be the one at which the log begins.
         (None, Some(_)) => repository.head().await?.unwrap_or_else(|| HEAD.to_owned()),
         (None, None) => HEAD.to_owned(),
     };
     Ok(Start { commit, seen: 0 })
 }
 
-/// A commit whose history never changes, and how much of it was shown.
+/// A commit, whose history never changes, and the number of commits that earlier pages have shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Start {
     pub(super) commit: String,
@@ -119,7 +120,7 @@ impl Start {
     }
 }
 
-/// Reads as many commits as are whole.
+/// Parses the complete commits of output that was cut.
 fn read_cut(text: &[u8]) -> Option<Vec<Commit>> {
     let ends: Vec<_> = text.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at).collect();
     let whole = ends.len() / FIELDS * FIELDS;
@@ -152,7 +153,7 @@ fn commit(fields: &[&[u8]]) -> Option<Commit> {
     })
 }
 
-/// A commit may say any number, and no time at all.
+/// Clamps the date: a commit can contain any number, or none.
 fn date(seconds: &str) -> Timestamp {
     let seconds = seconds.parse().unwrap_or(0);
     Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })

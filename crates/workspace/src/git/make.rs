@@ -1,4 +1,4 @@
-//! Making repositories.
+//! Creates repositories: init and clone.
 
 use skep_api::{
     git::{Cloned, GitClone, GitInit, Initialized},
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{Error, Place, Run, roots::Last};
 
-/// The branch of a new repository.
+/// Name of the first branch of a new repository.
 pub(super) const FIRST_BRANCH: &str = "main";
 
 impl Run for GitInit {
     async fn run(self, place: &Place) -> Result<Initialized, Error> {
         let (inner, path) = (place.clone(), self.path.clone());
-        // A folder with files becomes a repository too; one that is a repository stays as it is.
+        // A folder that contains files may become a repository; an existing repository is refused.
         let looked = tokio::task::spawn_blocking(move || {
             let roots = inner.roots()?;
             let path = path.as_path();
@@ -73,7 +73,7 @@ impl Run for GitClone {
         source.clone_into(place, &folder, options, &self.reach).await?;
         let repository = Repository::find(place, Some(&self.path)).await?;
         if source.is_here() {
-            // What it was cloned from had another name for that moment.
+            // The clone used the temporary URL of a socket.
             let set =
                 repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &self.url]);
             repository.done(set).await?;

@@ -1,4 +1,4 @@
-//! Merging a commit into the current branch.
+//! Merges a commit into the current branch.
 
 use skep_api::git::{GitMerge, PullStrategy, Pulled};
 
@@ -26,7 +26,7 @@ impl Run for GitMerge {
             }
         };
         match joined(&repository, &there, strategy, &self.committer, Some(&message)).await {
-            // A pull would name its strategies.
+            // The message for a pull would propose its strategies.
             Err(Error::Git(Refused::Conflict { .. })) if self.ff_only => {
                 let words = "both sides have commits of their own; leave `ff_only` out".to_owned();
                 Err(Refused::Conflict { words }.into())

@@ -1,11 +1,11 @@
-//! Git: repositories below the roots of a place, by `git` itself.
+//! Git operations on repositories below the roots of a workspace, done by the `git` program.
 //!
 //! ```text
-//! path ── roots ──► where the repository lies, whole ── its settings ──► ours over them ──► program: git
+//! path ── roots ──► repository, all parts below the roots ── its config ──► our overrides ──► program: git
 //! ```
-//! A repository may be hostile. [`repository`] finds it and looks at all that it consists of; [`settings`] overrules or
-//! refuses what would start programs; [`remote`] says which remotes there are, and [`proxy`] at which addresses;
-//! [`program`] is the one place that starts a process.
+//! A repository may be hostile. [`repository`] finds it and checks every part of it; [`settings`] overrides or refuses
+//! config that would start programs; [`remote`] parses remotes, and [`proxy`] checks the addresses that they resolve
+//! to; [`program`] starts the git processes.
 
 mod address;
 mod branch;

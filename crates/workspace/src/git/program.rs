@@ -1,8 +1,8 @@
-//! The one place that starts `git`.
+//! Starts the `git` processes of all operations.
 //!
-//! Each process gets a clean environment, settings that win over those of every repository ([`super::settings`]), a
-//! process group of its own, a time and a bound for what it says. When nobody awaits it any more it is told to end, so
-//! that it removes its locks, and is killed where it does not.
+//! Each process gets a clean environment, config overrides that win over those of every repository
+//! ([`super::settings`]), its own process group, a timeout and a limit on its output. When its future is dropped, it
+//! receives SIGTERM, so that it removes its locks, and SIGKILL if it has not ended after a grace period.
 
 mod poured;
 #[cfg(test)]
@@ -32,27 +32,26 @@ use tokio::{
 use super::{Refused, settings::Settings};
 use crate::{Commands, Content, Error, Place, exec::shell::Shell, streamed::no_content};
 
-/// The most that one git says, in bytes, where nobody names less.
+/// Default limit of one git's standard output, in bytes.
 const MOST_OUTPUT: usize = 64 << 20;
-/// What is kept of its complaints: the last part.
+/// How much of the standard error is kept, in bytes: the last part.
 const MOST_COMPLAINTS: usize = 16 << 10;
-/// How long it may take to end once it was told to.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// Where git and the programs that it starts are looked for.
+/// Search path for git and the programs that it starts.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Where a git may connect to.
+/// Which addresses a git process may connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Nowhere: it needs no socket but those of the local family.
+    /// No address. Only sockets of the local family are allowed.
     Nowhere,
-    /// By TCP, to this port alone: that of our proxy.
+    /// TCP to this port alone, which is our proxy's.
     Port(u16),
-    /// To every address.
     Anywhere,
 }
 
-/// A git that is about to be started.
+/// A git command that has not been started yet.
 #[derive(Debug)]
 pub(super) struct Git {
     place: Place,
@@ -64,20 +63,19 @@ pub(super) struct Git {
     limit: Duration,
     passed: Vec<Arc<OwnedFd>>,
     reach: Reach,
-    /// What it speaks to where its remote is on this machine, and that one's end of their socket pair.
+    /// The git that serves a remote on this machine, and its end of the socket pair.
     served_by: Option<(Box<Self>, OwnedFd)>,
 }
 
-/// What a git said.
+/// Result of a finished git process.
 #[derive(Debug)]
 pub(super) struct Said {
-    /// Its exit code; `None` where a signal ended it.
+    /// `None` if a signal ended the process.
     pub(super) code: Option<i32>,
-    /// What it said.
     pub(super) out: Vec<u8>,
-    /// Whether it would have said more.
+    /// Whether the standard output was cut at its limit.
     pub(super) cut: bool,
-    /// What it complained of.
+    /// The last part of the standard error.
     pub(super) complaints: String,
 }
 
@@ -86,12 +84,12 @@ impl Said {
         self.code == Some(0) || self.cut
     }
 
-    /// What it said, where it is one line of text.
+    /// The standard output as text without its final newlines.
     pub(super) fn line(&self) -> String {
         String::from_utf8_lossy(&self.out).trim_end_matches(['\n', '\0']).to_owned()
     }
 
-    /// All that it said in words.
+    /// Both outputs as text for a message, at most 4,000 characters.
     pub(super) fn words(&self) -> String {
         let out = String::from_utf8_lossy(&self.out);
         let words = format!("{}\n{}", self.complaints.trim(), out.trim());
@@ -101,7 +99,7 @@ impl Said {
 }
 
 impl Git {
-    /// A git in this folder of a place, behind its fence, with these settings over all others.
+    /// A git that runs in a folder of a workspace, behind its fence, with these config overrides.
     pub(super) fn new(place: &Place, folder: &Path, settings: &Settings) -> Self {
         let fixed = [
             ("PATH", PATH),
@@ -113,7 +111,7 @@ impl Git {
             ("GIT_CONFIG_GLOBAL", "/dev/null"),
             ("GIT_ATTR_NOSYSTEM", "1"),
             ("GIT_TERMINAL_PROMPT", "0"),
-            // Empty, and not absent: an absent one is looked for in the repository's settings.
+            // Empty rather than absent: git would look for an absent one in the repository's config.
             ("GIT_ASKPASS", ""),
             ("GIT_EDITOR", ":"),
             ("GIT_SEQUENCE_EDITOR", ":"),
@@ -123,7 +121,7 @@ impl Git {
             ("GIT_SSH_COMMAND", "false"),
             ("GIT_LITERAL_PATHSPECS", "1"),
             ("GIT_NO_LAZY_FETCH", "1"),
-            // No protocol; what needs one names it.
+            // No protocol is allowed by default; `Transport::git` sets the one that it needs.
             ("GIT_ALLOW_PROTOCOL", ""),
         ];
         let mut env: Vec<_> = fixed.map(|(name, value)| (name.into(), value.into())).into();
@@ -158,7 +156,7 @@ impl Git {
         Self { stdin: Some(bytes.into()), ..self }
     }
 
-    /// Only so many bytes of what it says: what says more is ended.
+    /// Limits the standard output, in bytes. A git that writes more is ended.
     pub(super) fn at_most(self, most: usize) -> Self {
         Self { most, ..self }
     }
@@ -167,34 +165,34 @@ impl Git {
         Self { limit, ..self }
     }
 
-    /// It and what it starts get these descriptors too, under their numbers here.
+    /// The process and its children inherit these descriptors under the same numbers.
     pub(super) fn passing(mut self, descriptors: impl IntoIterator<Item = Arc<OwnedFd>>) -> Self {
         self.passed.extend(descriptors);
         self
     }
 
-    /// Another git is started with it, whose standard input and output are this end of a socket pair.
+    /// Starts a second git with this one, with this end of a socket pair as its standard input and output.
     pub(super) fn served_by(self, service: Self, end: OwnedFd) -> Self {
         Self { served_by: Some((Box::new(service), end)), ..self }
     }
 
-    /// It and what it starts may connect so far; nowhere unless said.
+    /// Lets the process and its children connect to these addresses. The default is [`Reach::Nowhere`].
     pub(super) fn reaching(self, reach: Reach) -> Self {
         Self { reach, ..self }
     }
 
-    /// Runs it, and tells what it said, whatever its exit code is.
+    /// Runs it to its end. A failing exit code is not an error here.
     ///
     /// # Errors
-    /// It cannot be started, or takes too long.
+    /// The process cannot be started, or does not end in time.
     pub(super) async fn run(self) -> Result<Said, Error> {
         self.run_fed(no_content()).await
     }
 
-    /// The same, with these bytes behind what it is told besides.
+    /// The same, with this content written to the standard input after the bytes of [`Self::stdin`].
     ///
     /// # Errors
-    /// Those of [`Self::run`], and bytes that broke off.
+    /// Those of [`Self::run`], and a content that ends with an error.
     pub(super) async fn run_fed(self, content: Content) -> Result<Said, Error> {
         let (limit, command) = (self.limit, self.verb());
         match tokio::time::timeout(limit, self.say(content)).await {
@@ -203,11 +201,11 @@ impl Git {
         }
     }
 
-    /// Starts it, and gives what it says piece by piece. Dropped before the end, it ends; what it complains of is an error
-    /// behind the last piece.
+    /// Starts it and returns its standard output as a stream. Dropping the stream ends the process. If git fails, the
+    /// last item of the stream is an error with its standard error as text.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process cannot be started.
     pub(super) fn pour(self) -> Result<Content, Error> {
         let (deadline, input) = (tokio::time::Instant::now() + self.limit, self.stdin.clone());
         let (group, pipes) = self.start()?;
@@ -218,7 +216,8 @@ impl Git {
         self.arguments.get(1).map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Its descriptors are closed here once it has them: what it speaks to sees its end.
+    /// Our copies of its descriptors are closed by this, so that the process at the other end sees the end of the
+    /// stream.
     fn start(self) -> Result<(Group, Pipes), Error> {
         self.spawn().map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::from(Refused::NoGit),
@@ -249,7 +248,7 @@ impl Git {
         let status = group.ended().await;
         fed.map_err(|source| Refused::BrokenOff { words: source.to_string() })?;
         let complaints = String::from_utf8_lossy(&complaints).into_owned();
-        tracing::debug!(complaints = %complaints.trim(), "git said");
+        tracing::debug!(complaints = %complaints.trim(), "git ended");
         Ok(Said { code: status.and_then(|status| status.code()), out, cut, complaints })
     }
 
@@ -268,10 +267,10 @@ impl Git {
         Ok((group, pipes))
     }
 
-    /// Starts it as what another git speaks to.
+    /// Starts it as the service that another git connects to.
     fn serve(self, end: OwnedFd) -> io::Result<Group> {
         let mut command = self.command()?;
-        // What it complains of reaches the other git by their protocol.
+        // Its errors reach the other git through the protocol.
         command.stdin(end.try_clone()?).stdout(end).stderr(Stdio::null());
         Ok(Group::start(&self.place, &mut command, None)?.0)
     }
@@ -280,36 +279,36 @@ impl Git {
         let mut command = Command::new("git");
         command.args(&self.arguments).current_dir(&self.folder).process_group(0);
         command.env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
-        // They stay open in the command's child, which has copies of all of ours.
+        // They stay open in the child between fork and exec, because the child has copies of all of ours.
         let passed: Vec<_> = self.passed.iter().map(AsRawFd::as_raw_fd).collect();
         let prepare = move || {
             rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
             passed.iter().try_for_each(|descriptor| super::credentials::pass(*descriptor))
         };
-        // SAFETY: between fork and exec only plain system calls run, and nothing allocates or takes a lock.
+        // SAFETY: only plain system calls run between fork and exec; nothing allocates or takes a lock.
         unsafe { command.pre_exec(prepare) };
         self.place.fence_git_in(&mut command, self.reach)?;
         Ok(command)
     }
 }
 
-/// Our ends of its pipes.
+/// Our ends of a process's pipes.
 struct Pipes {
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
 }
 
-/// A git and all that it started. It ends when this is dropped, and then what it spoke to.
+/// The process group of a git. Dropping it ends the group, and after it the group's service.
 struct Group {
     leader: Option<(Shell, Pid)>,
-    /// Where the leader is known as a child that is awaited.
+    /// The registry in which the leader is marked as a child whose status somebody waits for.
     commands: Commands,
     service: Option<Box<Self>>,
 }
 
 impl Group {
-    /// Starts a git as a child that no reaper of orphans takes before its status is known here.
+    /// Starts a git as a registered child, so that the orphan reaper does not collect its status first.
     fn start(place: &Place, command: &mut Command, service: Option<Self>) -> io::Result<(Self, Child)> {
         let commands = place.commands().clone();
         let (pid, child) = commands.bear(|| command.spawn().map(|child| (Pid::from_child(&child), child)))?;
@@ -326,14 +325,14 @@ impl Group {
     async fn ended(mut self) -> Option<ExitStatus> {
         if let Some((leader, pid)) = &self.leader {
             leader.ended().await;
-            // Before its number is free: what it left behind holds no lock of ours.
+            // Before the process id is released: processes that git left behind must not hold its locks.
             let _ = kill_process_group(*pid, Signal::KILL);
         }
         let (leader, _) = self.leader.take()?;
         let status = leader.status().ok();
         self.commands.disown(&leader);
         if let Some(service) = self.service.take() {
-            // What was sent to it last counts too: it ends by itself, now that nobody speaks to it.
+            // The service still processes what it received last. It ends by itself once its connection is closed.
             let _ = tokio::time::timeout(GRACE, Box::pin(service.ended())).await;
         }
         status
@@ -361,10 +360,10 @@ impl Drop for Group {
     }
 }
 
-/// Writes both, one after the other. A git that does not read all of it says why by itself.
+/// Writes the input, then the content. A broken pipe is not an error: git reports the reason itself.
 ///
 /// # Errors
-/// The content broke off.
+/// The content ends with an error.
 async fn feed(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io::Result<()> {
     if pipe.write_all(input).await.is_err() {
         return Ok(());
@@ -377,7 +376,7 @@ async fn feed(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io
     Ok(())
 }
 
-/// Reads to the end, or so far; whether there would be more.
+/// Reads until the end or the limit. Returns whether the limit was exceeded.
 async fn read_at_most(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, most: usize) -> bool {
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -392,7 +391,7 @@ async fn read_at_most(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, m
     }
 }
 
-/// Reads to the end, and keeps the last part.
+/// Reads until the end and keeps the last part.
 async fn read_last(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>) {
     let mut buffer = vec![0; 4 << 10];
     while let Ok(count @ 1..) = pipe.read(&mut buffer).await {

@@ -1,7 +1,7 @@
-//! The way out of a git that speaks https: through a proxy of ours, which looks at each address before it connects.
+//! The HTTP proxy through which git uses https. It checks each address before it connects.
 //!
-//! Whatever a URL spells, and wherever a redirect leads: git only ever connects to this proxy, and names the host to it. The
-//! address that is looked at is the one that is connected to.
+//! Git connects to this proxy alone and passes the host name, whatever the URL spells and wherever a redirect leads.
+//! The address that is checked is the one that is connected to.
 
 use std::{
     io,
@@ -18,16 +18,16 @@ use tokio::{
 
 use super::address::Allowed;
 
-/// The longest request that names a host, in bytes.
+/// Limit of a request's head, in bytes.
 const LONGEST_HEAD: usize = 8 << 10;
-/// How long a host may take to accept a connection.
+/// Limit for connecting to one address.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
-/// How long git may take to name a host.
+/// Limit for receiving the head.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// Connections at the same time.
+/// Concurrent connections.
 const MOST: usize = 32;
 
-/// A proxy on loopback. It ends when dropped, with all its connections.
+/// A proxy on loopback. Dropping it ends its connections.
 #[derive(Debug)]
 pub(super) struct Proxy {
     address: SocketAddr,
@@ -50,12 +50,11 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Its URL.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The host that it refused to connect to.
+    /// The last host whose addresses were all forbidden.
     pub(super) fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -101,10 +100,10 @@ async fn connection(mut caller: TcpStream, allowed: &Allowed, refused: &Refusals
     }
 }
 
-/// Connects to the first address of a host that may be reached and answers.
+/// Connects to the first permitted address of a host that accepts the connection.
 ///
 /// # Errors
-/// `PermissionDenied` where none of them may be reached.
+/// `PermissionDenied` if none of its addresses is permitted.
 async fn connect(host: &str, port: u16, allowed: &Allowed) -> io::Result<TcpStream> {
     let mut failure = io::Error::from(io::ErrorKind::NotFound);
     let (mut forbidden, mut tried) = (false, false);
@@ -123,7 +122,7 @@ async fn connect(host: &str, port: u16, allowed: &Allowed) -> io::Result<TcpStre
     if forbidden && !tried { Err(io::ErrorKind::PermissionDenied.into()) } else { Err(failure) }
 }
 
-/// The addresses of a host that may be reached; `None` where it has others alone.
+/// The first permitted address of a host; `None` if there is none.
 pub(super) async fn pinned(host: &str, port: u16, allowed: &Allowed) -> io::Result<Option<IpAddr>> {
     let mut addresses = lookup_host((host, port)).await?;
     Ok(addresses.find(|address| allowed.reaches(host, address.ip())).map(|address| address.ip()))
@@ -135,13 +134,12 @@ async fn head(caller: &mut TcpStream) -> io::Result<Vec<u8>> {
         if head.len() == LONGEST_HEAD {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // Byte by byte: what follows the head is the tunnel's.
+        // Byte by byte: the bytes after the head belong to the tunnel.
         head.push(caller.read_u8().await?);
     }
     Ok(head)
 }
 
-/// Host and port of `CONNECT host:port HTTP/1.1`.
 fn target(head: &[u8]) -> Option<(String, u16)> {
     let head = std::str::from_utf8(head).ok()?;
     let mut words = head.lines().next()?.split(' ');
@@ -199,7 +197,7 @@ mod tests {
             assert!(answer.ends_with("403") || answer.ends_with("502"), "{host}: {answer}");
         }
         assert!(proxy.refused().is_some());
-        // The control: the same addresses are connected to where they are allowed.
+        // Positive control: the same addresses are connected to when they are allowed.
         let open = Proxy::start(Allowed::of(&["127.0.0.0/8".to_owned()])).await.unwrap();
         for host in ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1"] {
             assert!(asked(&open, &format!("{host}:{port}")).await.ends_with("200"), "{host}");

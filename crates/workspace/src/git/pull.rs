@@ -1,4 +1,4 @@
-//! Fetching a branch from a remote, and joining it with the current one.
+//! Fetches a branch from a remote and integrates it into the current branch.
 
 use skep_api::git::{GitPull, Person, PullStrategy, Pulled};
 
@@ -38,7 +38,7 @@ impl Run for GitPull {
     }
 }
 
-/// Joins a commit that is here with the current branch. A merge has this message, or git's own.
+/// Integrates a local commit into the current branch. `message` is for a merge commit; the default is git's.
 pub(super) async fn joined(
     repository: &Repository,
     there: &str,
@@ -53,7 +53,7 @@ pub(super) async fn joined(
     Ok(Pulled { from, to, commits, files_changed })
 }
 
-/// The remote's branch that the current one follows.
+/// The name of the remote branch that the current branch tracks.
 pub(super) fn followed(repository: &Repository, current: Option<&str>) -> Result<String, Error> {
     let current = current.ok_or_else(no_branch)?;
     let merge = value(&repository.own, format!("branch.{current}.merge").as_bytes());
@@ -62,17 +62,17 @@ pub(super) fn followed(repository: &Repository, current: Option<&str>) -> Result
     Ok(branch.unwrap_or(current).to_owned())
 }
 
-/// The commit that is there.
+/// Fetches a branch and returns its commit.
 async fn fetch(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<String, Error> {
     let git = upstream.git(repository, "fetch", "upload-pack")?;
     let name = &upstream.name;
     fetched(repository, git, name, name, branch, |said| upstream.failed(said)).await
 }
 
-/// Fetches a branch of a remote by this git, and says where it is there.
+/// Fetches a branch of a remote with this git command, and returns its commit.
 ///
 /// # Errors
-/// [`Refused::UnknownRevision`], and what `failed` says.
+/// [`Refused::UnknownRevision`], and the error of `failed`.
 pub(super) async fn fetched(
     repository: &Repository,
     git: Git,
@@ -110,7 +110,7 @@ async fn join(
             (git.args(["merge", "--no-edit", "--no-gpg-sign"]).args(message), Some("merge"))
         }
         PullStrategy::Rebase => {
-            // The authors stay those of the commits.
+            // The commits keep their authors.
             let git = repository.git().env("GIT_COMMITTER_NAME", &committer.name);
             let git = git.env("GIT_COMMITTER_EMAIL", &committer.email);
             (git.args(["rebase", "--no-autostash", "--no-fork-point", "--no-gpg-sign"]), Some("rebase"))
@@ -125,12 +125,12 @@ async fn join(
     if said.done() {
         return Ok(());
     }
-    // One that somebody else began before is not ours to abort.
+    // A merge or rebase that was begun earlier must not be aborted.
     let words = said.words();
     let is_others =
         ["have not concluded", "unmerged files", "already a rebase"].iter().any(|text| words.contains(text));
     if let Some(verb) = abort.filter(|_| !is_others) {
-        // Where it never began, this says so, and changes nothing.
+        // If none was begun, this fails and changes nothing.
         repository.git().args([verb, "--abort"]).run().await?;
     }
     Err(refused(&said).into())
@@ -149,7 +149,7 @@ fn refused(said: &Said) -> Refused {
     Refused::by_words(words)
 }
 
-/// How many commits and files are new.
+/// Counts the new commits and the changed files.
 async fn news(repository: &Repository, from: Option<&str>, to: &str) -> Result<(u64, u64), Error> {
     let range = from.map_or_else(|| to.to_owned(), |from| format!("{from}..{to}"));
     let counted = repository.done(repository.reading().args(["rev-list", "--count", &range, "--"])).await?;

@@ -1,4 +1,4 @@
-//! Sending a branch to a remote.
+//! Pushes a branch to a remote.
 
 use skep_api::git::{GitPush, Pushed};
 
@@ -39,15 +39,15 @@ impl Run for GitPush {
     }
 }
 
-/// A push that runs no hook, takes nothing along, and says what it did.
+/// A push without hooks and other references, with output for programs.
 pub(super) fn quietly(git: Git) -> Git {
     git.args(["--porcelain", "--no-verify", "--no-signed", "--recurse-submodules=no", "--no-follow-tags"])
 }
 
-/// Where the branch was there, and whether it is new.
+/// The previous commit of the branch at the remote, and whether the branch is new there.
 ///
 /// # Errors
-/// [`Refused::PushRejected`], and what `failed` says.
+/// [`Refused::PushRejected`], and the error of `failed`.
 pub(super) async fn pushed(
     repository: &Repository,
     said: &Said,
@@ -83,7 +83,7 @@ struct Line {
     summary: String,
 }
 
-/// The line of this branch (git-push(1), `--porcelain`): flag, refs, summary, separated by tabs.
+/// Finds the line of this branch (git-push(1), `--porcelain`): flag, references, summary, separated by tabs.
 fn read(text: &[u8], whole: &str) -> Option<Line> {
     let text = String::from_utf8_lossy(text);
     text.lines().find_map(|line| {
@@ -95,7 +95,7 @@ fn read(text: &[u8], whole: &str) -> Option<Line> {
     })
 }
 
-/// What the remote said, then why git says that it failed.
+/// Git's summary, followed by the messages of the remote.
 fn rejected(summary: &str, complaints: &str) -> String {
     let words = complaints.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
     let words: Vec<&str> = words.filter(|line| !line.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Where a remote is.
+//! Parses URLs of remotes, and connects to those on this machine.
 
 use std::{
     io,
@@ -17,21 +17,27 @@ use skep_api::{
 use super::{Refused, program::Git, repository::Repository, settings::Settings};
 use crate::{Error, Place};
 
-/// Where a remote is.
+/// A parsed and permitted remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// `https://host[:port]/...`, or `http://` to a host that the operator named.
-    Web { secure: bool, host: String, port: Option<u16> },
+    /// `https://host[:port]/...`, or `http://` to a host that the operator allowed.
+    Web {
+        secure: bool,
+        host: String,
+        port: Option<u16>,
+    },
     /// `ssh://[user@]host[:port]/...` or `[user@]host:path`.
-    Ssh { host: String, port: Option<u16> },
-    /// A path.
+    Ssh {
+        host: String,
+        port: Option<u16>,
+    },
     Local(PathBuf),
-    /// A repository in another place of the same server, which only the server reaches.
+    /// A repository in another workspace of this server, reachable only by the server itself.
     Relayed(RelayUrl),
 }
 
 impl Remote {
-    /// Reads a remote as git would, and refuses all but https, ssh and paths.
+    /// Parses a remote as git would, and refuses everything but https, ssh and paths.
     ///
     /// # Errors
     /// [`Refused::RemoteForbidden`].
@@ -63,7 +69,7 @@ impl Remote {
         let colon = url.find(':');
         let slash = url.find('/');
         match (colon, slash) {
-            // `ext::`, `fd::` and every other program that git would look for.
+            // `ext::`, `fd::` and all others for which git would look for a helper program.
             (Some(colon), _) if url[colon..].starts_with("::") => refused(kinds),
             (Some(colon), slash) if slash.is_none_or(|slash| colon < slash) => {
                 let host = url[..colon].rsplit('@').next().unwrap_or_default();
@@ -90,7 +96,6 @@ fn web(url: &str, secure: bool, rest: &str) -> Result<Remote, Refused> {
     Ok(Remote::Web { secure, host, port })
 }
 
-/// User, host and port.
 fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, Option<u16>), Refused> {
     let refused = || Refused::RemoteForbidden {
         remote: shown(url),
@@ -118,17 +123,17 @@ fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, O
     Ok((user, host.to_owned(), port))
 }
 
-/// A host that means one thing to git, ssh, a shell and us.
+/// Refuses hosts that git, ssh or a shell could read differently than this parser.
 fn check_host(url: &str, host: &str) -> Result<(), Refused> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'_');
     if !host.is_empty() && !host.starts_with('-') && host.len() < 254 && host.bytes().all(fits) {
         return Ok(());
     }
-    let why = "is no URL: its host holds what no host does; write international names as `xn--`".to_owned();
+    let why = "is no URL: its host has invalid characters; write international names as `xn--`".to_owned();
     Err(Refused::RemoteForbidden { remote: shown(url), why })
 }
 
-/// A URL without what may be a secret.
+/// The URL without user and password, for messages.
 pub(super) fn shown(url: &str) -> String {
     let text: String =
         match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split_once('@')?))) {
@@ -138,14 +143,14 @@ pub(super) fn shown(url: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(500).collect()
 }
 
-/// A repository on this machine as a remote: below the roots, whole, and starting no program either.
+/// A remote on this machine: a repository below the roots, checked like every other one.
 pub(super) struct Neighbour {
     place: Place,
     path: PathBuf,
     settings: Settings,
 }
 
-/// A connection to a repository on this machine: git-remote-fd(1) speaks over it, so that no shell is needed.
+/// A connection to a repository on this machine through git-remote-fd(1), which needs no shell.
 pub(super) struct Line {
     ours: Arc<OwnedFd>,
     service: Git,
@@ -153,19 +158,19 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The URL of what is at its other end.
+    /// The URL of the other end.
     pub(super) fn url(&self) -> String {
         format!("fd::{}", self.ours.as_raw_fd())
     }
 
-    /// Gives it to a git that connects to [`Self::url`].
+    /// Passes the connection to a git that connects to [`Self::url`].
     pub(super) fn join(self, git: Git) -> Git {
         git.passing([self.ours]).served_by(self.service, self.theirs)
     }
 }
 
 impl Neighbour {
-    /// Finds it.
+    /// Finds the repository at this path.
     ///
     /// # Errors
     /// Those of paths and repositories.
@@ -180,10 +185,10 @@ impl Neighbour {
         Ok(Self { place: place.clone(), path: repository.git_dir.clone(), settings: repository.settings })
     }
 
-    /// A connection to it, served by `upload-pack` or `receive-pack`, with the settings that hold for it.
+    /// Prepares a connection served by `upload-pack` or `receive-pack`, with the overrides of that repository.
     ///
     /// # Errors
-    /// No socket pair can be made.
+    /// The socket pair cannot be created.
     pub(super) fn connect(&self, service: &str) -> io::Result<Line> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let git = Git::new(&self.place, std::path::Path::new("/"), &self.settings).within(NETWORK_LIMIT);

@@ -1,4 +1,4 @@
-//! Which remotes a repository has, and fetching all branches of one.
+//! Lists, changes and fetches the remotes of a repository.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{Error, Place, Run};
 
-/// The longest list of references that is compared, in bytes.
+/// Limit of a list of references that is compared, in bytes.
 const LONGEST_LIST: usize = 8 << 20;
 
 impl Run for GitRemotes {
@@ -43,7 +43,7 @@ impl Run for GitRemotes {
     }
 }
 
-/// The names of remotes that have a URL.
+/// The names of remotes with a URL.
 fn names(repository: &Repository) -> BTreeSet<String> {
     let keys =
         repository.own.iter().filter_map(|own| own.key.strip_prefix(b"remote.")?.strip_suffix(b".url"));
@@ -117,7 +117,7 @@ impl Run for GitFetchRemote {
     }
 }
 
-/// The branches of a remote as they were seen last, and the tags.
+/// The remote-tracking branches of a remote, and all tags, with their hashes by name.
 pub(super) struct Seen(BTreeMap<String, String>);
 
 impl Seen {
@@ -138,17 +138,16 @@ impl Seen {
         Ok(Self(pairs.map(|(id, name)| (name.to_owned(), id.to_owned())).collect()))
     }
 
-    /// What a reference was at.
+    /// The hash of a reference.
     pub(super) fn at(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The names.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// What is another one now.
+    /// Compares these references with the current ones.
     pub(super) async fn changed(self, repository: &Repository, remote: String) -> Result<FetchedRefs, Error> {
         let now = Self::of(repository, &remote).await?;
         let names: BTreeSet<&str> = self.names().chain(now.names()).collect();
@@ -162,14 +161,15 @@ impl Seen {
         Ok(FetchedRefs { remote, changed, truncated })
     }
 
-    /// The lines by which `git update-ref --stdin` brings branches of the remote, and new tags, to what was exported.
+    /// The input of `git update-ref --stdin` that sets the remote's branches, and adds new tags, as they were
+    /// exported.
     pub(super) fn updates(&self, exported: &skep_api::git::Exported, remote: &str, prune: bool) -> String {
         let (mut text, mut there) = (String::new(), BTreeSet::new());
         for one in &exported.refs {
             let name = match one.name.strip_prefix("refs/heads/") {
                 Some("HEAD") => continue,
                 Some(branch) => format!("refs/remotes/{remote}/{branch}"),
-                // A tag stays what it is.
+                // Existing tags are not moved.
                 None if self.at(&one.name).is_some() => continue,
                 None => one.name.clone(),
             };

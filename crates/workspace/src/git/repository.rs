@@ -1,4 +1,4 @@
-//! A repository below the roots, with all that belongs to it.
+//! A located repository, its config, and the git commands that run in it.
 
 use std::{
     ffi::OsStr,
@@ -25,35 +25,35 @@ use super::{
 };
 use crate::{Error, Place, Run};
 
-/// Submodules within submodules that are looked at.
+/// How deep nested submodules are examined.
 const DEEPEST: usize = 8;
 
-/// A repository that lies below the roots, whole.
+/// A repository whose parts all lie below the roots.
 #[derive(Debug, Clone)]
 pub(super) struct Repository {
-    /// Where it is, and behind which fence its gits work.
+    /// The workspace that it was found in; its fence applies to the repository's gits.
     pub(super) place: Place,
-    /// As the caller named it.
+    /// The path that the caller gave.
     pub(super) asked: PathBuf,
-    /// Its files; `None` of a bare one.
+    /// The top folder of the work tree; `None` for a bare repository.
     pub(super) top: Option<PathBuf>,
-    /// What belongs to this work tree alone.
+    /// The git directory of this work tree.
     pub(super) git_dir: PathBuf,
-    /// What belongs to all its work trees.
+    /// The git directory that all work trees share.
     pub(super) common_dir: PathBuf,
-    /// The current branch when it was found, where it was read without git.
+    /// The current branch at the time of the look-up, if it was read without git.
     pub(super) branch: Option<String>,
-    /// What it is configured to.
+    /// The repository's own config.
     pub(super) own: Vec<Own>,
-    /// What holds instead.
+    /// The overrides for git commands in this repository.
     pub(super) settings: Settings,
-    /// The way by which filters fetch what they lack.
+    /// The connection through which filters fetch missing contents.
     pub(super) way: Option<Arc<Way>>,
 }
 
 impl Run for GitRepositories {
     async fn run_without_programs(&self, place: &Place) -> Option<Repositories> {
-        // Where programs have a fence, this was tried before.
+        // In a fenced workspace the caller has tried this already.
         if place.has_fence() { None } else { self.clone().run(place).await.ok() }
     }
 
@@ -74,7 +74,7 @@ impl Run for GitRepositories {
 }
 
 impl Repository {
-    /// The repository that a path lies in, or the one that a place has.
+    /// The repository that contains a path, or without a path the only one of the workspace.
     ///
     /// # Errors
     /// [`Refused::NoRepository`], [`Refused::NameOne`], [`Refused::Hostile`], and those of paths.
@@ -101,7 +101,7 @@ impl Repository {
         Ok(repository)
     }
 
-    /// The same as [`Self::find`] where that takes no git. It may wait for disks.
+    /// Like [`Self::find`], but `None` if that needs git. Blocks on file system access.
     pub(super) fn look(place: &Place, path: Option<&AbsolutePath>) -> Option<Self> {
         let roots = place.roots().ok()?;
         let (asked, lies) = match path {
@@ -113,7 +113,7 @@ impl Repository {
         Some(repository)
     }
 
-    /// One that lies there, not yet configured, and what it is configured to where that was read.
+    /// A repository without overrides for its config, and its config if that was read without git.
     fn lying(place: &Place, asked: PathBuf, lies: Lies) -> (Self, Option<Vec<Own>>) {
         let Lies { top, git_dir, common_dir, own, branch } = lies;
         let settings = Settings::with_filters(&place.git().filters);
@@ -131,19 +131,19 @@ impl Repository {
         Ok(())
     }
 
-    /// Its settings, as git reads them.
+    /// Its config, as git reads it.
     async fn listed(&self) -> Result<Vec<Own>, Error> {
         let said = self.git().args(["config", "--list", "-z", "--no-includes"]).run().await?;
         if !said.done() {
             return Err(Refused::Other { words: said.words() }.into());
         }
-        // What was set here comes back too, behind all others.
+        // The overrides are listed too, after all others.
         let mut own = listed(&said.out);
         own.truncate(own.len().saturating_sub(self.settings.len()));
         Ok(own)
     }
 
-    /// A git that works here.
+    /// A git command in this repository.
     pub(super) fn git(&self) -> Git {
         let git = Git::new(&self.place, self.top.as_deref().unwrap_or(&self.git_dir), &self.settings);
         let git = git.env("GIT_DIR", &self.git_dir).within(LOCAL_LIMIT);
@@ -157,21 +157,21 @@ impl Repository {
         }
     }
 
-    /// A git that only reads: it waits for no lock, and leaves none.
+    /// A git command that only reads: it neither waits for locks nor takes them.
     pub(super) fn reading(&self) -> Git {
         self.git().env("GIT_OPTIONAL_LOCKS", "0")
     }
 
-    /// What git said, where it did what it should.
+    /// Runs a git command and turns a failure into an error.
     ///
     /// # Errors
-    /// Git's own words.
+    /// [`Refused`] according to git's message.
     pub(super) async fn done(&self, git: Git) -> Result<Said, Error> {
         let said = git.run().await?;
         if said.done() { Ok(said) } else { Err(Refused::by_words(said.words()).into()) }
     }
 
-    /// Its files.
+    /// The top folder of the work tree.
     ///
     /// # Errors
     /// [`Refused::Bare`].
@@ -179,10 +179,10 @@ impl Repository {
         self.top.as_deref().ok_or_else(|| Refused::Bare { path: self.asked.display().to_string() }.into())
     }
 
-    /// The hash of a revision; `kind` is `commit`, `tree` or `object`.
+    /// Resolves a revision to a hash; `kind` is `commit`, `tree` or `object`.
     ///
     /// # Errors
-    /// [`Refused::UnknownRevision`], and `invalid_value` for what is none.
+    /// [`Refused::UnknownRevision`], and `invalid_value` for text that cannot be a revision.
     pub(super) async fn resolve(
         &self,
         field: &'static str,
@@ -197,14 +197,14 @@ impl Repository {
         if said.done() && is_hash(&said.line()) { Ok(said.line()) } else { Err(unknown()) }
     }
 
-    /// The current commit.
+    /// The hash of the current commit; `None` before the first one.
     pub(super) async fn head(&self) -> Result<Option<String>, Error> {
         let git = self.reading().args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
         let said = git.run().await?;
         Ok(Some(said.line()).filter(|hash| said.done() && is_hash(hash)))
     }
 
-    /// The current branch, also before its first commit.
+    /// The current branch, also before its first commit; `None` for a detached `HEAD`.
     pub(super) async fn branch(&self) -> Result<Option<String>, Error> {
         if let Some(branch) = &self.branch {
             return Ok(Some(branch.clone()));
@@ -212,14 +212,14 @@ impl Repository {
         self.branch_now().await
     }
 
-    /// The same after it may have changed.
+    /// Like [`Self::branch`], but asks git again after a command that may have changed it.
     pub(super) async fn branch_now(&self) -> Result<Option<String>, Error> {
         let said = self.reading().args(["symbolic-ref", "--quiet", "HEAD"]).run().await?;
         let line = said.line();
         Ok(line.strip_prefix("refs/heads/").filter(|_| said.done()).map(str::to_owned))
     }
 
-    /// The same repository, whose submodules start no program either when git looks into them.
+    /// Adds overrides for the config of all submodules, so that git starts no program when it enters them.
     ///
     /// # Errors
     /// [`Refused::Hostile`].
@@ -242,8 +242,8 @@ impl Repository {
         Ok(self)
     }
 
-    /// The same repository, whose filters fetch what they lack from its remote. Where that is none, or must not be reached,
-    /// they have what is here.
+    /// Connects filters to the repository's remote, so that they can fetch missing contents. Without a remote, or if
+    /// it is forbidden, they only have the contents that are stored here.
     ///
     /// # Errors
     /// [`Refused::Hostile`].
@@ -268,7 +268,7 @@ impl Repository {
         Ok(self.by(Arc::new(way)))
     }
 
-    /// The same repository, whose filters go this way.
+    /// The same repository, whose filters use this connection.
     pub(super) fn by(self, way: Arc<Way>) -> Self {
         Self { settings: way.settings().clone(), way: Some(way), ..self }
     }
@@ -286,12 +286,12 @@ impl Repository {
     }
 }
 
-/// Refuses what no revision is, and what git would take for an option.
+/// Refuses text that cannot be a revision, or that git would parse as an option.
 pub(super) fn check_revision(field: &'static str, revision: &str) -> Result<(), Error> {
     let reason = if revision.is_empty() {
         "is empty; name a branch, a tag or a commit".to_owned()
     } else if revision.starts_with('-') {
-        format!("is `{revision}`, which begins with `-` as options do; no branch, tag or commit does")
+        format!("is `{revision}`, which begins with `-` like an option; branches, tags and commits do not")
     } else if revision.contains(['\0', '\n']) || revision.len() > 1_000 {
         "is no revision; name a branch, a tag or a commit".to_owned()
     } else {
@@ -304,7 +304,7 @@ pub(super) fn is_hash(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a setting's value means yes.
+/// Whether git reads this config value as true.
 pub(super) fn is_true(value: &[u8]) -> bool {
     [&b"true"[..], b"yes", b"on", b"1"].iter().any(|word| word.eq_ignore_ascii_case(value))
 }

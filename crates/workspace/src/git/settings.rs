@@ -1,9 +1,10 @@
-//! Settings that win over those of a repository, so that nothing in it starts a program of its choosing.
+//! Config overrides, which prevent a repository's config from starting programs.
 //!
-//! A repository's settings are its author's. Git's own list of those that start programs is git-config(1): some have one
-//! name each, and are set here always; others are chosen by a name of the repository's making (a filter, a merge driver,
-//! a remote), and are set for each that it has. What cannot be overruled is refused. All of it travels in
-//! `GIT_CONFIG_PARAMETERS`, as `git -c` does it: so it reaches the gits that a git starts, in submodules too.
+//! A repository's author controls its config. git-config(1) documents the keys that start programs. Keys with a fixed
+//! name are always overridden here. Keys with a name that the repository chooses (of a filter, a merge driver, a
+//! remote) are overridden for each name in its config. A config with keys that cannot be overridden is refused. The
+//! overrides travel in `GIT_CONFIG_PARAMETERS`, as those of `git -c` do, so that gits started by git, for example in
+//! submodules, have them too.
 
 use std::ffi::OsString;
 
@@ -13,7 +14,7 @@ use super::{
     large_files,
 };
 
-/// Those with one name. Programs named here do nothing.
+/// Overrides for keys with a fixed name. The programs that they name do nothing.
 const ALWAYS: &[(&str, &str)] = &[
     ("core.hookspath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -59,34 +60,34 @@ const ALWAYS: &[(&str, &str)] = &[
     ("rerere.enabled", "false"),
     ("i18n.logoutputencoding", "UTF-8"),
     ("i18n.commitencoding", "UTF-8"),
-    // Work in the background would outlive its request.
+    // Background work would outlive its request.
     ("gc.auto", "0"),
     ("maintenance.auto", "false"),
     ("receive.autogc", "false"),
     ("receive.denycurrentbranch", "refuse"),
     ("transfer.bundleuri", "false"),
     ("init.templatedir", ""),
-    // Of a clone whose remote has no commit and names no branch.
+    // For a clone of a remote without commits and branch names.
     ("init.defaultbranch", "main"),
     ("safe.directory", "*"),
     ("advice.detachedhead", "false"),
     ("advice.addembeddedrepo", "false"),
 ];
 
-/// Settings over all others: a key and its value.
+/// Keys and values that win over those of any config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
     all: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Filters that the operator named.
+    /// Filters that the operator allowed.
     filters: Vec<GitFilter>,
 }
 
-/// One setting of a repository.
+/// One entry of a repository's config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Own {
-    /// Section and name in lower case, what stands between them as it is.
+    /// Section and name in lower case; the subsection between them unchanged.
     pub(super) key: Vec<u8>,
-    /// `None` where it only has a key.
+    /// `None` for a key without `=`.
     pub(super) value: Option<Vec<u8>>,
 }
 
@@ -98,7 +99,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where the operator named these filters.
+    /// The fixed overrides and those of the operator's filters.
     pub(super) fn with_filters(filters: &[GitFilter]) -> Self {
         let own = filters.iter().flat_map(GitFilter::settings);
         let settings = own.fold(Self::default(), |settings, (key, value)| settings.with(key, value));
@@ -106,8 +107,8 @@ impl Settings {
         if filters.is_empty() {
             return settings;
         }
-        // A filter reaches nothing unless a way is opened for it: nobody listens there. And where git-lfs is missing, no
-        // alias takes its place.
+        // Filters cannot reach the network unless a connection is prepared for them: nothing listens at this proxy
+        // address. The alias keeps a repository from replacing a missing git-lfs.
         settings.with("http.proxy", "http://0.0.0.0:0").with("alias.lfs", "!false")
     }
 
@@ -115,7 +116,7 @@ impl Settings {
         !self.filters.is_empty()
     }
 
-    /// Whether large files are filtered.
+    /// Whether the operator allowed the filter of git-lfs.
     pub(super) fn has_large_files(&self) -> bool {
         self.filters.iter().any(|filter| filter.name == LFS)
     }
@@ -124,16 +125,15 @@ impl Settings {
         self.all.len()
     }
 
-    /// One more.
     pub(super) fn with(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
         self.all.push((key.into(), value.into()));
         self
     }
 
-    /// Overrules what these settings of a repository would start.
+    /// Adds overrides for entries of a repository's config that would start programs.
     ///
     /// # Errors
-    /// [`Refused::Hostile`] for what cannot be overruled.
+    /// [`Refused::Hostile`] for entries that cannot be overridden.
     pub(super) fn overrule(&mut self, own: &[Own]) -> Result<(), Refused> {
         for Own { key, .. } in own {
             let Some((section, subsection, name)) = parts(key) else { continue };
@@ -150,7 +150,7 @@ impl Settings {
                 (b"filter", b"process") if known.is_some_and(|known| !known.has_process()) => {
                     return Err(hostile(key, "replaces a filter that is allowed"));
                 }
-                // The operator's own stands already.
+                // The operator's definition of this filter is among the overrides already.
                 (b"filter", _) if known.is_some() => {}
                 (b"filter", b"clean" | b"smudge" | b"process") if named => {
                     self.all.push((key.clone(), Vec::new()));
@@ -167,7 +167,7 @@ impl Settings {
         Ok(())
     }
 
-    /// As git reads them from its environment: each quoted as for a shell (`sq_quote`, quote.c).
+    /// The value of `GIT_CONFIG_PARAMETERS`: each part quoted as for a shell (`sq_quote`, quote.c).
     pub(super) fn as_parameters(&self) -> OsString {
         let mut text = Vec::new();
         for (key, value) in &self.all {
@@ -182,12 +182,12 @@ impl Settings {
     }
 }
 
-/// The program that runs instead of one that a repository chose.
+/// The harmless command that replaces one of the repository's choice.
 fn instead(section: &[u8], name: &[u8]) -> Option<&'static [u8]> {
     match (section, name) {
         (b"diff", b"command") | (b"trailer", b"command" | b"cmd") => Some(b"true"),
         (b"diff", b"textconv") => Some(b"cat"),
-        // One that fails leaves a conflict, and never a merge that nobody made.
+        // A failing driver leaves a conflict; one that succeeds without merging would lose changes.
         (b"merge", b"driver") | (b"gpg", b"program" | b"defaultkeycommand") => Some(b"false"),
         (b"remote", b"uploadpack") => Some(b"git-upload-pack"),
         (b"remote", b"receivepack") => Some(b"git-receive-pack"),
@@ -195,7 +195,7 @@ fn instead(section: &[u8], name: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// Refuses what would send a network call elsewhere than the remote's URL says.
+/// Refuses config that redirects network access away from the remote's URL.
 ///
 /// # Errors
 /// [`Refused::Hostile`].
@@ -220,7 +220,7 @@ fn hostile(key: &[u8], why: &'static str) -> Refused {
     Refused::Hostile { what: format!("setting `{}`", String::from_utf8_lossy(key)), why }
 }
 
-/// Section, subsection (empty without one) and name.
+/// Splits a key into section, subsection (empty if there is none) and name.
 fn parts(key: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let first = key.iter().position(|byte| *byte == b'.')?;
     let last = key.iter().rposition(|byte| *byte == b'.')?;
@@ -239,7 +239,7 @@ fn quote(text: &[u8], into: &mut Vec<u8>) {
     into.push(b'\'');
 }
 
-/// What `git config --list -z` says.
+/// Parses the output of `git config --list -z`.
 pub(super) fn listed(text: &[u8]) -> Vec<Own> {
     let entries = text.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
     entries
@@ -250,8 +250,8 @@ pub(super) fn listed(text: &[u8]) -> Vec<Own> {
         .collect()
 }
 
-/// What a file of settings says, where it is as plain as git itself writes them. `None` for one that needs git to be read:
-/// quotes, escapes, comments, several things in a line.
+/// Parses a config file with the simple syntax that git itself writes. `None` for a file that needs git to be read:
+/// quotes, escapes, comments, several entries in one line.
 pub(super) fn plain(text: &[u8]) -> Option<Vec<Own>> {
     let mut own = Vec::new();
     let mut section: Option<Vec<u8>> = None;
@@ -274,7 +274,7 @@ pub(super) fn plain(text: &[u8]) -> Option<Vec<Own>> {
     Some(own)
 }
 
-/// `section`, or `section "subsection"`.
+/// Parses `section` or `section "subsection"`.
 fn plain_section(head: &[u8]) -> Option<Vec<u8>> {
     let Some(blank) = head.iter().position(|byte| *byte == b' ') else {
         return is_plain_name(head).then(|| head.to_ascii_lowercase());
@@ -289,7 +289,7 @@ fn is_plain_name(name: &[u8]) -> bool {
     name.first().is_some_and(u8::is_ascii_alphabetic) && name.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// The last value of a key.
+/// The last value of a key, which is the effective one.
 pub(super) fn value<'a>(own: &'a [Own], key: &[u8]) -> Option<&'a [u8]> {
     own.iter().rev().find(|own| own.key == key)?.value.as_deref()
 }
@@ -380,7 +380,7 @@ mod tests {
             prop_assert_eq!(said.stdout, text.as_bytes());
         }
 
-        /// What is taken for plain, git reads in the same way.
+        /// Git reads a file with simple syntax the same way.
         #[test]
         fn plain_settings_mean_what_git_says(
             lines in prop::collection::vec("(\\[[a-zA-Z]{1,3}( \"[a-z.=# ]{1,5}\")?\\]|\t[a-zA-Z]{1,4} = [!-~ ]{1,8}|\tinclude = x|[ -~\t]{0,6})", 0..6),

@@ -1,4 +1,4 @@
-//! A commit with its changes, or a file as it is in a commit.
+//! Shows a commit with its changes, or a file in a commit.
 
 use data_encoding::BASE64;
 use skep_api::{
@@ -9,9 +9,9 @@ use skep_api::{
 use super::{Refused, commit::empty_tree, repository::Repository};
 use crate::{Error, Place, Run};
 
-/// Lines around each change.
+/// Context lines around each change.
 const CONTEXT: u32 = 3;
-/// The longest part of a file that is answered in base64, in bytes.
+/// Limit of binary content before its encoding as base64, in bytes.
 const LONGEST_BINARY: usize = LONGEST_ANSWER / 4 * 3;
 
 impl Run for GitShow {
@@ -35,7 +35,7 @@ impl Run for GitShow {
     }
 }
 
-/// What a commit changed: of a merge, what it brought to its first parent.
+/// The request for the changes of a commit relative to its first parent.
 fn changes(show: &GitShow, commit: &Commit) -> GitDiff {
     let before = commit.parents.first().map_or_else(|| empty_tree(&commit.id).to_owned(), Clone::clone);
     GitDiff {
@@ -63,7 +63,8 @@ async fn shown_file(repository: &Repository, commit: &str, path: String) -> Resu
     Ok(ShownFile { path, content, encoding, size_bytes, truncated: said.cut || shortened })
 }
 
-/// A content as text, or else in base64; and whether it had to be shortened. One that is cut may end within a character.
+/// Encodes content as text or base64, and returns whether it was shortened. If `cut` is set, the content may end
+/// within a character.
 fn written(bytes: Vec<u8>, cut: bool) -> (String, BlobEncoding, bool) {
     let (text, bytes) = match String::from_utf8(bytes) {
         Ok(text) => (Some(text), Vec::new()),

@@ -1,4 +1,4 @@
-//! Staging.
+//! Adds files to the index.
 
 use skep_api::{
     budget::{Budget, LONGEST_ANSWER},
@@ -22,7 +22,7 @@ impl Run for GitAdd {
         let git = repository.git().args(["add", "--all"]);
         let git = match &self.files {
             None => Some(git.args(["--", "."])),
-            // Git takes an empty list for all files.
+            // An empty list would mean all files to git.
             Some(files) if files.is_empty() => None,
             Some(files) => {
                 check(files)?;

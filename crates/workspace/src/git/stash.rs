@@ -1,4 +1,4 @@
-//! Putting changes away.
+//! Lists, creates, applies and drops stashes.
 
 use skep_api::{
     budget::{Budget, LONGEST_ANSWER},
@@ -29,7 +29,7 @@ impl Run for GitStash {
         if self.action != StashAction::Push && before.stashes.is_empty() {
             return Err(nothing().into());
         }
-        // It names the files that it takes away by a pattern of its own, which it must not take for a name.
+        // `git stash` passes a pattern of its own to other gits, which must not be taken literally.
         let git = repository.git().env("GIT_LITERAL_PATHSPECS", "0");
         let git = as_person(git, &self.committer, &self.committer).args(["stash", verb, "--quiet"]);
         let git = match (&self.message, self.action) {
@@ -44,7 +44,8 @@ impl Run for GitStash {
             return Err(Refused::by_words(said.words()).into());
         }
         let after = list(&repository).await?;
-        // The newest one comes first; a list that is cut may be as long as before.
+        // Compares the lists instead of their lengths: the newest stash comes first, and a list that is cut may keep
+        // its length.
         if self.action == StashAction::Push && after == before {
             return Err(nothing().into());
         }
@@ -62,7 +63,7 @@ async fn list(repository: &Repository) -> Result<Stashes, Error> {
     let said = repository.done(git).await?;
     let text = String::from_utf8_lossy(&said.out);
     let fields: Vec<&str> = text.split_terminator('\0').collect();
-    // What is cut ends anywhere; its last one may be incomplete.
+    // Output that is cut may end anywhere.
     let whole = fields.len().saturating_sub(usize::from(said.cut));
     let mut budget = Budget::default();
     let stashes = fields[..whole].chunks_exact(3).map_while(|fields| {

@@ -1,4 +1,4 @@
-//! What is changed in a work tree.
+//! Reports the changes in a work tree.
 
 use skep_api::{
     budget::{Budget, LONGEST_ANSWER},
@@ -42,16 +42,16 @@ impl Run for GitStatus {
     }
 }
 
-/// Reads as much as holds whole fields.
+/// Parses the complete fields of output that was cut.
 fn read_cut(text: &[u8]) -> Option<RepositoryStatus> {
     let end = text.iter().rposition(|byte| *byte == 0)?;
-    // A renamed file has its earlier path in a field of its own, which may be missing.
+    // The earlier path of a renamed file is a separate field, which may be missing.
     let status =
         read(&text[..end]).or_else(|| read(&text[..text[..end].iter().rposition(|byte| *byte == 0)?]))?;
     Some(RepositoryStatus { truncated: true, ..status })
 }
 
-/// Reads porcelain format 2, separated by zero bytes (git-status(1)). `None` for what no git says.
+/// Parses porcelain format 2, separated by zero bytes (git-status(1)). `None` for output that git does not produce.
 fn read(text: &[u8]) -> Option<RepositoryStatus> {
     let mut status = RepositoryStatus {
         path: String::new(),
@@ -92,7 +92,7 @@ fn read(text: &[u8]) -> Option<RepositoryStatus> {
     Some(status)
 }
 
-/// What stands behind so many blanks.
+/// The rest of a field after this number of blanks.
 fn nth(field: &[u8], blanks: usize) -> Option<&[u8]> {
     field.splitn(blanks + 1, |byte| *byte == b' ').nth(blanks)
 }
@@ -106,7 +106,7 @@ fn entry(
 ) -> Option<()> {
     let letters = nth(field, 1)?;
     let (staged, modified) = (*letters.first()?, *letters.get(1)?);
-    // Which of both was moved, only its letter says.
+    // The letter tells which of the two was renamed.
     let from_of = |letter| from.filter(|_| matches!(letter, b'R' | b'C'));
     if staged != b'.' {
         status.staged.extend(budget.fitting(changed(path, kind(staged)?, from_of(staged))));

@@ -1,4 +1,4 @@
-//! Tags.
+//! Lists, creates and deletes tags.
 
 use skep_api::{
     budget::{Budget, LONGEST_ANSWER},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Error, Place, Run};
 
-/// Name, object, the object behind a tag with a message, kind, the first paragraph of the message.
+/// Name, object, the target of an annotated tag, object type, the first paragraph of the message.
 const FORMAT: &str =
     "--format=%(refname)%00%(objectname)%00%(*objectname)%00%(objecttype)%00%(contents:subject)";
 
@@ -69,14 +69,14 @@ impl Run for GitChangeTag {
     }
 }
 
-/// Refuses what no tag can be called.
+/// Refuses names that git does not allow for tags.
 async fn check_tag(repository: &Repository, name: &str) -> Result<(), Error> {
     check_revision("name", name)?;
     let whole = format!("refs/tags/{name}");
     if name != "HEAD" && repository.reading().args(["check-ref-format", &whole]).run().await?.done() {
         return Ok(());
     }
-    let reason = format!("is `{name}`, which no tag can be called (git-check-ref-format(1))");
+    let reason = format!("is `{name}`, which is no valid name of a tag (git-check-ref-format(1))");
     Err(Error::InvalidValue { field: "name", reason })
 }
 

@@ -1,4 +1,4 @@
-//! What a started git gets, and how it ends.
+//! Secrets of a git process, and how it ends.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::Place;
 
-/// The binary of these tests takes the part of `skep` where a git starts it. Runs before `main`.
+/// Makes the test binary serve git's callbacks as `skep` does. Runs before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ANSWER_GIT: extern "C" fn() = {
@@ -30,7 +30,7 @@ static ANSWER_GIT: extern "C" fn() = {
     answer
 };
 
-/// A place without a fence.
+/// A workspace without a fence.
 fn nowhere() -> Place {
     Place::new("/", "/", BTreeMap::new(), PathBuf::new())
 }
@@ -51,7 +51,7 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
         let git = git.passing(callback.descriptors.iter().cloned());
         callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value)).run().await.unwrap()
     };
-    // Twice: git asks for each connection.
+    // Twice, because git prompts for each connection.
     for _ in 0..2 {
         let said = fill("https", "git.example").await;
         assert!(said.done() && said.line().contains(&format!("username=ada\npassword={TOKEN}")), "{said:?}");
@@ -64,7 +64,7 @@ async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
     }
 }
 
-/// As ssh does, this one closes what it inherited, and reads the file that its option `-i` names.
+/// Behaves like ssh: closes inherited descriptors and reads the file of its option `-i`.
 const LIKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $number>&-\"; done\n\
     trace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
     while [ \"$1\" != -i ]; do shift; done\nstat -Lc %a \"$2\" >>\"$trace\"; cat \"$2\" >>\"$trace\"; exit 7\n";
@@ -91,7 +91,7 @@ async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
     assert_eq!(rest, "600\nthe key\n");
 }
 
-/// Whether a process with this argument runs.
+/// Whether a process with this argument is running.
 fn runs(argument: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
@@ -108,7 +108,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
     waited.await.unwrap();
 }
 
-/// A git that starts a program which runs for long.
+/// A git that starts a long-running program.
 fn slow(number: &str) -> Git {
     let alias = format!("alias.slow=!exec sleep {number}");
     Git::new(&nowhere(), std::path::Path::new("/"), &Settings::default()).args(["-c", &alias, "slow"])

@@ -1,4 +1,4 @@
-//! Which remote is meant, and the way there.
+//! Selects the remote of an operation and connects to it.
 
 use std::sync::Arc;
 
@@ -14,18 +14,17 @@ use super::{
 };
 use crate::{Error, Place};
 
-/// A configured remote, and the way there.
+/// A configured remote with its connection.
 pub(super) struct Upstream {
-    /// Its name.
     pub(super) name: String,
     url: String,
     way: Arc<Way>,
-    /// The program that serves it, where it is on this machine.
+    /// The connection to it, if it is on this machine.
     neighbour: Option<Neighbour>,
 }
 
 impl Upstream {
-    /// The remote that is named, that of the branch, or `origin`.
+    /// The remote with this name, or that of the branch, or `origin`.
     ///
     /// # Errors
     /// [`Refused::UnknownRemote`], [`Refused::RemoteForbidden`], [`Refused::Hostile`].
@@ -50,20 +49,19 @@ impl Upstream {
         Ok(Self { name, url, way: Arc::new(way), neighbour })
     }
 
-    /// The way there.
     pub(super) fn way(&self) -> Arc<Way> {
         Arc::clone(&self.way)
     }
 
-    /// A git that goes there.
+    /// A git command in the repository that uses the connection.
     pub(super) fn plain_git(&self, repository: &Repository) -> Git {
         self.way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git())
     }
 
-    /// The same, which does `verb` and speaks to `service` over there.
+    /// Like [`Self::plain_git`], with this subcommand and with `service` running at the remote.
     ///
     /// # Errors
-    /// No connection to a remote on this machine can be made.
+    /// The connection to a remote on this machine cannot be created.
     pub(super) fn git(&self, repository: &Repository, verb: &str, service: &str) -> Result<Git, Error> {
         let Some(neighbour) = &self.neighbour else {
             return Ok(self.plain_git(repository).args([verb, &format!("--{service}=git-{service}")]));
@@ -80,7 +78,7 @@ impl Upstream {
     }
 }
 
-/// The remote that is named, that of the branch, or `origin`: its name and its URL.
+/// Name and URL of the remote with this name, or that of the branch, or `origin`.
 ///
 /// # Errors
 /// [`Refused::UnknownRemote`], [`Refused::Hostile`].

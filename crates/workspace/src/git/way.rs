@@ -1,4 +1,5 @@
-//! The way to a remote: by a proxy, by ssh, or by a path; with what it wants to hear, and for the filters of large files too.
+//! Connections to remotes: proxy, ssh or local path, with the credentials that they need. Filters of large files use
+//! the same connection.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::Error;
 
-/// The way there, open as long as this is held.
+/// An open connection setup. Dropping it closes the proxy and the credentials.
 #[derive(Debug)]
 pub(super) struct Way {
     protocol: &'static str,
@@ -28,15 +29,15 @@ pub(super) struct Way {
 }
 
 impl Remote {
-    /// Opens the way there.
+    /// Prepares a connection to the remote at this URL.
     ///
     /// # Errors
-    /// [`Refused::RemoteForbidden`] where it is not allowed.
+    /// [`Refused::RemoteForbidden`] if the remote is not allowed.
     pub(super) async fn open(&self, url: &str, reach: &GitReach, settings: &Settings) -> Result<Way, Error> {
         let allowed = Allowed::of(&reach.allow);
         let refused = |why: &str| Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() };
         let mut way = Way {
-            // A remote on this machine is spoken to by a socket pair (`Neighbour`).
+            // A remote on this machine is reached through a socket pair (see `LocalRemote`).
             protocol: "fd",
             settings: settings.clone(),
             proxy: None,
@@ -71,7 +72,7 @@ impl Remote {
                 way.by_ssh(host, &at, *port, reach)?;
             }
         }
-        // Filters speak https by themselves, whatever git speaks.
+        // Filters use https themselves, whatever protocol git uses.
         if settings.has_filters() && way.proxy.is_none() && !reach.anywhere {
             way.lead_by_proxy(reach).await?;
         }
@@ -79,14 +80,14 @@ impl Remote {
     }
 }
 
-const RELAYED: &str = "is in another place, to which only the server leads: name it by `from` to clone it";
+const RELAYED: &str = "is in another workspace that only the server reaches; name it by `from` to clone it";
 const PRIVATE: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
 
-/// What git and ssh say where a remote wants to know who comes.
+/// Parts of the messages of git and ssh when a remote asks for credentials or rejects them.
 const STRANGER: [&str; 4] =
     ["could not read Username", "unable to get password", "Authentication failed", "Permission denied"];
 
-/// Ssh heeds none of its own settings, and asks nobody.
+/// Makes ssh ignore its config files and never prompt.
 const SSH_OPTIONS: [&str; 8] = [
     "BatchMode=yes",
     "StrictHostKeyChecking=accept-new",
@@ -98,7 +99,7 @@ const SSH_OPTIONS: [&str; 8] = [
     "CanonicalizeHostname=no",
 ];
 
-/// The options of an ssh that connects to this very address.
+/// Options for an ssh that connects to exactly this address.
 fn ssh_options(host: &str, address: &str) -> Vec<String> {
     let own = [format!("HostKeyAlias={host}"), format!("HostName={address}")];
     let all = SSH_OPTIONS.iter().map(|option| (*option).to_owned()).chain(own);
@@ -106,18 +107,18 @@ fn ssh_options(host: &str, address: &str) -> Vec<String> {
     file.into_iter().chain(all.flat_map(|option| ["-o".to_owned(), option])).collect()
 }
 
-/// As credentials name it.
+/// The key under which credentials are stored.
 fn with_port(host: &str, port: Option<u16>) -> String {
     port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// Settings of a call by HTTP: one that stands still for a minute ends.
+/// Overrides for HTTP: a transfer without progress for one minute fails.
 fn patient(settings: Settings) -> Settings {
     settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60")
 }
 
 impl Way {
-    /// By https: through a proxy that looks at each address, with the token of this host.
+    /// Sets up https: a proxy that checks each address, and the token for this host.
     async fn encrypted(&mut self, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
         self.protocol = "https";
         self.settings = patient(self.settings.clone());
@@ -134,7 +135,7 @@ impl Way {
         Ok(())
     }
 
-    /// By ssh: with the key of this host, where there is one.
+    /// Sets up ssh with the key for this host, if there is one.
     fn by_ssh(
         &mut self,
         host: &str,
@@ -151,7 +152,7 @@ impl Way {
 
     async fn lead_by_proxy(&mut self, reach: &GitReach) -> Result<(), Error> {
         let allowed = Allowed::of(&reach.allow);
-        // Programs in Go, as git-lfs is one, pass by every proxy on their way to loopback.
+        // Programs written in Go, such as git-lfs, bypass every proxy for loopback addresses.
         let passes_by = self.settings.has_filters() && allowed.holds(Ipv4Addr::LOCALHOST.into());
         let proxy = Proxy::start(allowed).await.map_err(|_| Error::Broken)?;
         let settings = self.settings.clone().with("http.proxy", proxy.url());
@@ -168,7 +169,7 @@ impl Way {
         &self.settings
     }
 
-    /// A git whose filters go this way; it goes nowhere itself.
+    /// Lets the filters of a git use this connection. The git itself gets no protocol.
     pub(super) fn feed(&self, git: Git) -> Git {
         let git = git.within(NETWORK_LIMIT).reaching(self.reach);
         let Some(callback) = &self.callback else { return git };
@@ -176,14 +177,15 @@ impl Way {
         callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value))
     }
 
-    /// A git that goes this way.
+    /// A git that uses this connection.
     pub(super) fn git(&self, git: impl FnOnce(&Settings) -> Git) -> Git {
         let git = self.feed(git(&self.settings)).env("GIT_ALLOW_PROTOCOL", self.protocol);
-        // What a partial clone lacks comes from its remote, by the same way. A path would be another one.
+        // The missing objects of a partial clone are fetched from its remote through this connection. A remote on this
+        // machine would need a second one.
         if self.protocol == "fd" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") }
     }
 
-    /// What went wrong on the way.
+    /// The error for a failed git that used this connection.
     pub(super) fn failed(&self, said: &Said) -> Refused {
         if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
             return Refused::RemoteForbidden { remote: host, why: PRIVATE.to_owned() };
@@ -194,8 +196,8 @@ impl Way {
         }
         let words = words.replace(&self.url, "the remote");
         if STRANGER.iter().any(|text| words.contains(text)) {
-            let way_out = "give a token or a key that it takes to `POST /api/git/credentials`";
-            return Refused::RemoteFailed { words: format!("it does not let us in; {way_out}: {words}") };
+            let way_out = "store a token or a key that it accepts by `POST /api/git/credentials`";
+            return Refused::RemoteFailed { words: format!("it denied access; {way_out}: {words}") };
         }
         Refused::RemoteFailed { words }
     }

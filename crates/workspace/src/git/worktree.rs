@@ -1,4 +1,4 @@
-//! Work trees beside the main one.
+//! Linked work trees.
 
 use std::{
     ffi::OsStr,
@@ -32,13 +32,13 @@ impl Run for GitWorktrees {
     }
 }
 
-/// The work trees, and whether there are more than are read.
+/// The work trees, and whether the list was cut.
 async fn list(repository: &Repository) -> Result<(Vec<Worktree>, bool), Error> {
     let git = repository.reading().at_most(LONGEST_ANSWER);
     let said = repository.done(git.args(["worktree", "list", "--porcelain", "-z"])).await?;
     let mut worktrees = read(&said.out);
     if said.cut {
-        // Its lines may be incomplete.
+        // The last entry may be incomplete.
         worktrees.pop();
     }
     Ok((worktrees, said.cut))
@@ -130,7 +130,7 @@ async fn remove(
     Ok(WorktreeChanged { worktree, path_encoding, head: None, branch: known.branch, removed: true })
 }
 
-/// Where a folder will be that is not there yet, or is empty.
+/// The real path of a folder that does not exist yet or is empty.
 pub(super) async fn new_folder(place: &Place, path: &Path) -> Result<PathBuf, Error> {
     let (place, path) = (place.clone(), path.to_owned());
     let looked = tokio::task::spawn_blocking(move || {

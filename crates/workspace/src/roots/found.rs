@@ -1,4 +1,4 @@
-//! What was found at a path.
+//! Handles of what was found at a path.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,10 +16,10 @@ use rustix::{
     io::Errno,
 };
 
-/// The most that is set aside for a content before any of it is read, in bytes: a size may be any number.
+/// The largest buffer that is allocated before reading, in bytes: the size that the kernel reports may be any number.
 const MOST_EXPECTED: u64 = 1 << 20;
 
-/// What was found at a path: this very thing, whatever has its name later. It reads and writes nothing.
+/// An `O_PATH` handle. It refers to the same inode even if the path is renamed or replaced later.
 #[derive(Debug)]
 pub(crate) struct Found {
     handle: OwnedFd,
@@ -27,7 +27,7 @@ pub(crate) struct Found {
     path: PathBuf,
 }
 
-/// A name in a folder, where something stands or may stand.
+/// A name in an open folder, whether or not an entry of this name exists.
 #[derive(Debug)]
 pub(crate) struct Slot {
     folder: Found,
@@ -39,17 +39,16 @@ impl Found {
         Ok(Self { stat: fstat(&handle)?, handle, path })
     }
 
-    /// The file system that it lies on.
     pub(super) fn device(&self) -> u64 {
         self.stat.st_dev
     }
 
-    /// Its path, as it was found.
+    /// The path by which it was found.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the kernel said of it when it was found.
+    /// The metadata at the time of the lookup.
     pub(crate) fn stat(&self) -> &Stat {
         &self.stat
     }
@@ -62,15 +61,15 @@ impl Found {
         self.kind() == FileType::Directory
     }
 
-    /// Opens it for reading. Only what has content: a FIFO would hang, and a device is no file.
+    /// Opens it for reading. Refuses FIFOs, whose open could block, and devices.
     ///
     /// # Errors
-    /// `EINVAL` for what is neither a regular file nor a folder, and what the kernel refuses.
+    /// `EINVAL` if it is neither a regular file nor a directory; otherwise the error of the kernel.
     pub(crate) fn read(&self) -> io::Result<File> {
         self.open(OpenOptions::new().read(true))
     }
 
-    /// What it holds, at most so many bytes.
+    /// The first `most` bytes of its content.
     ///
     /// # Errors
     /// Those of [`Self::read`].
@@ -78,7 +77,7 @@ impl Found {
         read_up_to(self.read()?, self.stat.st_size, most)
     }
 
-    /// Opens it for writing at its end.
+    /// Opens it for appending.
     ///
     /// # Errors
     /// Those of [`Self::read`], and `EISDIR` for a folder.
@@ -93,18 +92,19 @@ impl Found {
         options.custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK).open(self.own_name())
     }
 
-    /// A name of this very thing, for this process: every other name could lead elsewhere by now.
+    /// A path to exactly this inode, valid within this process. The original path may lead elsewhere by now.
     pub(crate) fn own_name(&self) -> String {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd())
     }
 }
 
-/// What a file of about this size holds, at most so many bytes.
+/// Reads up to `most` bytes of a file whose expected size is `size`.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// Any error of `read(2)`.
 pub(crate) fn read_up_to(file: File, size: i64, most: u64) -> io::Result<Vec<u8>> {
-    // No more than it has now, however much it may have, and room to see its end (without it one is tried for first).
+    // At most the current size. The 32 extra bytes let `read_to_end` see the end of the file without growing the
+    // buffer.
     let expected = u64::try_from(size).unwrap_or_default().min(most).min(MOST_EXPECTED);
     let mut content = Vec::with_capacity(usize::try_from(expected).unwrap_or_default() + 32);
     file.take(most).read_to_end(&mut content)?;
@@ -122,25 +122,23 @@ impl Slot {
         Self { folder, name }
     }
 
-    /// The folder.
     pub(crate) fn folder(&self) -> &Found {
         &self.folder
     }
 
-    /// The name in it.
     pub(crate) fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Both, for a lock.
+    /// The folder and the name, as [`EntryLocks`](crate::EntryLocks) takes them.
     pub(crate) fn entry(&self) -> (BorrowedFd<'_>, &OsStr) {
         (self.folder.as_fd(), &self.name)
     }
 
-    /// Brings the folder's names to the disk: ext4 may lose a new one in a power cut.
+    /// Syncs the folder: ext4 may lose a new name in a power cut otherwise.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// Any error of the kernel.
     pub(crate) fn sync_folder(&self) -> io::Result<()> {
         self.folder.read()?.sync_all()
     }

@@ -1,4 +1,4 @@
-//! Where a folder lies, whatever spelling names it.
+//! The identity of a folder, independent of the path that names it.
 
 use std::{
     fs, io,
@@ -8,26 +8,26 @@ use std::{
 
 use super::{open::is_the_kernels_own, open_root};
 
-/// A folder's path without symbolic links, and the identities of the folders on it.
+/// The path of a folder without symbolic links, and the identities of the folder and its ancestors.
 ///
-/// Two spellings of a folder have the same identities: through links, through `/proc/self/root`, through a bind mount of
-/// the folder itself, in another case on a file system that ignores case. A bind mount of a folder that lies *below* one is
-/// not recognised as being inside that one, since its parents are those of the mount point: who must know compares with
-/// each folder below.
+/// All paths to a folder give the same identities: through links, `/proc/self/root`, a bind mount of the folder
+/// itself, or a different case on a case-insensitive file system. A bind mount of a *subfolder* is not recognised as
+/// lying inside the folder, since its ancestors are those of the mount point; callers that must detect this compare
+/// with each subfolder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     path: PathBuf,
-    /// Device and inode of `/` and of each folder on the way, as far as they exist.
+    /// Device and inode of `/` and of each existing folder on the path.
     identities: Vec<(u64, u64)>,
-    /// The names behind the last folder that exists.
+    /// The components after the last existing folder.
     missing: PathBuf,
 }
 
 impl Location {
-    /// Resolves a path. The folder need not exist; what is missing of the path are plain names then.
+    /// Resolves a path. The folder need not exist; its missing components must then be plain names.
     ///
     /// # Errors
-    /// The path is relative, leads through a link to nothing, names something else than a folder, or cannot be looked at.
+    /// The path is relative, contains a dangling link, names something other than a folder, or cannot be read.
     pub fn of(path: &Path) -> io::Result<Self> {
         if !path.is_absolute() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not absolute"));
@@ -43,12 +43,12 @@ impl Location {
         Ok(Self { path, identities, missing })
     }
 
-    /// The path without links.
+    /// The path without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the other one is this folder, or lies below it.
+    /// Whether `other` is this folder or lies below it.
     pub fn holds(&self, other: &Self) -> bool {
         let Some(own) = self.identities.last() else { return false };
         if self.missing.as_os_str().is_empty() {
@@ -57,22 +57,22 @@ impl Location {
         other.identities.last() == Some(own) && other.missing.starts_with(&self.missing)
     }
 
-    /// Whether one of the two holds the other.
+    /// Whether one folder contains the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.holds(other) || other.holds(self)
     }
 
-    /// Whether it lies on a file system whose files are the kernel's, such as proc.
+    /// Whether it is on a kernel file system, such as proc.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// The folder cannot be examined.
     pub fn is_the_kernels_own(&self) -> io::Result<bool> {
         let existing = self.path.ancestors().nth(self.missing.components().count());
         is_the_kernels_own(open_root(existing.unwrap_or(Path::new("/")))?)
     }
 }
 
-/// The part of a path that exists, without links, and the names behind it.
+/// The existing part of a path, without links, and the components after it.
 fn resolve(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     for existing in path.ancestors() {
         match existing.canonicalize() {

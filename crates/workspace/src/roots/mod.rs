@@ -1,12 +1,12 @@
-//! The folders that a place consists of, and how a path is found below them and nowhere else.
+//! The roots of a workspace, and the lookup of paths below them.
 //!
 //! ```text
-//! an absolute path ── longest root ──► openat2(RESOLVE_BENEATH) ──► a handle that reads and writes nothing
-//!                          ▲                    │ leads out of this root: an absolute link, a `..`
-//!                          └── walk: link by link, by name alone, to where it leads ◄┘
+//! absolute path ── longest root ──► openat2(RESOLVE_BENEATH) ──► O_PATH handle
+//!                       ▲                    │ leaves this root by an absolute link or `..`
+//!                       └── walk: resolves the links one by one, to a path without links ◄┘
 //! ```
-//! The kernel says what a path is, each time, in the call that opens it. The walk only finds out which root to ask; what
-//! changes meanwhile makes that call fail and leads nowhere else.
+//! The kernel resolves every path in the call that opens it. The walk only determines which root to ask; if something
+//! changes in the meantime, the open fails and cannot lead outside the roots.
 
 mod at_hand;
 mod found;
@@ -35,71 +35,69 @@ pub(crate) use walk::MOST_LINKS;
 
 use crate::Error;
 
-/// What becomes of a link that a path ends in.
+/// How a lookup treats a symbolic link in the last component of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// What it leads to is meant.
     Follow,
-    /// The link itself is meant.
+    /// Return the link itself.
     Keep,
 }
 
-/// The folders that a place consists of, each held open.
+/// The roots of a workspace, each held open.
 #[derive(Debug)]
 pub struct Roots(Vec<Root>);
 
-/// One of them.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
     directory: OwnedFd,
-    /// Its file system, which stays as long as it is open. `None` where that is the kernel's own.
+    /// The device of its file system; fixed while the directory is open. `None` for kernel file systems such as proc.
     device: Option<u64>,
 }
 
 impl Roots {
-    /// Opens these folders. What has their names later is no root.
+    /// Opens the roots. A directory that takes the name of a root later is not used.
     ///
     /// # Errors
-    /// [`Error::Root`] for one that is not absolute, is not there, or is no folder.
+    /// [`Error::Root`] if a root is not absolute, does not exist or is not a directory.
     pub fn open(paths: impl IntoIterator<Item = PathBuf>) -> Result<Self, Error> {
         let roots = paths.into_iter().map(|path| match Root::open(&path) {
             Ok(root) => Ok(root),
             Err(source) => Err(Error::Root { path, source }),
         });
         let mut roots = roots.collect::<Result<Vec<_>, Error>>()?;
-        // The longest first: of a root within a root it is the one that is meant.
+        // Longest first: of nested roots, the innermost one is used.
         roots.sort_by_key(|root| std::cmp::Reverse(root.path.components().count()));
         Ok(Self(roots))
     }
 
-    /// What is at a path. It reads and writes nothing yet.
+    /// Finds a path. The returned handle is opened with `O_PATH`, so nothing is read or written yet.
     ///
     /// # Errors
-    /// [`Error::UnknownPath`] where there is nothing, [`Error::OutsideRoots`] for what lies, or leads, elsewhere, and
-    /// whatever the kernel refuses.
+    /// [`Error::UnknownPath`] if nothing exists there, [`Error::OutsideRoots`] if the path is outside the roots or
+    /// leads there, and any other error of the kernel.
     pub(crate) fn find(&self, path: &Path, last: Last) -> Result<Found, Error> {
         open::find(self, path, last).map_err(|error| Error::of_path(path, &error))
     }
 
-    /// The folder in which a path's last name stands, or would stand.
+    /// The folder that contains, or would contain, the last component of the path.
     ///
     /// # Errors
-    /// Those of [`Self::find`] for that folder; [`Error::OutsideRoots`] for a root itself, which stands in no folder of
-    /// this place.
+    /// Those of [`Self::find`] for that folder; [`Error::OutsideRoots`] for a root itself, whose parent is not part of
+    /// the workspace.
     pub(crate) fn slot(&self, path: &Path) -> Result<Slot, Error> {
         open::slot(self, path).map_err(|error| Error::of_path(path, &error))
     }
 
-    /// What has the name of a slot now; a link itself.
+    /// Opens the current entry of a slot. A symbolic link is not followed.
     ///
     /// # Errors
-    /// Those of [`Self::find`], which name this path.
+    /// Those of [`Self::find`], reported for `path`.
     pub(crate) fn entry(&self, slot: &Slot, path: &Path) -> Result<Found, Error> {
         open::entry(self, slot).map_err(|error| Error::of_path(path, &error))
     }
 
-    /// The root that a path lies below, by its name, and the way from there; `.` for the root itself.
+    /// The innermost root that is a prefix of the path, and the path relative to it: `.` for the root itself.
     fn of(&self, path: &Path) -> Option<(&Root, PathBuf)> {
         self.0.iter().find_map(|root| {
             let rest = path.strip_prefix(&root.path).ok()?;
@@ -108,17 +106,15 @@ impl Roots {
         })
     }
 
-    /// The folders themselves.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(|root| root.path.as_path())
     }
 
-    /// A handle of each.
     pub(crate) fn handles(&self) -> Vec<BorrowedFd<'_>> {
         self.0.iter().map(|root| root.directory.as_fd()).collect()
     }
 
-    /// Whether a root lies on this file system, and it is not the kernel's own.
+    /// Whether a root is on this device and the device is not a kernel file system.
     fn lie_on(&self, device: u64) -> bool {
         self.0.iter().any(|root| root.device == Some(device))
     }
@@ -128,13 +124,13 @@ impl Roots {
     }
 }
 
-/// Opens a folder that is a root, as a handle that reads and writes nothing.
+/// Opens the directory of a root with `O_PATH`.
 ///
-/// Roots are named by their resolved paths. A symbolic link on such a path was put there later, by somebody who wants the
-/// root to be another folder, so none is followed.
+/// Roots are configured by resolved paths. A symbolic link on such a path was created later and redirects the root, so
+/// no link is followed.
 ///
 /// # Errors
-/// There is no such folder, or a link stands on its path.
+/// The directory does not exist, or its path contains a symbolic link.
 pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -153,7 +149,8 @@ impl Root {
             return Err(io::Error::other("it is not absolute"));
         }
         let directory = open_root(path)?;
-        // Whether anything below it can be reached: a process that is confined to other folders only learns it here.
+        // Fails if this process may not access the root, for example because Landlock restricts it to other
+        // directories.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat2(&directory, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
         let device =
@@ -161,12 +158,12 @@ impl Root {
         Ok(Self { path: path.to_owned(), directory, device })
     }
 
-    /// Whether it is all that there is, as inside a VM: links lead within it, whatever they say.
+    /// Whether this is `/`, as inside a VM. Absolute links then resolve within it.
     fn is_everything(&self) -> bool {
         self.path == Path::new("/")
     }
 
-    /// Asks the kernel for what lies at this way from here.
+    /// Opens a path relative to this root with `O_PATH`.
     fn handle(&self, way: &Path, last: Last, links: Links) -> io::Result<OwnedFd> {
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
         if last == Last::Keep {
@@ -181,18 +178,19 @@ impl Root {
     }
 }
 
-/// Whether links may stand on the way.
+/// Whether the path may contain symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links {
     Any,
-    /// None: they were all followed.
+    /// The walk has resolved all links already.
     None,
 }
 
-/// How often the kernel is asked again when something on the way was renamed while it looked.
+/// How often a lookup is repeated when it races with renames.
 const TRIES: u32 = 64;
 
-/// The kernel says `EAGAIN` where a rename meanwhile leaves it unsure (openat2(2)).
+/// Repeats the lookup on `EAGAIN`, which the kernel returns when a concurrent rename makes the result uncertain
+/// (openat2(2)).
 fn again_while_it_moves(open: impl Fn() -> rustix::io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let mut tries = 0;
     loop {
@@ -203,12 +201,11 @@ fn again_while_it_moves(open: impl Fn() -> rustix::io::Result<OwnedFd>) -> io::R
     }
 }
 
-/// The kind of what a handle is of.
 fn kind(handle: &OwnedFd) -> io::Result<FileType> {
     Ok(FileType::from_raw_mode(fstat(handle)?.st_mode))
 }
 
-/// Splits a path into the folder and the name in it. Not where the last is `..` or `/`, which name no entry of a folder.
+/// Splits a path into folder and name. `None` if it ends in `..` or is `/`.
 fn split(path: &Path) -> Option<(&Path, OsString)> {
     Some((path.parent()?, path.file_name()?.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! From a path to a handle.
+//! Opens paths below the roots.
 
 use std::{
     io,
@@ -13,8 +13,7 @@ use rustix::{
 
 use super::{Found, Last, Links, Roots, Slot, again_while_it_moves, split, walk::walk};
 
-/// File systems whose files are no files: what is read there is the kernel's, and what is written there acts on it
-/// (statfs(2), and `linux/magic.h`).
+/// Kernel file systems: reading their files returns kernel state, and writing changes it (statfs(2), `linux/magic.h`).
 const KERNELS_OWN: [u64; 13] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -52,7 +51,7 @@ pub(super) fn slot(roots: &Roots, path: &Path) -> io::Result<Slot> {
     Ok(Slot::new(folder, name))
 }
 
-/// What has the name of a slot now. A link is not followed.
+/// Opens the current entry of a slot. A symbolic link is not followed.
 pub(super) fn entry(roots: &Roots, slot: &Slot) -> io::Result<Found> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -62,14 +61,14 @@ pub(super) fn entry(roots: &Roots, slot: &Slot) -> io::Result<Found> {
 }
 
 fn refuse_the_kernels_own(roots: &Roots, found: Found) -> io::Result<Found> {
-    // Most of what is found lies where its root does.
+    // Usually the entry is on the device of its root, which saves the `fstatfs`.
     if !roots.lie_on(found.device()) && is_the_kernels_own(&found)? {
         return Err(outside());
     }
     Ok(found)
 }
 
-/// A handle of what a path leads to, and its own path.
+/// The handle of the target of a path, and the path without links.
 fn handle(roots: &Roots, path: &Path, last: Last) -> io::Result<(OwnedFd, PathBuf)> {
     if let Some((root, way)) = roots.of(path) {
         match root.handle(&way, last, Links::Any) {
@@ -82,7 +81,7 @@ fn handle(roots: &Roots, path: &Path, last: Last) -> io::Result<(OwnedFd, PathBu
     let (root, way) = roots.of(&path).ok_or_else(outside)?;
     match root.handle(&way, Last::Keep, Links::None) {
         Ok(handle) => Ok((handle, path)),
-        // It became a link since the walk saw it.
+        // The path became a link after the walk.
         Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => Err(outside()),
         Err(error) => Err(error),
     }
@@ -92,7 +91,7 @@ fn leads_out(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::XDEV.raw_os_error())
 }
 
-/// What the kernel says of a way that leads out of its root, and we of all that lies nowhere below one.
+/// `EXDEV`, which the kernel returns for paths that leave a root, is also used for paths below no root.
 pub(super) fn outside() -> io::Error {
     Errno::XDEV.into()
 }

@@ -1,4 +1,4 @@
-//! Ways out of the roots, each tried at a canary of the test's own.
+//! Attempts to leave the roots, each aimed at a canary file of the test.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use super::*;
 const CANARY: &str = "canary";
 const INSIDE: &str = "inside";
 
-/// Two roots, and beside them what nobody may reach.
+/// Two roots, and a folder beside them that must not be accessible.
 struct Ground {
     folder: TempDir,
     roots: Roots,
@@ -148,7 +148,7 @@ fn no_more_is_read_than_is_asked_for() {
     let ground = Ground::new();
     let found = |name: &str| ground.roots.find(&ground.at(name), Last::Follow).unwrap();
     assert_eq!(found("one/file").content(3).unwrap(), &INSIDE.as_bytes()[..3]);
-    // It grew since it was found.
+    // It grew after the lookup.
     let before = found("one/file");
     fs::write(ground.at("one/file"), "x".repeat(100_000)).unwrap();
     assert_eq!(before.content(1 << 20).unwrap().len(), 100_000);
@@ -163,11 +163,11 @@ fn the_kernels_own_files_are_out_of_reach_in_a_root_that_holds_them() {
         let error = roots.find(Path::new(path), Last::Follow).unwrap_err();
         assert_eq!(error.code(), ErrorCode::PathOutsideRoots, "{path}");
     }
-    // A link that only the kernel knows where it leads is not followed at all.
+    // A magic link, whose target only the kernel knows, is never followed.
     let error = roots.find(Path::new("/proc/self/root/etc"), Last::Follow).unwrap_err();
     assert_eq!(error.code(), ErrorCode::TooManyLinks);
     assert!(roots.find(Path::new("/etc"), Last::Follow).unwrap().is_directory());
-    // Not even where a root lies there itself.
+    // Not even if a root lies in such a file system.
     let own = PathBuf::from(format!("/proc/{}", std::process::id()));
     let roots = Roots::open([own.clone()]).unwrap();
     let error = roots.find(&own.join("environ"), Last::Follow).unwrap_err();
@@ -202,7 +202,7 @@ fn a_slot_is_a_name_in_a_folder_inside() {
         (slot.name().to_str(), slot.folder().path()),
         (Some("new"), &*ground.at("one/sub").canonicalize().unwrap())
     );
-    // The link itself stands inside.
+    // The link itself is inside.
     assert!(ground.roots.slot(&ground.at("one/link")).is_ok());
     for name in ["one/out/new", "one", "two", "outside/new", "one/..", "one/sub/../../two"] {
         let error = ground.roots.slot(&ground.at(name)).err();
@@ -235,7 +235,7 @@ fn what_is_exchanged_while_it_is_looked_for_leads_nowhere_else() {
     assert!(seen > 100, "the exchange let almost nothing through: {seen}");
 }
 
-/// Names that mean something to paths, and some that lead out.
+/// Special path components, and some that lead outside.
 fn name() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["..", ".", "sub", "file", "out", "across", "up", "one", "two", "outside", ""])
 }

@@ -1,4 +1,4 @@
-//! Where a path leads, name by name.
+//! Resolves the symbolic links of a path across roots.
 
 use std::{
     collections::VecDeque,
@@ -15,12 +15,12 @@ use rustix::{
 
 use super::{Last, Links, Roots, kind};
 
-/// Links on one way, as the kernel has it (path_resolution(7)).
+/// The most symbolic links in one path, as in the kernel (path_resolution(7)).
 pub(crate) const MOST_LINKS: usize = 40;
 
-/// Follows a path from root to root. What it answers holds no link, as far as it saw, and may lie below no root.
+/// Resolves a path across roots. The result had no links when the walk read it, and may be below no root.
 ///
-/// Above the roots nothing is looked at: there a path is what its names say.
+/// Components above the roots are not examined: there the path is taken literally.
 pub(super) fn walk(roots: &Roots, path: &Path, last: Last) -> io::Result<PathBuf> {
     let mut at = PathBuf::from("/");
     let mut ahead: VecDeque<Step> = steps(path).collect();
@@ -53,7 +53,7 @@ pub(super) fn walk(roots: &Roots, path: &Path, last: Last) -> io::Result<PathBuf
     Ok(at)
 }
 
-/// One name of a path.
+/// A component of a path.
 enum Step {
     Up,
     Down(OsString),
@@ -67,7 +67,7 @@ fn steps(path: &Path) -> impl Iterator<Item = Step> {
     })
 }
 
-/// What a link says, where this is one.
+/// The target of a symbolic link; `None` for anything else.
 fn link(roots: &Roots, path: &Path) -> io::Result<Option<PathBuf>> {
     let Some((root, way)) = roots.of(path) else { return Ok(None) };
     let handle = root.handle(&way, Last::Keep, Links::None)?;

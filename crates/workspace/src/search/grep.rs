@@ -33,11 +33,11 @@ use crate::{
     roots::{Found, Last},
 };
 
-/// The longest line that is answered, in bytes: of a longer one its beginning.
+/// The longest line in an answer, in bytes. Longer lines are truncated.
 const LINE_BYTES: usize = 4 << 10;
-/// What a search may hold of one line while it looks, in bytes.
+/// The memory that a search may use for one line with its context, in bytes.
 const HELD_BYTES: usize = 4 << 20;
-/// JSON of a match beside its texts, in bytes: the names of its fields, its numbers, its commas.
+/// The length of a match as JSON without its texts, in bytes.
 const MATCH_BYTES: usize = 100;
 
 pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<LinesFound, Error> {
@@ -46,9 +46,10 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
         .size_limit(COMPILED_BYTES)
         .line_terminator(Some(b'\n'))
         .build(&request.pattern);
-    let matcher = matcher.map_err(|error| refused("pattern", format!("is no regex over lines: {error}")))?;
+    let matcher =
+        matcher.map_err(|error| refused("pattern", format!("is not a valid regex for lines: {error}")))?;
     let glob = request.glob.as_deref().map(Pattern::glob).transpose();
-    let glob = glob.map_err(|reason| refused("glob", format!("is no glob: {reason}")))?;
+    let glob = glob.map_err(|reason| refused("glob", format!("is not a valid glob: {reason}")))?;
     let path = request.path.as_path();
     let search = Search {
         matcher,
@@ -72,16 +73,16 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
     Ok(search.answer(whole))
 }
 
-/// A search under way, in several files at once.
+/// A running search, shared by its threads.
 struct Search<'a> {
     matcher: RegexMatcher,
     request: &'a GrepFiles,
     leash: &'a Leash,
     found: Mutex<Vec<MatchedLine>>,
     count: AtomicUsize,
-    /// What all that was found takes as JSON and in memory, about.
+    /// The approximate size of the results as JSON and in memory.
     bytes: AtomicUsize,
-    /// Whether the rest of a file was passed over.
+    /// Whether the rest of a file was skipped.
     is_partial: AtomicBool,
 }
 
@@ -89,13 +90,13 @@ impl Search<'_> {
     fn folder(&self, start: &Found, glob: Option<&Pattern>) -> Result<bool, Error> {
         let scope = Scope { hidden: true, gitignore: false };
         each_below(start, scope, self.leash, || {
-            // Its buffers serve all files of the thread.
+            // One searcher per thread, so that its buffers are reused.
             let mut searcher = self.searcher();
             move |entry: &DirEntry, below: &Path| {
                 let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
                 if is_file && glob.is_none_or(|glob| glob.matches(below)) {
                     let path = self.request.path.as_path().join(below);
-                    // What cannot be read, or is gone since, has no lines for who searches.
+                    // Files that cannot be read or were removed have no matches.
                     let _ = self.file(&mut searcher, open(start, below), path);
                 }
                 if self.is_full() { WalkState::Quit } else { WalkState::Continue }
@@ -126,7 +127,7 @@ impl Search<'_> {
         let searched =
             searcher.search_reader(&self.matcher, Awaited { file: file?, leash: self.leash }, &mut lines);
         match searched {
-            // The searcher's own: a line, with those around it, is longer than what it may hold.
+            // An error of the searcher itself: a line with its context exceeds the memory limit.
             Err(error) if error.raw_os_error().is_none() => {
                 self.is_partial.store(true, Ordering::Relaxed);
             }
@@ -153,7 +154,7 @@ impl Search<'_> {
         self.bytes.load(Ordering::Relaxed) > LONGEST_ANSWER
     }
 
-    /// Whether so much more may be answered.
+    /// Adds to the size of the results. Returns whether they still fit into the answer.
     fn takes(&self, bytes: usize) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= LONGEST_ANSWER
     }
@@ -169,7 +170,7 @@ impl Search<'_> {
     }
 }
 
-/// A file that ends once nobody waits for the search any more.
+/// A file that ends early when the search is cancelled.
 struct Awaited<'a> {
     file: std::fs::File,
     leash: &'a Leash,
@@ -181,14 +182,14 @@ impl io::Read for Awaited<'_> {
     }
 }
 
-/// A line of a file, and what it takes as JSON in bytes.
+/// A line and its length as JSON, in bytes.
 #[derive(Clone)]
 struct Line {
     text: Arc<str>,
     bytes: usize,
 }
 
-/// The lines of one file, which are given its path at the end.
+/// Collects the matches of one file. Their path is filled in at the end.
 struct Lines<'a> {
     search: &'a Search<'a>,
     context: usize,
@@ -236,7 +237,7 @@ impl Sink for Lines<'_> {
 }
 
 impl Lines<'_> {
-    /// A line that stands behind those that matched before it. Whether it still fits into the answer.
+    /// Adds a line to the trailing context of previous matches. Returns whether it still fits into the answer.
     fn follow(&mut self, line: &Line) -> bool {
         let (context, search) = (self.context, self.search);
         let mut close = self.found.iter_mut().rev().take(context).filter(|found| found.after.len() < context);
@@ -249,7 +250,7 @@ impl Lines<'_> {
         })
     }
 
-    /// A line that stands before those that match behind it.
+    /// Keeps a line as leading context of later matches.
     fn remember(&mut self, line: Line) {
         if self.context == 0 {
             return;
@@ -269,7 +270,7 @@ impl Line {
         Self { bytes: json_bytes(&*text), text }
     }
 
-    /// What one more mention of it takes, in bytes.
+    /// The bytes that one more occurrence of the line takes.
     fn cost(&self) -> usize {
         self.bytes + size_of::<Arc<str>>()
     }

@@ -1,7 +1,7 @@
-//! What `.ignore`, `.gitignore` and `.git/info/exclude` leave out of a search (gitignore(5)).
+//! Excludes paths that match `.ignore`, `.gitignore` and `.git/info/exclude` from a search (gitignore(5)).
 //!
-//! The walk's own reader of these files takes them whole, opens them by name and follows links. Here the kernel opens them below
-//! the folder of the search, and what is read, compiled and kept has limits.
+//! The reader of the `ignore` crate is not used: it reads these files whole, opens them by path and follows links.
+//! Here they are opened below the folder of the search, and limits apply to what is read, compiled and cached.
 
 use std::{
     collections::HashMap,
@@ -18,21 +18,21 @@ use ignore::{
 
 use super::open::open;
 
-/// The longest file of patterns, and the most text of the patterns that hold in one folder, in bytes. A file that goes beyond
-/// is passed over.
+/// The longest pattern file, and the total length of the patterns that apply in one folder, in bytes. A file beyond
+/// the limit is skipped.
 const LONGEST: usize = 64 << 10;
-/// The most patterns that hold in one folder.
+/// The most patterns that apply in one folder.
 const MOST: usize = 2_000;
-/// The most folders whose patterns are kept, and the most that were compiled for them. With one more all are forgotten, and
-/// read again where they are needed.
+/// The most folders in the cache, and the most of them with compiled patterns of their own. The cache is cleared when
+/// a limit is exceeded.
 const MOST_KEPT: usize = 4_096;
 const MOST_COMPILED: usize = 4;
 
-/// The files of a folder, those that count more first. What one of them says of a path in any folder counts more than what the
-/// next one says in the same folder.
+/// The pattern files of a folder, by descending precedence. A match in one kind of file, in any folder, takes
+/// precedence over the next kind.
 const FILES: [&str; 3] = [".ignore", ".gitignore", ".git/info/exclude"];
 
-/// What is left out below the folder of a search.
+/// The exclusions below the folder of a search.
 pub(super) struct Ignored {
     top: OwnedFd,
     kept: Mutex<Kept>,
@@ -44,15 +44,14 @@ struct Kept {
     compiled: usize,
 }
 
-/// The patterns of a folder and of those above it, the nearest first. Folders without patterns of their own share those of the
-/// folder above.
+/// The patterns of a folder, linked to those of its ancestors. Folders without patterns share those of the parent.
 type Rules = Option<Arc<Patterns>>;
 
 struct Patterns {
     folder: PathBuf,
     files: [Option<Gitignore>; FILES.len()],
     above: Rules,
-    /// Text and number of the patterns, those above included.
+    /// Totals of this folder and its ancestors.
     bytes: usize,
     count: usize,
 }
@@ -62,7 +61,7 @@ impl Ignored {
         Self { top, kept: Mutex::default() }
     }
 
-    /// Whether something is left out, where the folders on its way are not. Its path begins below the folder of the search.
+    /// Whether a path is excluded, given that its parents are not. The path is relative to the folder of the search.
     pub(super) fn contains(&self, below: &Path, is_folder: bool) -> bool {
         let rules = self.rules(below.parent().unwrap_or(Path::new("")));
         (0..FILES.len()).find_map(|file| verdict(&rules, file, below, is_folder)).unwrap_or(false)
@@ -125,7 +124,7 @@ impl Patterns {
         }
         let mut builder = GitignoreBuilder::new(".");
         for line in text.lines() {
-            // A line that is no pattern means nothing.
+            // Invalid lines are ignored.
             let _ = builder.add_line(None, line);
         }
         let compiled = builder.build().ok()?;
@@ -134,7 +133,7 @@ impl Patterns {
     }
 }
 
-/// What one sort of file says of a path: whether it is left out.
+/// Whether one kind of pattern file excludes a path. `None` if no pattern matches.
 fn verdict(rules: &Rules, file: usize, below: &Path, is_folder: bool) -> Option<bool> {
     let mut here = rules.as_deref();
     while let Some(patterns) = here {
@@ -148,7 +147,7 @@ fn verdict(rules: &Rules, file: usize, below: &Path, is_folder: bool) -> Option<
     None
 }
 
-/// The text of a file that is no longer than this.
+/// Reads a file of at most `longest` bytes.
 fn text(top: &OwnedFd, path: &Path, longest: usize) -> Option<String> {
     let file = open(top, path).ok()?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Searching below a folder: for names, and for lines. By the libraries of ripgrep, on all processors.
+//! Searching below a folder for file names and for lines, with the libraries of ripgrep, on several threads.
 
 mod grep;
 mod ignored;
@@ -25,14 +25,14 @@ use tokio::sync::{Semaphore, oneshot};
 use self::pattern::COMPILED_BYTES;
 use crate::{Error, Place, Roots, Run, leash::Leash};
 
-/// How long a search may take. What it found until then is the answer.
+/// The time limit of a search. When it is over, the answer is what was found so far.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Searches at once; each has threads of its own.
+/// The most searches at the same time. Each has its own threads.
 const MOST_AT_ONCE: usize = 8;
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MOST_AT_ONCE)));
 
-/// Memory of a search: its answer, what it found until then, and its pattern as it is compiled for each direction.
+/// The memory of a search in bytes: the answer and the results so far, and the pattern compiled for both directions.
 const MEMORY_BYTES: u64 = (LONGEST_ANSWER + 2 * COMPILED_BYTES) as u64;
 
 impl Run for SearchFiles {
@@ -59,7 +59,8 @@ async fn while_awaited<T: Send + 'static>(
     place: &Place,
     work: impl FnOnce(&Roots, &Leash) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    // Never closed. A caller that leaves while it waits has no turn; after that the thread has it until it ends.
+    // The semaphore is never closed. A caller that leaves while it waits gets no permit; a running search keeps its
+    // permit until it ends.
     let turn = Arc::clone(&TURNS).acquire_owned().await.map_err(|_| Error::Broken)?;
     let place = place.clone();
     let (leash, cut) = Leash::of(TIME_LIMIT);
@@ -67,10 +68,10 @@ async fn while_awaited<T: Send + 'static>(
     let search = move || {
         let outcome = behind_the_fence(&place, |roots| work(roots, &leash));
         drop(turn);
-        // The caller may have left.
+        // Fails if the caller has left.
         let _ = answer.send(outcome);
     };
-    // A thread of its own: the fence is there for the rest of a thread's life.
+    // A new thread, since the fence stays on a thread until it ends.
     std::thread::Builder::new().name("search".to_owned()).spawn(search).map_err(Error::Unfenced)?;
     let searched = answered.await;
     drop(cut);

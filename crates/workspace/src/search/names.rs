@@ -59,7 +59,7 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
             return WalkState::Quit;
         }
         files.push(file);
-        // One more than is answered shows that there are more.
+        // One more than the limit shows that there are more.
         if files.len() > limit { WalkState::Quit } else { WalkState::Continue }
     };
     let whole = each_below(&folder, scope, leash, || look)?;

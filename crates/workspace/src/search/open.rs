@@ -1,10 +1,10 @@
-//! Opening files below the folder of a search.
+//! Opens files below the folder of a search.
 
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 
-/// Opens what is a file, also where something else has its name by now, or a link stands on the way.
+/// Opens a regular file without following links, also if the path was replaced meanwhile.
 pub(super) fn open(folder: impl AsFd, below: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let way = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;

@@ -1,4 +1,4 @@
-//! Patterns: globs and regular expressions over paths.
+//! Globs and regular expressions that match paths.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
@@ -8,19 +8,19 @@ use skep_api::files::PatternSyntax;
 
 use crate::Error;
 
-/// What a compiled pattern may take of memory, in bytes.
+/// The memory limit of a compiled pattern, in bytes.
 pub(super) const COMPILED_BYTES: usize = 8 << 20;
 
-/// A pattern over the path below the root of a search.
+/// A pattern for paths relative to the folder of a search.
 #[derive(Debug)]
 pub(super) enum Pattern {
-    /// Over the last name alone.
+    /// Matches only the last component.
     Name(Box<Regex>),
     Path(Box<Regex>),
 }
 
 impl Pattern {
-    /// Reads a pattern, and tells how it was read.
+    /// Parses a pattern, and returns the syntax that was detected or given.
     pub(super) fn read(text: &str, syntax: PatternSyntax) -> Result<(Self, PatternSyntax), Error> {
         let refused = |reason: String| Error::InvalidPattern { field: "pattern", reason };
         let syntax = match syntax {
@@ -30,19 +30,19 @@ impl Pattern {
         };
         let pattern = if syntax == PatternSyntax::Regex {
             let regex = RegexBuilder::new(text).size_limit(COMPILED_BYTES).build();
-            Self::Path(Box::new(regex.map_err(|error| refused(format!("is no regex: {error}")))?))
+            Self::Path(Box::new(regex.map_err(|error| refused(format!("is not a valid regex: {error}")))?))
         } else {
-            Self::glob(text).map_err(|reason| refused(format!("is no glob: {reason}")))?
+            Self::glob(text).map_err(|reason| refused(format!("is not a valid glob: {reason}")))?
         };
         Ok((pattern, syntax))
     }
 
-    /// A glob: over names where it has no `/`, else over the whole path. Or what is wrong with it.
+    /// Parses a glob. Without a `/` it matches the last component, otherwise the whole path. The error is the reason.
     pub(super) fn glob(text: &str) -> Result<Self, String> {
         let below = text.trim_start_matches('/');
         let glob = GlobBuilder::new(below).literal_separator(true).backslash_escape(true).build();
         let glob = glob.map_err(|error| error.to_string())?;
-        // The library's own matcher panics where a glob becomes too large a regex.
+        // The matcher of `globset` panics if the regex of a glob is too large.
         let regex =
             RegexBuilder::new(glob.regex()).dot_matches_new_line(true).size_limit(COMPILED_BYTES).build();
         let regex = Box::new(regex.map_err(|error| match error {
@@ -52,7 +52,7 @@ impl Pattern {
         Ok(if text.contains('/') { Self::Path(regex) } else { Self::Name(regex) })
     }
 
-    /// Whether the path of something below the root of the search matches.
+    /// Whether the relative path of an entry matches.
     pub(super) fn matches(&self, below: &Path) -> bool {
         match self {
             Self::Name(regex) => regex.is_match(below.file_name().unwrap_or(OsStr::new("")).as_bytes()),
@@ -61,7 +61,7 @@ impl Pattern {
     }
 }
 
-/// Whether a pattern is taken for a regex where nobody says what it is.
+/// Guesses whether a pattern without a given syntax is a regex.
 fn is_regex(text: &str) -> bool {
     text.contains(['\\', '^', '$', '(', '|', '+']) || text.starts_with(".*")
 }

@@ -1,4 +1,4 @@
-//! Searches on a place of its own.
+//! Searches in a temporary workspace.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink};
 
@@ -61,7 +61,7 @@ impl Ground {
         GrepFiles { path: self.path(""), pattern: pattern.to_owned(), glob: None, context: 0, limit: 1_000 }
     }
 
-    /// What is found, below the root.
+    /// The paths of the matches, relative to the root.
     async fn names(&self, search: SearchFiles) -> Vec<String> {
         let found = search.run(&self.place).await.unwrap();
         assert!(!found.truncated);
@@ -185,7 +185,7 @@ async fn found(folder: &TempDir, search: SearchFiles) -> Vec<String> {
     found.into_iter().map(|found| found.path.strip_prefix(&start).unwrap().to_owned()).collect()
 }
 
-/// A FIFO would hold the search for ever, and a link leads anywhere.
+/// Opening a FIFO would block the search, and a link may lead anywhere.
 #[tokio::test]
 async fn rules_that_are_no_file_are_not_opened() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ async fn a_line_that_is_too_long_is_passed_over_and_said() {
     assert_eq!((found.matches.len(), found.truncated), (4, true), "the other files are searched");
 }
 
-/// A thread that searches has its turn until it ends, whether its caller waits or not.
+/// A search keeps its permit until its thread ends, even if the caller has left.
 #[tokio::test]
 async fn abandoned_searches_take_no_more_threads_than_there_are_turns() {
     use std::sync::{

@@ -1,4 +1,4 @@
-//! All that lies below a folder, looked at by several threads.
+//! Walks a folder on several threads.
 
 use std::{
     ffi::OsStr,
@@ -12,27 +12,26 @@ use ignore::{DirEntry, WalkBuilder, WalkState};
 use super::{Leash, ignored::Ignored};
 use crate::{Error, roots::Found};
 
-/// Threads of one search. They wait for disks more than they work.
+/// The most threads of one search. They mostly wait for disks.
 const MOST_THREADS: usize = 4;
 
-/// What is looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope {
     pub(super) hidden: bool,
     pub(super) gitignore: bool,
 }
 
-/// Shows each entry below a folder, with its path below it, until somebody has enough; each thread has a look of its own.
-/// Whether all were shown.
+/// Visits each entry below a folder with its relative path. Each thread gets its own visitor, which can end the walk.
+/// Returns whether the walk was not cancelled.
 ///
-/// No link is followed, and no other file system entered.
+/// Does not follow links and does not enter mount points.
 pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
     folder: &Found,
     scope: Scope,
     leash: &Leash,
     look: impl Fn() -> L,
 ) -> Result<bool, Error> {
-    // By the handle: the folder's name could lead elsewhere by now. The last `/` makes it be entered.
+    // By the open handle, since the path may lead elsewhere by now. The final `/` makes the walk enter the folder.
     let start = PathBuf::from(format!("{}/", folder.own_name()));
     let mut walk = WalkBuilder::new(&start);
     walk.standard_filters(false)
@@ -56,7 +55,7 @@ pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
                 whole.store(false, Ordering::Relaxed);
                 return WalkState::Quit;
             }
-            // What cannot be read, or is gone since, is not there for who searches.
+            // Entries that cannot be read or were removed are skipped.
             let Ok(entry) = entry else { return WalkState::Continue };
             match below(start, entry.path()) {
                 Some(below) => look(&entry, below),
@@ -67,7 +66,7 @@ pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
     Ok(whole.into_inner())
 }
 
-/// The path below the start of a walk, which puts names behind it; `None` for the start itself.
+/// The path of an entry relative to the start of the walk; `None` for the start itself.
 fn below<'p>(start: &Path, path: &'p Path) -> Option<&'p Path> {
     match path.as_os_str().as_bytes().get(start.as_os_str().len()..) {
         Some(below @ [_, ..]) => Some(Path::new(OsStr::from_bytes(below))),

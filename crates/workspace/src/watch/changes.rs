@@ -1,4 +1,4 @@
-//! From what the kernel tells to what a caller is told.
+//! Translates inotify events into the changes that are reported to the caller.
 
 use std::{
     io,
@@ -14,14 +14,14 @@ use skep_api::{
 use super::tree::{Event, Tree};
 use crate::files::is_temporary;
 
-/// The changes of one look.
+/// The changes of one batch of events.
 pub(super) struct Changes<'a> {
     tree: &'a mut Tree,
     told: Vec<FileChange>,
 }
 
 impl<'a> Changes<'a> {
-    /// What these events mean.
+    /// Translates a batch of events.
     pub(super) fn of(tree: &'a mut Tree, events: Vec<Event>) -> io::Result<Vec<FileChange>> {
         let mut changes = Self { tree, told: Vec::new() };
         let mut events: Vec<Option<Event>> = events.into_iter().map(Some).collect();
@@ -51,7 +51,7 @@ impl<'a> Changes<'a> {
     fn happened(&mut self, event: &Event) -> io::Result<()> {
         if event.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             self.tell(ChangeType::Overflow, Path::new(""), None);
-            // What came meanwhile shall not stay unwatched.
+            // Watches folders again that may have been created while events were lost.
             return self.tree.add(PathBuf::new(), None);
         }
         if event.name.is_empty() {
@@ -71,7 +71,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Something about a folder itself.
+    /// Handles an event about a watched folder itself.
     fn of_itself(&mut self, event: &Event) {
         let left = event.flags.intersects(ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT);
         if event.folder == self.tree.top_watch && left {
@@ -81,13 +81,13 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The folder itself is gone.
+    /// The watched top folder was removed.
     fn end(&mut self) {
         self.tell(ChangeType::Deleted, Path::new(""), None);
         self.tree.gone = true;
     }
 
-    /// A name that was not there, or that stands for something else now.
+    /// Handles a created name, or one that was moved into the tree.
     fn came(&mut self, event: &Event) -> io::Result<()> {
         let Some(way) = self.way(event) else { return Ok(()) };
         let is_new = self.tree.learn(event.folder, &event.name);
@@ -95,7 +95,7 @@ impl<'a> Changes<'a> {
         match (is_new, replaced) {
             (true, _) => self.tell(ChangeType::Created, &way, None),
             (false, true) => self.tell(ChangeType::Modified, &way, None),
-            // It was seen, and told, when its folder was looked at.
+            // Already reported when its folder was scanned.
             (false, false) => {}
         }
         if event.flags.contains(ReadFlags::ISDIR) {
@@ -108,7 +108,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// A name that moved away: to another one, where that is watched too.
+    /// Handles a name that was moved away. `other` is the matching event if the target is in the tree as well.
     fn left(&mut self, event: &Event, other: Option<Event>) -> io::Result<()> {
         let from = self.way(event);
         self.tree.unlearn(event.folder, &event.name);
@@ -127,14 +127,14 @@ impl<'a> Changes<'a> {
                 }
                 self.tell(ChangeType::Deleted, &from, None);
             }
-            // A file that was written beside its place, and has its name now.
+            // A temporary file was renamed to its final name.
             (None, Some(_), Some(other)) => self.came(&other)?,
             _ => {}
         }
         Ok(())
     }
 
-    /// The way of what an event is about. Not of a file that is still being written beside its place.
+    /// The path of an event relative to the top. `None` for temporary files.
     fn way(&self, event: &Event) -> Option<PathBuf> {
         if is_temporary(&event.name) {
             return None;

@@ -1,4 +1,4 @@
-//! Watching a folder and all below it: each change as a line of JSON.
+//! Watching a folder and everything below it. The answer is a stream of changes, one JSON document per line.
 
 mod changes;
 mod tree;
@@ -20,7 +20,7 @@ use tokio::{
 use crate::{Content, Error, Place, RunStreamed};
 use tree::Tree;
 
-/// How long the end of the folder itself, which the kernel does not tell, may go unnoticed.
+/// The interval at which the watched folder itself is checked for removal, which inotify does not report in time.
 const GLANCE: Duration = Duration::from_secs(2);
 
 impl RunStreamed for WatchFolder {
@@ -38,14 +38,14 @@ impl RunStreamed for WatchFolder {
     }
 }
 
-/// A tree, and what tells that something happened in it.
+/// A watched tree and the readiness of its inotify descriptor.
 struct Watch {
     tree: Tree,
     news: News,
 }
 
 impl Watch {
-    /// The next changes. Behind an error, and where the folder itself is gone, nothing follows.
+    /// Waits for the next changes. The stream ends after an error, or when the watched folder is removed.
     async fn next(mut self) -> (io::Result<Bytes>, Option<Self>) {
         loop {
             if let Err(error) = self.news.come(self.tree.has_more()).await {
@@ -74,7 +74,7 @@ impl Watch {
     }
 }
 
-/// Tells that changes wait to be taken.
+/// Waits for changes to read.
 struct News(AsyncFd<OwnedFd>);
 
 impl News {
@@ -83,10 +83,10 @@ impl News {
         Ok(Self(unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }?))
     }
 
-    /// Waits until something may have happened; not where more is known to wait.
+    /// Waits until changes may be available, at most for [`GLANCE`]. Returns at once if `more` are known to be queued.
     async fn come(&self, more: bool) -> io::Result<()> {
         if !more {
-            // Forgotten before it is read: what comes meanwhile is told anew.
+            // Cleared before reading, so that a change during the read sets it again.
             match timeout(GLANCE, self.0.readable()).await {
                 Ok(ready) => ready?.clear_ready(),
                 Err(_) => return Ok(()),
@@ -99,7 +99,7 @@ impl News {
 fn lines(changes: &[FileChange]) -> Bytes {
     let mut lines = Vec::new();
     for change in changes {
-        // Texts always serialize.
+        // Serialising a `FileChange` cannot fail.
         let _ = serde_json::to_writer(&mut lines, change);
         lines.push(b'\n');
     }

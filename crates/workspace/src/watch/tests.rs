@@ -1,4 +1,4 @@
-//! A folder that is watched, and what must not be.
+//! Watching a folder, and paths that must not be watched.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
@@ -31,7 +31,7 @@ impl Ground {
         if name.is_empty() { root } else { root.join(name) }
     }
 
-    /// Reads changes until this one has come.
+    /// Reads changes until this one arrives.
     async fn until(&mut self, kind: ChangeType, name: &str) {
         let path = self.at(name).display().to_string();
         let is = |change: &FileChange| change.r#type == kind && change.path == path;
@@ -44,7 +44,7 @@ impl Ground {
         }
     }
 
-    /// What was seen of a name.
+    /// The changes of one name so far.
     fn of(&self, name: &str) -> Vec<ChangeType> {
         let path = self.at(name).display().to_string();
         self.seen.iter().filter(|change| change.path == path).map(|change| change.r#type).collect()
@@ -89,7 +89,7 @@ async fn a_rename_is_one_change_and_what_is_below_is_known_by_its_new_name() {
     assert_eq!(renamed.from, Some(ground.at("old").display().to_string()));
     fs::write(ground.at("new/below/file"), "x").unwrap();
     ground.until(ChangeType::Created, "new/below/file").await;
-    // Out of the tree: gone, and watched no more.
+    // Moved out of the tree: reported as deleted, and not watched any more.
     let outside = ground.folder.path().join("outside/moved");
     fs::rename(ground.at("new"), &outside).unwrap();
     ground.until(ChangeType::Deleted, "new").await;
@@ -100,7 +100,7 @@ async fn a_rename_is_one_change_and_what_is_below_is_known_by_its_new_name() {
     assert!(!ground.seen.iter().any(|change| change.path.contains("secret")), "{:?}", ground.seen);
 }
 
-/// What the API itself writes stands beside its place first. Nobody is told of that.
+/// The API writes to a temporary file first, which must not be reported.
 #[tokio::test]
 async fn an_atomic_write_is_one_change() {
     let mut ground = Ground::watch().await;
@@ -128,7 +128,7 @@ async fn nothing_outside_is_watched() {
 async fn a_reader_that_is_too_slow_is_told_so() {
     let mut ground = Ground::watch().await;
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
-    // Each is two events at least: it comes and goes.
+    // Each iteration causes at least two events.
     for number in 0..limit.trim().parse::<u32>().unwrap().min(200_000) {
         let name = ground.at(&format!("flood{}", number % 2));
         fs::write(&name, "x").unwrap();

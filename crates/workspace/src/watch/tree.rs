@@ -1,4 +1,4 @@
-//! The folders that are watched: each by its own handle, below the one that was named and nowhere else.
+//! The set of watched folders. Each one is opened below the top folder, without following links.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,17 +32,17 @@ use crate::{
     roots::{Found, Last},
 };
 
-/// Folders that one tree may have: each is memory of the kernel's, and of its user's share.
+/// The most folders of one tree. Each watch takes kernel memory and counts towards a limit per user.
 const MOST_FOLDERS: usize = 8_192;
-/// Names that are remembered, to tell what is new from what is replaced.
+/// The most names that are remembered. Known names distinguish a new file from a replaced one.
 const MOST_NAMES: usize = 200_000;
-/// What is taken at once.
+/// The most events of one batch.
 const MOST_EVENTS: usize = 16_384;
 const BUFFER_BYTES: usize = 64 << 10;
-/// How long the other half of a rename may take.
+/// How long to wait for the second event of a rename.
 const OTHER_HALF: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// What the kernel tells.
+/// An inotify event.
 pub(super) struct Event {
     pub(super) folder: i32,
     pub(super) flags: ReadFlags,
@@ -50,13 +50,13 @@ pub(super) struct Event {
     pub(super) name: OsString,
 }
 
-/// The folders that are watched.
+/// The watched folders and the names in them.
 pub(super) struct Tree {
     inotify: OwnedFd,
     top: Found,
     pub(super) top_watch: i32,
     pub(super) path: PathBuf,
-    /// Their ways from the top.
+    /// Paths relative to the top, by watch descriptor.
     folders: HashMap<i32, PathBuf>,
     names: HashSet<u64>,
     hasher: RandomState,
@@ -65,7 +65,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Watches what lies at a path.
+    /// Watches the folder at a path, with everything below it.
     pub(super) fn begin(roots: &Roots, path: &Path) -> Result<Self, Error> {
         let refused = |error: io::Error| Error::of_path(path, &error);
         let top = roots.find(path, Last::Follow)?;
@@ -91,7 +91,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A descriptor that can be read when changes wait.
+    /// A descriptor that becomes readable when events are queued.
     pub(super) fn news(&self) -> io::Result<OwnedFd> {
         self.inotify.try_clone()
     }
@@ -100,23 +100,23 @@ impl Tree {
         self.folders.len() as u64
     }
 
-    /// Whether changes wait that are told of no more.
+    /// Whether more events are queued after a full batch.
     pub(super) fn has_more(&self) -> bool {
         self.more
     }
 
-    /// Whether the folder itself is gone.
+    /// Whether the top folder was removed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Whether nothing has the folder's name any more. The kernel tells of its end only once our handle is closed too, so it
-    /// is looked at from time to time.
+    /// Whether the top folder has no name any more. inotify reports this only after all handles, including ours, are
+    /// closed, so it is checked regularly.
     pub(super) fn is_removed(&self) -> bool {
         fstat(&self.top).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Takes the changes that wait.
+    /// Takes the queued changes.
     pub(super) fn take(&mut self) -> io::Result<Vec<FileChange>> {
         let mut events = self.read()?;
         let halves = |events: &[Event]| {
@@ -137,7 +137,7 @@ impl Tree {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
         let mut events = Vec::new();
-        // To the end of what was read: what is left in the buffer is lost.
+        // Until the buffer is empty, since the rest of it would be lost.
         while events.len() < MOST_EVENTS || !reader.is_buffer_empty() {
             let event = match reader.next() {
                 Ok(event) => event,
@@ -156,11 +156,11 @@ impl Tree {
         Ok(events)
     }
 
-    /// Watches a folder and all below it; what is in them and was not known is told.
+    /// Watches a folder and everything below it. New names are added to `found`.
     pub(super) fn add(&mut self, way: PathBuf, mut found: Option<&mut Vec<PathBuf>>) -> io::Result<()> {
         let mut ahead = vec![way];
         while let Some(way) = ahead.pop() {
-            // Gone since, no folder any more, another file system, or nobody's to read.
+            // It was removed or replaced meanwhile, is a mount point, or is not readable.
             let Ok(folder) = self.open(&way) else { continue };
             let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
             let watch = match inotify::add_watch(&self.inotify, name, flags()) {
@@ -185,7 +185,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Opens a folder of the tree: by the kernel's word no link, nothing outside, no other file system.
+    /// Opens a folder of the tree. Fails for links and mount points, and cannot leave the tree.
     fn open(&self, way: &Path) -> io::Result<File> {
         if way.as_os_str().is_empty() {
             return self.top.read();
@@ -195,23 +195,23 @@ impl Tree {
         Ok(openat2(&self.top, way, flags, Mode::empty(), resolve)?.into())
     }
 
-    /// Forgets a folder that went elsewhere, and all below it.
+    /// Stops watching a folder that was moved away, and everything below it.
     pub(super) fn remove(&mut self, way: &Path) {
         let below: Vec<i32> =
             self.folders.iter().filter(|(_, at)| at.starts_with(way)).map(|(watch, _)| *watch).collect();
         for watch in below {
-            // It may be gone, and its watch with it.
+            // The folder, and with it the watch, may be gone.
             let _ = inotify::remove_watch(&self.inotify, watch);
             self.folders.remove(&watch);
         }
     }
 
-    /// The kernel watches a folder no longer.
+    /// Removes a folder that the kernel no longer watches.
     pub(super) fn forget(&mut self, watch: i32) {
         self.folders.remove(&watch);
     }
 
-    /// A folder has another name, and all below it with it.
+    /// Updates the paths of a renamed folder and of everything below it.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) {
         for way in self.folders.values_mut() {
             if let Ok(rest) = way.strip_prefix(from) {
@@ -220,12 +220,12 @@ impl Tree {
         }
     }
 
-    /// The way of a folder from the top.
+    /// The path of a folder relative to the top.
     pub(super) fn way(&self, watch: i32) -> Option<&Path> {
         self.folders.get(&watch).map(PathBuf::as_path)
     }
 
-    /// Remembers a name. Whether it is new.
+    /// Remembers a name. Returns whether it is new.
     pub(super) fn learn(&mut self, watch: i32, name: &OsStr) -> bool {
         let key = self.hasher.hash_one((watch, name));
         if self.names.len() < MOST_NAMES { self.names.insert(key) } else { !self.names.contains(&key) }

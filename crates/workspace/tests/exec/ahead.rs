@@ -1,4 +1,4 @@
-//! Shells that are started ahead: nothing tells them from those that are started on demand.
+//! Prepared shells behave exactly like newly started ones.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use skep_api::exec::{ExecOutcome, RunCommand, Stdin};
 
 use crate::ground::{Ground, request};
 
-/// What a command says of itself, for each thing that is set before it begins.
+/// Commands that print each property which is set before a shell starts.
 const QUESTIONS: &[&str] = &[
     "",
     " ",
@@ -87,26 +87,26 @@ fn cases(dir: &Path) -> Vec<RunCommand> {
     cases
 }
 
-/// All but how long it took.
+/// The outcome without its duration.
 fn timeless(outcome: ExecOutcome) -> ExecOutcome {
     ExecOutcome { duration_ms: 0, ..outcome }
 }
 
-/// What waits, by the name of its control group.
+/// The prepared shells, by the names of their control groups.
 fn waiting(ground: &Ground) -> Vec<String> {
     let groups = std::fs::read_dir(&ground.group).expect("groups").flatten();
     let names = groups.map(|group| group.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.starts_with("shell.")).collect()
 }
 
-/// The processes that wait and stand in this directory: the zygote and its copy.
+/// The zygote and its copy that wait in this directory.
 fn shells(directory: &Path) -> (u32, u32) {
     let all = listed(directory);
     let [zygote, copy] = all[..] else { panic!("{} shells wait", all.len()) };
     (zygote, copy)
 }
 
-/// By their age.
+/// The process ids of waiting shells in this directory, oldest first.
 fn listed(directory: &Path) -> Vec<u32> {
     let here = directory.canonicalize().expect("a path");
     let all = std::fs::read_dir("/proc").expect("processes").flatten();
@@ -132,7 +132,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn nothing_tells_a_shell_ahead_from_one_on_demand() {
-    // In the same directory, so that nothing they say of it differs.
+    // In the same directory, so that their output is the same.
     let plain = Ground::new();
     let ahead = plain.and_ahead().await;
     std::fs::create_dir(plain.dir.path().join("sub")).expect("a folder");
@@ -144,7 +144,7 @@ async fn nothing_tells_a_shell_ahead_from_one_on_demand() {
         ahead.place.commands().rest().await;
         let after = shells(plain.dir.path());
         assert_eq!(before.0, after.0, "it failed, and all began anew: {case:?}");
-        // The one that waits has no input; who has some gets another copy.
+        // The prepared shell has no input; a command with input gets another copy.
         assert_eq!(before.1 == after.1, case.stdin.is_piped(), "who ran {case:?}");
     }
 }
@@ -166,7 +166,7 @@ async fn what_a_waiting_shell_cannot_run_gets_one_of_its_own() {
         let before = waiting(&ahead);
         let outcome = ahead.ask(case.clone()).await.expect("it runs");
         assert_eq!(outcome.stdout, expected.stdout);
-        // Figures of the loader differ, so of what it says only that it says it.
+        // The numbers printed by the loader differ, so only their presence is compared.
         assert_eq!(outcome.stderr.is_empty(), expected.stderr.is_empty());
         assert_eq!(waiting(&ahead), before, "it waits for another");
     }
@@ -203,7 +203,8 @@ async fn whoever_tampers_with_a_waiting_shell_costs_only_time() {
             let pid = [shells.0, shells.1][which].to_string();
             let killed = std::process::Command::new("kill").args([&format!("-{signal}"), &pid]).status();
             assert!(killed.expect("a kill").success());
-            // Nobody looks before the next command does. The first gets what waits, the second asks for another copy.
+            // Detected by the next command only. The first command takes the prepared shell, the second one asks for
+            // another copy.
             let ran = ground.dir.path().join(format!("{signal}{which}"));
             let waits = format!("until [ -e {} ]; do sleep 0.01; done; echo $$ ran; exit 7", ran.display());
             let lets_go = format!("echo $$ ran; : > {}; exit 7", ran.display());
@@ -248,7 +249,7 @@ async fn another_thread_gets_shells_of_its_own() {
     });
     let running = started.await.expect("a thread").expect("it starts");
     assert_eq!(running.outcome().await.stdout, "elsewhere\n");
-    // The one that waited is still there, and of use.
+    // The prepared shell of the other thread is still usable.
     assert_eq!(waiting(&ground).len(), 1);
     assert_eq!(ground.run("echo here").await.stdout, "here\n");
 }
@@ -270,7 +271,7 @@ async fn whoever_discards_it_between_a_command_and_its_successor_has_peace() {
     let ground = Ground::ahead().await;
     for _ in 0..20 {
         assert_eq!(ground.run("echo on").await.stdout, "on\n");
-        // What follows the command is still under way.
+        // The work after the command is still in progress.
         ground.place.commands().discard_ahead();
         tokio::time::timeout(Duration::from_secs(20), ground.place.commands().idle()).await.expect("an end");
         assert!(listed(ground.dir.path()).is_empty());

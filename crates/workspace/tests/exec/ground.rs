@@ -1,4 +1,4 @@
-//! Places whose shells are started on demand, and ahead.
+//! Workspaces with and without prepared shells.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use skep_api::exec::{ExecOutcome, RunCommand, Stdin};
 use skep_workspace::{Error, Output, Place, Run};
 use tempfile::TempDir;
 
-/// A place of its own, whose control group is gone with it.
+/// A temporary workspace whose control group is removed on drop.
 pub(crate) struct Ground {
     pub(crate) place: Place,
     pub(crate) group: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// One whose shells are started on demand.
+    /// A workspace that starts a new shell for each command.
     pub(crate) fn new() -> Self {
         Self::of(tempfile::tempdir().expect("a directory").into())
     }
@@ -38,12 +38,12 @@ impl Ground {
         Self { place: Place::new("/", dir.path(), env, &group), group, dir }
     }
 
-    /// One whose shells are started ahead.
+    /// A workspace with prepared shells.
     pub(crate) async fn ahead() -> Self {
         Self::new().and_ahead().await
     }
 
-    /// The same directory, and shells that are started ahead.
+    /// A workspace in the same directory, with prepared shells.
     pub(crate) async fn and_ahead(&self) -> Self {
         let ground = Self::of(Rc::clone(&self.dir));
         let place = ground.place.clone().with_shell_ahead();
@@ -52,7 +52,7 @@ impl Ground {
         ground
     }
 
-    /// How many shells wait for a command.
+    /// How many prepared shells are ready.
     pub(crate) fn waiting_groups(&self) -> usize {
         let Ok(groups) = std::fs::read_dir(&self.group) else { return 0 };
         groups.flatten().filter(|group| group.file_name().to_string_lossy().starts_with("shell.")).count()
@@ -62,7 +62,7 @@ impl Ground {
         self.ask_at(&self.place, command).await
     }
 
-    /// At this place; with the shell ahead, where there is to be one.
+    /// Runs a command in `place`, once a prepared shell is ready if the place has any.
     pub(crate) async fn ask_at(&self, place: &Place, command: RunCommand) -> Result<ExecOutcome, Error> {
         place.commands().rest().await;
         command.run(place).await

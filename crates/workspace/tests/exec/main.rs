@@ -1,4 +1,4 @@
-//! Commands as a caller of the crate sees them, with real processes and control groups.
+//! Commands through the public interface of the crate, with real processes and control groups.
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod ahead;
@@ -17,7 +17,7 @@ use skep_workspace::{Error, Output, Place, run_by_name};
 
 use ground::{Ground, request};
 
-/// Runs each test twice: with shells that are started on demand, and ahead. They must not differ.
+/// Runs each test with new shells and with prepared ones. The results must be the same.
 macro_rules! both_ways {
     ($($test:ident)*) => {
         mod on_demand {
@@ -168,7 +168,7 @@ async fn it_answers_at_the_shells_end_and_children_live_on(ground: Ground) {
     let outcome = ground.run("(sleep 0.6; echo late; echo late > done; sleep 1000) & echo $!").await;
     assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
     assert_eq!(outcome.exit_code, Some(0));
-    // Its pipe stays open, or the first `echo` would have ended it.
+    // The pipe stays open; otherwise the first `echo` would have killed the child.
     for _ in 0..500 {
         if file.exists() {
             assert!(lives(outcome.stdout.trim()));
@@ -190,7 +190,7 @@ async fn long_input_arrives_whole(ground: Ground) {
     let mut command = request("wc -c; echo done");
     command.stdin = Stdin::Text("y".repeat(3_000_000));
     assert_eq!(ground.ask(command.clone()).await.expect("it runs").stdout, "3000000\ndone\n");
-    // Echoed while it is still written: neither side may wait for the other.
+    // Echoed while it is still being written: neither side may wait for the other.
     command.command = "cat".to_owned();
     assert!(ground.ask(command.clone()).await.expect("it runs").truncated);
     command.command = "echo unread".to_owned();
@@ -210,7 +210,7 @@ async fn a_reader_that_keeps_up_gets_all_of_it(ground: Ground) {
 
 async fn a_reader_that_left_comes_back_for_the_rest(ground: Ground) {
     let mut first = ground.start("kept", "echo one; read line; echo two >&2; echo three").await;
-    // It waits for a line, and standard input is at its end: it goes on at once.
+    // Standard input is empty, so `read` returns at once.
     let Some((0, ExecEvent::Stdout(data))) = first.next().await else { panic!("no output") };
     let seen = data.len() as u64;
     let running = first.running().clone();
@@ -266,7 +266,7 @@ async fn what_ended_can_be_forgotten_and_what_runs_cannot(ground: Ground) {
     assert!(commands.find("running").is_ok());
     output.running().cancel();
     assert_eq!(read_all(output).await.2.signal.as_deref(), Some("SIGKILL"));
-    // The id is free again, and who had it before does not take it along.
+    // The id is free again, and the new command is not discarded together with the previous one.
     assert_eq!(read_all(ground.start("ended", "echo after").await).await.0, b"after\n");
     assert!(commands.find("ended").is_ok());
 }

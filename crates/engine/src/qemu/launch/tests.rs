@@ -5,7 +5,7 @@ use skep_api::swarm::{EngineReport, Isolation};
 use super::*;
 use crate::launch::Descriptors;
 
-/// What a VMM is started with, a word a line, to the last one: a saved state loads only into the same devices.
+/// The complete command line of a VMM, one argument per line. A saved state only loads into the same devices.
 const PINNED: &str = "\
 -nodefaults
 -no-user-config
@@ -65,7 +65,7 @@ virtio-serial-device,max_ports=2
 -device
 virtserialport,chardev=agent,name=skep.agent";
 
-/// The same with what differs between accelerations and purposes.
+/// The same, with the parts that depend on acceleration and purpose.
 fn pinned(accel: &str, cpu: &str, share: &str, emulated: &str) -> Vec<String> {
     let values = [("<accel>", accel), ("<cpu>", cpu), ("<share>", share), ("<emulated>", emulated)];
     let text = values.iter().fold(PINNED.to_owned(), |text, (name, value)| text.replace(name, value));
@@ -148,7 +148,7 @@ fn a_guest_has_at_most_six_devices() {
             "chardev",
         ];
         assert_eq!(kinds, wanted, "{purpose:?}");
-        // Nothing comes along unasked.
+        // No default devices are added.
         for switch in ["-nodefaults", "-no-user-config"] {
             assert!(arguments.iter().any(|word| word == switch), "{switch}");
         }

@@ -1,4 +1,4 @@
-//! Monitors whose VMM was taken over by its guest.
+//! Tests of monitors with compromised VMMs.
 
 use std::{
     io::{Read, Write},
@@ -17,7 +17,7 @@ fn pair() -> (UnixStream, Peer) {
     (UnixStream::from_std(ours).unwrap(), peer)
 }
 
-/// A monitor that was opened as usual, and its other end.
+/// An open monitor and its peer.
 async fn opened() -> (Monitor, Peer) {
     let (ours, mut peer) = pair();
     peer.write_all(GREETING).unwrap();
@@ -25,7 +25,7 @@ async fn opened() -> (Monitor, Peer) {
     (Monitor::open(ours).await.unwrap(), peer)
 }
 
-/// What a command returns where the other end writes this.
+/// The result of a command to which the peer writes this answer.
 async fn answered(monitor: &Monitor, mut peer: &Peer, answer: &[u8]) -> Result<Value, Error> {
     peer.write_all(answer).unwrap();
     monitor.call("query-status", json!({})).await
@@ -41,7 +41,7 @@ async fn answers_reach_the_caller_between_events() {
     let refused =
         answered(&monitor, &peer, b"{\"error\": {\"desc\": \"no\"}, \"id\": 3}\n").await.unwrap_err();
     assert!(matches!(&refused, Error::Refused { reason, .. } if reason == "no"), "{refused}");
-    // Not even a late answer, or an error that names no command, is a reason to hang up.
+    // A late answer or an error without a command id does not close the connection.
     let said = b"{\"return\": 0, \"id\": 2}\n{\"error\": {}}\n{\"return\": 7, \"id\": 4}\n";
     assert_eq!(answered(&monitor, &peer, said).await.unwrap(), json!(7));
     drop(peer);
@@ -61,7 +61,7 @@ async fn what_is_no_message_ends_the_connection() {
         b"{\"id\": 2}\n",
         b"{\"data\": {\"reason\": \"guest-reset\"}}\n",
         long.as_slice(),
-        // No end of a line, but the connection stays open.
+        // No line end, but the connection stays open.
         &vec![b' '; MAX_LINE_BYTES],
         &vec![b'['; MAX_LINE_BYTES],
     ] {
@@ -74,7 +74,7 @@ async fn what_is_no_message_ends_the_connection() {
         writing.join().unwrap().unwrap();
         let refused = monitor.call("stop", json!({})).await.unwrap_err();
         assert!(matches!(refused, Error::MonitorGone(_)), "{shown}: {refused}");
-        // The other end is hung up on though the monitor is held.
+        // The connection is closed although the monitor still exists.
         let mut rest = Vec::new();
         let _ = { read }.read_to_end(&mut rest);
         assert!(!String::from_utf8_lossy(&rest).contains("stop"), "{shown}");
@@ -85,7 +85,7 @@ async fn what_is_no_message_ends_the_connection() {
 async fn a_flood_leaves_room_for_other_tasks() {
     let (ours, mut peer) = pair();
     peer.set_nonblocking(true).unwrap();
-    // As much as the socket holds, so that no read ever waits.
+    // As much as the socket buffer holds, so that reads never wait.
     let event = b"{\"event\":\"A\"}\n";
     let chunk = event.repeat(1000);
     let mut written = 0;
@@ -102,14 +102,14 @@ async fn a_flood_leaves_room_for_other_tasks() {
         turns += 1;
     }
     assert!(opening.await.unwrap().is_err());
-    // A task has a budget of 128.
+    // Tokio's budget of a task is 128.
     assert!(turns > lines / 200, "{turns} turns in {lines} lines");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_vmm_that_reads_nothing_is_late_and_no_more() {
     let (monitor, _peer) = opened().await;
-    // More than the socket holds.
+    // More than the socket buffer holds.
     for _ in 0..2_000 {
         let late = timeout(2 * super::PATIENCE, monitor.call("stop", json!({}))).await;
         let late = late.expect("the command waits for ever").unwrap_err();

@@ -14,7 +14,7 @@ use super::*;
 const LONGEST_HEAD: usize = 4096;
 const MOST_HEADERS: usize = 16;
 
-/// What is handed on of these bytes, piece by piece, and the refusal that ends them.
+/// The pieces that are passed on of these bytes, and the refusal that ends them.
 fn pieces(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<HeadRefusal>) {
     let mut framing = Framing::new(LONGEST_HEAD, MOST_HEADERS);
     let (mut pieces, mut rest) = (Vec::new(), bytes);
@@ -98,7 +98,7 @@ fn what_the_http_library_would_answer_by_itself_is_refused_before() {
         let (pieces, refusal) = pieces(head.as_bytes());
         assert_eq!((pieces.len(), refusal), (0, Some(expected)), "{head:?}");
     }
-    // A head that may be as long as the target alone.
+    // With a larger limit for the head, the limit of the target applies.
     let mut framing = Framing::new(1 << 20, MOST_HEADERS);
     let head = format!("GET /{} HTTP/1.1\r\n\r\n", long(usize::from(u16::MAX) - 1));
     let refused = Step::Refused { refusal: HeadRefusal::TargetTooLong, is_head: false };
@@ -122,12 +122,12 @@ fn nothing_behind_chunks_or_another_protocol_is_looked_at() {
     }
 }
 
-/// How many requests the HTTP library reads out of these bytes; `None` where it refuses some.
+/// The number of requests that the HTTP library parses from these bytes; `None` where it refuses any.
 async fn read_by_the_library(bytes: &[u8]) -> Option<usize> {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     client.write_all(bytes).await.unwrap();
     let _ = client.shutdown().await;
-    // Answers are read by nobody, and fit.
+    // The answers fit into the pipe, so they are not read.
     let (server, _client) = (server, client);
     let requests = AtomicUsize::new(0);
     let service = service_fn(|_| {
@@ -140,7 +140,7 @@ async fn read_by_the_library(bytes: &[u8]) -> Option<usize> {
     served.is_ok().then(|| requests.load(Ordering::Relaxed))
 }
 
-/// Parts of heads, right and wrong.
+/// Parts of heads, valid and invalid.
 const PARTS: &[&str] = &[
     "GET",
     "HEAD",
@@ -176,7 +176,7 @@ const PARTS: &[&str] = &[
     "x: y\r\nx: y\r\nx: y\r\nx: y\r\nx: y\r\nx: y\r\nx: y\r\nx: y\r\n",
 ];
 
-/// Mostly a good line with something strange in it.
+/// Mostly a valid request line with an unusual part.
 fn head() -> impl Strategy<Value = String> {
     let part = prop::sample::select(PARTS);
     let parts = prop::collection::vec(part.clone(), 0..5);

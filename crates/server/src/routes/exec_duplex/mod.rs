@@ -1,4 +1,4 @@
-//! Commands over a WebSocket: input, output and signals both ways while they run.
+//! Commands over a WebSocket, which carries input, output and signals while they run.
 
 mod session;
 mod stdin;
@@ -37,49 +37,49 @@ use crate::{
 };
 use session::{End, Running, carry, refuse};
 
-/// How long the first message may take to arrive.
 const FIRST_MESSAGE: Duration = Duration::from_secs(30);
-/// What one connection reads at once, in bytes.
+/// The read buffer of one connection.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// The routes of this file.
 pub(crate) fn routes(desk: ExecDesk) -> Routes {
     vec![routes!(exec_duplex).with_state(desk.clone()), routes!(exec_duplex_in_vm).with_state(desk)]
 }
 
-/// Where the command runs.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Place {
-    /// The VM, by process id or id; the server unless given.
+    /// The VM, by pid or id. Default: the server.
     #[param(example = "4242")]
     vm: Option<String>,
 }
 
 /// Run a command over a WebSocket
 ///
-/// Carries the exact bytes of input and output both ways while the command runs, and signals. The command starts before its
-/// input ends, and `timeout` counts from its start. It runs on the server, which takes `server:admin`, or in the VM that `vm` names,
-/// which takes `swarm:exec` alone.
+/// Carries the exact bytes of input and output, and signals, while the command runs. The command starts before its
+/// input ends, and `timeout` counts from its start. It runs on the server, which needs `server:admin`, or in the VM
+/// that `vm` names, which only needs `swarm:exec`.
 ///
-/// The client's first message is a text with the JSON of `POST /api/exec`, without `vm`, `stdin`, `stream` and `encoding`. Then:
+/// The client's first message is a text message with the JSON of `POST /api/exec`, without `vm`, `stdin`, `stream` and
+/// `encoding`. Then:
 ///
-/// - A binary message is one byte for the stream (0 standard input from the client; 1 standard output, 2 standard error from the
-///   server) and that stream's next bytes. Messages of a client have at most 1 MiB.
+/// - A binary message is one byte for the stream (from the client: 0, standard input; from the server: 1, standard output,
+///   or 2, standard error), followed by the next bytes of that stream. Messages of a client have at most 1 MiB.
 /// - A text message of the client is an `ExecControl`: `{"type": "signal", "name": "SIGINT"}` sends a signal to the command's
-///   process group, `{"type": "end_of_stdin"}` ends its input. Input has no end without it.
+///   process group, `{"type": "end_of_stdin"}` ends its input. Without it the input does not end.
 /// - A text message of the server is an `ExecNotice`: `{"type": "started", "id": ...}` first, `{"type": "stdin", "taken": ...,
-///   "open": ...}` as the command's pipe takes input, and last `{"type": "exit", "exit_code": ..., ...}` with the fields of
+///   "open": ...}` as the command reads its input, and last `{"type": "exit", "exit_code": ..., ...}` with the fields of
 ///   `ExecExit`, or `{"type": "error", "error": ..., "message": ..., "code": ...}`.
 ///
-/// The server holds up to 256 KiB of input that the command has not taken, and then reads no more messages: a client that keeps
-/// no more than that unacknowledged (`taken`) gets its signals through. It reads no more output of the command while the client
-/// does not read, so the command waits; a client that reads nothing for a minute is cut off. A client that goes away, or whose
-/// key is revoked, ends its command. When the server is restarted, a command in a VM runs on without further input:
-/// `GET /api/swarm/vm/{pid}/exec/{exec_id}` comes back to its output, with the bytes received of each stream as offsets.
+/// The server buffers up to 256 KiB of input that the command has not read, and then reads no more messages. A client
+/// that keeps no more than that unacknowledged (see `taken`) can always send signals. While the client does not read,
+/// the server does not read the command's output, so the command waits; a client that reads nothing for a minute is
+/// disconnected. If the client disconnects or its key is revoked, the command is ended. When the server is restarted, a
+/// command in a VM keeps running without further input: `GET /api/swarm/vm/{pid}/exec/{exec_id}` reconnects to its
+/// output, with the bytes received of each stream as offsets.
 ///
-/// A client that cannot set `Authorization`, such as a browser, offers the subprotocols `skep.exec.v1` and `bearer.<key>`.
+/// A client that cannot set `Authorization`, such as a browser, offers the subprotocols `skep.exec.v1` and
+/// `bearer.<key>`.
 #[utoipa::path(
     get, path = "/api/exec", tag = "exec", operation_id = "exec_duplex",
     security(("bearer" = ["swarm:exec"]), ("bearer" = ["server:admin"])),
@@ -96,7 +96,7 @@ async fn exec_duplex(
     call: Call,
     upgrade: Result<Upgrade, Refusal>,
 ) -> Result<Response, Refusal> {
-    // Which scope is needed depends on a parameter, so what is malformed is refused first, as for a body.
+    // The scope depends on a parameter, so a malformed request is refused first, as for a body.
     let (scope, upgrade) = match query.vm {
         Some(_) => (Scope::SwarmExec, upgrade),
         None => (Scope::ServerAdmin, Ok(upgrade?)),
@@ -113,7 +113,7 @@ async fn exec_duplex(
 #[utoipa::path(
     get, path = "/api/swarm/vm/{pid}/exec", tag = "exec", operation_id = "exec_duplex_in_vm",
     security(("bearer" = ["swarm:exec"])),
-    params(("pid" = String, Path, description = "The VM's process id, or its id", example = "4242")),
+    params(("pid" = String, Path, description = "The pid or the id of the VM", example = "4242")),
     responses(
         (status = 101, description = "A WebSocket, if the request asks for one (RFC 6455)"),
         DuplexRefused,
@@ -156,7 +156,7 @@ async fn accept(
 ) -> Result<Response, Refusal> {
     let chosen = match chosen {
         Chosen::Vm(vm) => {
-            // What can be refused before the upgrade is refused with a status.
+            // Checked before the upgrade, because then the refusal has an HTTP status.
             let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
             swarm.vm(&caller.account.id, VmRef::Id(vm)).await?;
             Chosen::Vm(VmRef::Id(vm))
@@ -189,7 +189,7 @@ async fn serve(mut socket: WebSocket, desk: &ExecDesk, caller: &Identity, chosen
         started = start(&mut socket, desk, caller, chosen) => started,
         end = &mut over => match end {
             End::Refused(refusal) => Err(Some(refusal)),
-            _ => Err(Some(Refusal::new(ErrorCode::ShuttingDown, "the server ends; try again"))),
+            _ => Err(Some(Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; try again"))),
         },
     };
     match started {
@@ -199,7 +199,7 @@ async fn serve(mut socket: WebSocket, desk: &ExecDesk, caller: &Identity, chosen
     }
 }
 
-/// Starts the command that the first message asks for. An error without a refusal: the caller is gone.
+/// Starts the command of the first message. `Err(None)` means that the caller disconnected.
 async fn start(
     socket: &mut WebSocket,
     desk: &ExecDesk,
@@ -219,7 +219,9 @@ async fn first_message(socket: &mut WebSocket) -> Result<String, Option<Refusal>
             match socket.recv().await {
                 Some(Ok(Message::Text(text))) => return Ok(text.as_str().to_owned()),
                 Some(Ok(Message::Binary(_))) => {
-                    return Err(wrong("the first message is a text: the JSON of the command"));
+                    return Err(wrong(
+                        "the first message must be a text message with the JSON of the command",
+                    ));
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(None),

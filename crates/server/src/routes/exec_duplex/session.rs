@@ -1,12 +1,12 @@
-//! One command and the WebSocket that carries its input, output and signals.
+//! The session of one command and its WebSocket.
 //!
 //! ```text
 //! socket ── receive ──► StdinBuffer ── feed ──► command
 //!    ▲         └─ signals ───────────────────────►  │
 //!    └────────── send ◄── output, acknowledgements ─┘
 //! ```
-//! The three run side by side, so that each waits for its own peer alone: a caller that does not read its output can still
-//! send signals, and so can one whose input the command does not read.
+//! The three run concurrently, so that each waits only for its own peer: a caller can send signals even while it does
+//! not read the output, or while the command does not read its input.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -32,40 +32,38 @@ use tokio::{
 use super::{super::exec_stream::Home, stdin::StdinBuffer};
 use crate::{error, error::Refusal};
 
-/// How often a silent connection is written to, which keeps proxies from closing it and shows whether the caller is there.
+/// Interval of pings, which keep proxies from closing an idle connection and detect a caller that is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the last messages may take, and the caller's own close after them.
+/// How long the last messages and the closing handshake may take.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 type Sink = SplitSink<WebSocket, Message>;
 type Source = SplitStream<WebSocket>;
 
-/// How a session ends.
 pub(super) enum End {
-    /// The command ended.
     Exit(ExecExit),
-    /// The caller is gone.
+    /// The caller disconnected.
     Gone,
-    /// The command was refused, or is given up.
+    /// The command was refused or aborted.
     Refused(Refusal),
-    /// The server is about to end.
+    /// The server is shutting down.
     Closing,
 }
 
-/// A command that runs, and where.
+/// A running command, and its place.
 pub(super) struct Running {
     pub(super) events: ExecStream,
     pub(super) home: Home,
 }
 
-/// How much input was taken, and whether more will be.
+/// How much input the command has read, and whether its input is still open.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     bytes: u64,
     open: bool,
 }
 
-/// Carries a command to its end. `over` is ready once the caller's key or the server's time is over.
+/// Runs a session until its command ends. `aborted` completes when the caller's key is lost or the server shuts down.
 pub(super) async fn carry(socket: WebSocket, running: Running, over: impl Future<Output = End>) {
     let (mut sink, mut source) = socket.split();
     let Running { mut events, home } = running;
@@ -95,20 +93,20 @@ pub(super) async fn refuse(socket: WebSocket, refusal: &Refusal) {
     finish(sink, source, &refused(refusal)).await;
 }
 
-/// In a VM the command runs on, for a caller that comes back to it.
+/// Detaches from a command in a VM, which keeps running, and returns the refusal for the caller.
 fn leave(events: ExecStream, home: &Home) -> Refusal {
     let message = match home {
         Home::Vm(_) => {
             events.leave();
-            "the server ends; the command runs on, but gets no further input: come back to its output by the id in the message \
-             `started`, with the bytes that you received as offsets"
+            "the server is shutting down; the command keeps running without further input: reconnect to its output with the \
+            id in the message `started`, and the bytes received as offsets"
         }
-        Home::Server => "the server ends, and the command with it; run it again",
+        Home::Server => "the server is shutting down, and the command with it; run it again",
     };
     Refusal::new(ErrorCode::ShuttingDown, message)
 }
 
-/// Sends output and acknowledgements until the command ends or the caller is gone.
+/// Sends output and acknowledgements until the command ends or the caller disconnects.
 async fn send(
     sink: &mut Sink,
     events: &mut ExecStream,
@@ -140,12 +138,12 @@ async fn send(
     }
 }
 
-/// Takes in what the caller sends.
+/// Handles the messages of the caller.
 async fn receive(source: &mut Source, stdin: &StdinBuffer, control: &Control) -> End {
     loop {
         let message = match source.next().await {
             Some(Ok(message)) => message,
-            // A message that is too long ends the connection, too.
+            // A message that is too long is also an error here.
             Some(Err(_)) | None => return End::Gone,
         };
         let handled = match message {
@@ -164,9 +162,9 @@ async fn input(message: &[u8], stdin: &StdinBuffer) -> Result<(), Failure> {
     let wrong = |message: &str| Err(Failure::new(ErrorCode::MalformedBody, message));
     match message.split_first() {
         Some((first, _)) if StreamId::of(*first) != Some(StreamId::Stdin) => {
-            wrong("a binary message begins with 0, the number of the standard input, and its bytes follow")
+            wrong("a binary message begins with 0, the number of the standard input, followed by the bytes")
         }
-        None => wrong("an empty binary message: it begins with 0, the number of the standard input"),
+        None => wrong("an empty binary message; each begins with 0, the number of the standard input"),
         Some(_) if stdin.is_ended() => wrong("input after `end_of_stdin`"),
         Some((_, bytes)) => {
             stdin.push(bytes).await;
@@ -177,26 +175,26 @@ async fn input(message: &[u8], stdin: &StdinBuffer) -> Result<(), Failure> {
 
 async fn obey(text: &str, stdin: &StdinBuffer, control: &Control) -> Result<(), Failure> {
     let wrong = |error: serde_json::Error| {
-        let message = format!("a text message is `signal` with a `name`, or `end_of_stdin`: {error}");
+        let message = format!("a text message must be `signal` with a `name`, or `end_of_stdin`: {error}");
         Failure::new(ErrorCode::MalformedBody, message)
     };
     match serde_json::from_str(text).map_err(wrong)? {
         ExecControl::EndOfStdin {} => stdin.end(),
         ExecControl::Signal { name } => {
             if let Err(error) = control.signal(name).await {
-                // The events of the command break off as well, and have the reason.
-                tracing::debug!(%error, "a signal was not sent");
+                // The event stream of the command fails too, with the reason.
+                tracing::debug!(%error, "a signal could not be sent");
             }
         }
     }
     Ok(())
 }
 
-/// Hands the input to the command as fast as it reads.
+/// Passes the input on as fast as the command reads it.
 async fn feed(stdin: &StdinBuffer, control: &Control, taken: &watch::Sender<Taken>) -> Infallible {
     while let Some(piece) = stdin.next().await {
         let length = piece.len() as u64;
-        // An error breaks off the events of the command as well, which have the reason.
+        // On an error the event stream of the command fails too, with the reason.
         let open = control.write_stdin(piece).await.unwrap_or(false);
         taken.send_modify(|taken| {
             taken.open = open;
@@ -207,13 +205,13 @@ async fn feed(stdin: &StdinBuffer, control: &Control, taken: &watch::Sender<Take
         }
     }
     if let Err(error) = control.end_stdin().await {
-        tracing::debug!(%error, "a command's input was not ended");
+        tracing::debug!(%error, "the input of a command could not be ended");
     }
     pending().await
 }
 
-/// Sends the last message and closes. What the caller still sends is read meanwhile: a socket that is closed with bytes unread
-/// resets the connection, and the caller may never read the last message.
+/// Sends the last message and closes. Messages of the caller are read and discarded meanwhile: closing a socket with
+/// unread bytes resets the connection, and the caller might never get the last message.
 async fn finish(mut sink: Sink, mut source: Source, notice: &ExecNotice) {
     let code = match notice {
         ExecNotice::Exit(_) => close_code::NORMAL,
@@ -235,7 +233,7 @@ fn output(stream: StreamId, bytes: &[u8]) -> Message {
 }
 
 fn text(notice: &impl Serialize) -> Message {
-    // Texts and numbers of our own types always serialize.
+    // These types always serialize.
     Message::Text(serde_json::to_string(notice).unwrap_or_default().into())
 }
 

@@ -1,4 +1,4 @@
-//! Input of a command on its way from the socket to the command.
+//! The buffer between the socket and the standard input of a command.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use skep_api::exec_stream::{STDIN_PIECE_BYTES, STDIN_WINDOW_BYTES};
 use tokio::sync::Notify;
 
-/// Holds what the command has not taken yet, joined: many short messages become few pieces.
+/// Input that the command has not read yet. Short messages are joined into larger pieces.
 #[derive(Debug, Default)]
 pub(super) struct StdinBuffer {
     state: Mutex<State>,
@@ -17,14 +17,14 @@ pub(super) struct StdinBuffer {
 #[derive(Debug, Default)]
 struct State {
     bytes: BytesMut,
-    /// The caller sends no more.
+    /// The caller has ended the input.
     ended: bool,
-    /// The command takes no more.
+    /// The command has closed its input.
     closed: bool,
 }
 
 impl StdinBuffer {
-    /// Adds input, and waits for room first where the window is full. Input that the command does not take any more is dropped.
+    /// Adds input, after waiting for capacity if the window is full. Input is dropped once the command has closed it.
     pub(super) async fn push(&self, bytes: &[u8]) {
         loop {
             let taken = self.taken.notified();
@@ -54,7 +54,7 @@ impl StdinBuffer {
         self.state().ended
     }
 
-    /// Drops what is there and what still comes.
+    /// Drops the buffered input and all further input.
     pub(super) fn close(&self) {
         *self.state() = State { closed: true, ..State::default() };
         self.taken.notify_one();
@@ -80,7 +80,7 @@ impl StdinBuffer {
         }
     }
 
-    /// Each change is made under one lock, so a panic elsewhere leaves the state whole.
+    /// Each change is made under one lock, so the state is consistent after a panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! `/api/git/credentials`: tokens that git presents to hosts. They are taken and used, and never told.
+//! `/api/git/credentials`: the tokens with which git authenticates to hosts. They are write-only: no route returns one.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -19,17 +19,17 @@ use crate::{
     vault::Vault,
 };
 
-/// As whom git presents itself where nobody says: what the hosts that take tokens agree on.
+/// The default user name, which hosts with token authentication accept.
 const USERNAME: &str = "x-access-token";
-/// How a host is named whose secret is a private key for ssh.
+/// The prefix of a host whose secret is a private key for ssh.
 const SSH: &str = "ssh://";
-/// How such a key begins, whatever its format (RFC 7468).
+/// The beginning of a private key in any format (RFC 7468).
 const KEY: &str = "-----BEGIN ";
 /// The longest token, in bytes.
 const LONGEST_TOKEN: usize = 8 << 10;
-/// Hosts of one account.
+/// The most hosts of one account.
 const MOST: usize = 1_000;
-/// Hosts on a page where the caller names no number, and at the most.
+/// Hosts on a page without `limit`, and at most.
 const DEFAULT_PAGE: u32 = 100;
 const LARGEST_PAGE: u32 = 1_000;
 
@@ -41,21 +41,20 @@ pub(super) fn routes(vault: Vault) -> Routes {
     ]
 }
 
-/// Which page.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// Hosts on the page, 1 to 1,000; 100 unless given.
+    /// Hosts on the page, 1 to 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 /// List credentials
 ///
-/// The hosts whose tokens are kept, never a token.
+/// Returns the hosts that have a token, but never a token.
 #[utoipa::path(
     get, path = "/api/git/credentials", tag = "git", operation_id = "list_git_credentials", params(ListQuery),
     security(("bearer" = ["git:write"])),
@@ -87,26 +86,26 @@ async fn list(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CredentialBody {
-    /// The host, with its port where URLs name one; behind `ssh://` for a private key.
+    /// The host, with the port if URLs contain one, and prefixed with `ssh://` for a private key.
     #[schema(example = "git.example.com")]
     host: String,
-    /// The token; for ssh a private key without a passphrase, as `ssh-keygen` writes it. It is never told again.
+    /// The token; for ssh a private key without a passphrase, as `ssh-keygen` writes it. It is never returned.
     #[schema(example = "a-token-of-that-host")]
     token: String,
-    /// As whom git presents itself; `x-access-token` unless given.
+    /// The user name for git; default `x-access-token`.
     username: Option<String>,
 }
 
-/// Keep a credential
+/// Store a credential
 ///
-/// Git on the server presents it to this host, over https alone, for all keys of the account; one for `ssh://` and the host,
-/// a private key, over ssh alone. It takes the place of the one
-/// that the host had, is encrypted at rest, and enters no VM.
+/// Git on the server uses it for this host, for all keys of the account: a token over https only, and the private key
+/// of an `ssh://` host over ssh only. It replaces the previous one of the host, is encrypted at rest, and never enters
+/// a VM.
 #[utoipa::path(
     post, path = "/api/git/credentials", tag = "git", operation_id = "set_git_credential",
     security(("bearer" = ["admin"])),
     request_body(content = CredentialBody, example = json!({"host": "git.example.com", "token": "a-token-of-that-host"})),
-    responses((status = 201, description = "It is kept", body = KeptCredential))
+    responses((status = 201, description = "It was stored", body = KeptCredential))
 )]
 async fn set(
     State(vault): State<Vault>,
@@ -127,23 +126,22 @@ async fn set(
     created(told(kept))
 }
 
-/// Which host.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RemoveQuery {
-    /// The host, as it was given.
+    /// The host, as it was stored.
     #[param(example = "git.example.com")]
     host: String,
 }
 
-/// Forget a credential
+/// Delete a credential
 ///
-/// Git presents nothing to this host from now on.
+/// Git no longer authenticates to this host.
 #[utoipa::path(
     delete, path = "/api/git/credentials", tag = "git", operation_id = "remove_git_credential", params(RemoveQuery),
     security(("bearer" = ["admin"])),
-    responses((status = 200, description = "It is forgotten", body = CredentialRemoved), CredentialRefused)
+    responses((status = 200, description = "It was deleted", body = CredentialRemoved), CredentialRefused)
 )]
 async fn remove(
     State(vault): State<Vault>,
@@ -166,7 +164,7 @@ fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidValue, message)
 }
 
-/// A host as it stands in URLs, perhaps with a port, and behind `ssh://` where it takes keys.
+/// Checks a host: a name with an optional port, prefixed with `ssh://` for a private key.
 fn host(text: String) -> Result<String, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let place = text.strip_prefix(SSH).unwrap_or(&text);
@@ -181,7 +179,7 @@ fn host(text: String) -> Result<String, Failure> {
     )))
 }
 
-/// A private key as ssh reads it: with an end of its last line.
+/// Checks a private key, and ends its last line, as ssh requires.
 fn private_key(text: String) -> Result<String, Failure> {
     let fits = |character: char| character == '\n' || !character.is_control();
     let text = text.replace("\r\n", "\n");
@@ -194,7 +192,7 @@ fn private_key(text: String) -> Result<String, Failure> {
     Ok(format!("{}\n", text.trim_end()))
 }
 
-/// What git's own lines can say. The value is a secret, so no message repeats it.
+/// Checks that a value fits into one line of git's credential protocol. It may be a secret, so no message repeats it.
 fn line(field: &str, text: String) -> Result<String, Failure> {
     if text.is_empty() || text.len() > LONGEST_TOKEN || text.chars().any(char::is_control) {
         return Err(invalid(format!("`{field}` must be one line of 1 to {LONGEST_TOKEN} bytes")));

@@ -1,5 +1,5 @@
-//! Pushes, pulls and clones of which the server passes on the pack: the place of the repository packs or joins, and the server,
-//! or the place where the remote is, speaks to the remote. So no token enters a VM.
+//! Pushes, pulls, fetches and clones where the server relays the pack: the place of the repository creates or applies
+//! it, and the server, or the place of the remote, talks to the remote. So no token enters a VM.
 
 use skep_api::{
     AbsolutePath, ErrorCode, Failure, Operation, Scope,
@@ -19,7 +19,7 @@ use crate::{
     places::{Chosen, Places},
 };
 
-/// Sends a branch to its remote. The server passes on what a VM pushes, and what goes to a VM.
+/// Sends a branch to its remote. Pushes from and to a VM are relayed by the server.
 pub(super) async fn push(
     places: &Places,
     caller: &Identity,
@@ -32,7 +32,7 @@ pub(super) async fn push(
     }
 }
 
-/// Fetches a branch, and joins it with the current one. The server passes on what a VM pulls, and what comes out of a VM.
+/// Fetches a branch, and merges or rebases the current one. Pulls into and from a VM are relayed by the server.
 pub(super) async fn pull(
     places: &Places,
     caller: &Identity,
@@ -45,7 +45,7 @@ pub(super) async fn pull(
     }
 }
 
-/// Fetches all branches of a remote. The server passes on what a VM fetches, and what comes out of a VM.
+/// Fetches all branches of a remote. Fetches into and from a VM are relayed by the server.
 pub(super) async fn fetch(
     places: &Places,
     caller: &Identity,
@@ -58,7 +58,7 @@ pub(super) async fn fetch(
     }
 }
 
-/// What git on the server does by itself, without passing anything on: all in the workspace but where the remote is in a VM.
+/// Runs an operation with git on the server, without a relay. `None` if the repository or its remote is in a VM.
 async fn alone<O: Operation + Run + Clone>(
     places: &Places,
     caller: &Identity,
@@ -74,7 +74,7 @@ async fn alone<O: Operation + Run + Clone>(
     }
 }
 
-/// Takes a branch out of its place, and sends it to its remote.
+/// Packs a branch in its place, and sends it to its remote.
 async fn relayed_push(
     places: &Places,
     caller: &Identity,
@@ -115,7 +115,7 @@ async fn relayed_push(
     Ok(Pushed { remote, branch, from: sent.from, to: commit, created: sent.created })
 }
 
-/// Fetches a branch for another place, which joins it with its current one.
+/// Fetches a branch for another place, which merges or rebases its current one.
 async fn relayed_pull(
     places: &Places,
     caller: &Identity,
@@ -162,7 +162,7 @@ async fn relayed_fetch(
     fetch: GitFetchRemote,
 ) -> Result<FetchedRefs, Refusal> {
     let at = places.settled(caller, at).await?;
-    // Of the plan of a pull only the branch is not used: any name does.
+    // The plan of a pull needs a branch, which is not used here.
     let (path, remote) = (fetch.path.clone(), fetch.remote.clone());
     let plan = GitExchange { path, remote, branch: Some("main".to_owned()), pushes: false };
     let plan = places.run(caller, at.clone(), plan).await?;
@@ -185,15 +185,15 @@ async fn relayed_fetch(
     Ok(taken)
 }
 
-/// What is cloned into another place than its own.
+/// The source of a relayed clone.
 pub(super) enum CloneFrom {
-    /// A repository of a place.
+    /// A repository in a place of this server.
     Place(Chosen, AbsolutePath),
-    /// A remote, to which the server speaks.
+    /// A remote repository, which the server fetches from.
     Url(String, GitReach),
 }
 
-/// Clones a repository into another place. Whatever can be refused is refused before anything is packed.
+/// Clones a repository into another place. The target is checked before anything is packed.
 pub(super) async fn clone(
     places: &Places,
     caller: &Identity,
@@ -235,17 +235,17 @@ pub(super) async fn clone(
     Ok(cloned)
 }
 
-/// The remote of a VM's repository.
+/// The remote of a relayed operation.
 struct Remote {
-    /// A path where there is a place, else a URL.
+    /// A path if there is a place, else a URL.
     url: String,
-    /// Another place of this server; `None` where the network leads to it.
+    /// Another place of this server. `None` if the remote is reached over the network.
     place: Option<Chosen>,
     reach: GitReach,
 }
 
 impl Remote {
-    /// As the VM named it, which may name anything: its own place is looked at as if the caller had named it.
+    /// Resolves the URL given by a VM, which is untrusted: a place in it is checked as if the caller had named it.
     async fn of(places: &Places, caller: &Identity, url: String, reach: GitReach) -> Result<Self, Refusal> {
         let Some(relayed) = RelayUrl::parse(&url) else { return Ok(Self { url, place: None, reach }) };
         let place = match relayed.place {
@@ -257,7 +257,7 @@ impl Remote {
         Ok(Self { url, place, reach: GitReach::default() })
     }
 
-    /// Does its part of an exchange where it is.
+    /// Runs the remote's part of an exchange in its place.
     async fn run<O: Operation>(
         &self,
         places: &Places,
@@ -272,7 +272,7 @@ impl Remote {
     }
 }
 
-/// What git reaches whose remote is a path: nothing else.
+/// Git with a path as the remote needs no network.
 fn of_paths() -> GitReach {
     GitReach::default()
 }

@@ -1,4 +1,4 @@
-//! Commits and their files, tags, merges.
+//! Shows commits, changes tags and merges.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -29,28 +29,28 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     ]
 }
 
-/// What is shown.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ShowQuery {
-    /// The repository; unless given, the only one of the place.
+    /// The repository. Default: the only one of the place.
     #[param(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// The commit, branch or tag; the current commit unless given.
+    /// The commit, branch or tag. Default: the current commit.
     r#ref: Option<String>,
-    /// A file, below the repository's top: its content in that commit.
+    /// A file, relative to the top of the repository, whose content in that commit is returned.
     file: Option<String>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Show a commit
 ///
-/// With what differs from its first parent; with `file`, the content of that file in place of the changes, in base64 where it is
-/// not UTF-8. Both end at 16 MiB, and `truncated` says so. In a VM it needs the scope `swarm:exec` besides.
+/// Returns the commit with its changes to the first parent. With `file`, returns the content of that file instead of
+/// the changes, in base64 if it is not UTF-8. Both are cut at 16 MiB, which `truncated` indicates. In a VM it also
+/// needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/show", tag = "git", operation_id = "git_show", params(ShowQuery),
     security(("bearer" = ["git:read"])),
@@ -70,23 +70,22 @@ async fn show(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// Which tags.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct TagsQuery {
-    /// The repository; unless given, the only one of the place.
+    /// The repository. Default: the only one of the place.
     #[param(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// List tags
 ///
-/// By name. In a VM it needs the scope `swarm:exec` besides.
+/// Sorted by name. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/tag", tag = "git", operation_id = "git_tags", params(TagsQuery),
     security(("bearer" = ["git:read"])),
@@ -102,35 +101,36 @@ async fn tags(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// A tag to make or delete.
+/// A tag to create or delete.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct TagBody {
-    /// The repository: absolute, below a root.
+    /// The repository, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// Its name.
+    /// The name of the tag.
     #[schema(example = "v1.0")]
     name: String,
-    /// The commit that it names; the current one unless given.
+    /// The commit to tag. Default: the current one.
     r#ref: Option<String>,
-    /// Its message; without one it is no more than a name.
+    /// The message of an annotated tag. Without it, the tag is lightweight.
     message: Option<String>,
-    /// Whether it is deleted.
+    /// Whether to delete the tag.
     delete: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Make or delete a tag
+/// Create or delete a tag
 ///
-/// One with a message is the key's. A name that is taken is 409. In a VM it needs the scope `swarm:exec` besides.
+/// The tagger of an annotated tag is the calling key. An existing name is refused with 409. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/tag", tag = "git", operation_id = "git_change_tag", security(("bearer" = ["git:write"])),
     request_body(content = TagBody, example = json!({"path": "/srv/workspace/project", "name": "v1.0"})),
-    responses((status = 200, description = "It was made, or deleted", body = TagChanged), GitWriteRefused)
+    responses((status = 200, description = "It was created or deleted", body = TagChanged), GitWriteRefused)
 )]
 async fn change_tag(
     State(desk): State<GitDesk>,
@@ -151,34 +151,35 @@ async fn change_tag(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// What is merged.
+/// A merge.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct MergeBody {
-    /// The work tree, or a folder in it: absolute, below a root.
+    /// The work tree or a folder in it, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// The branch, tag or commit that is merged into the current branch.
+    /// The branch, tag or commit to merge into the current branch.
     #[schema(example = "topic")]
     r#ref: String,
-    /// Whether it is refused where the current branch has commits of its own.
+    /// Whether to refuse the merge if the current branch has commits of its own.
     ff_only: Option<bool>,
-    /// What a merge commit says; git's own words unless given.
+    /// The message of a merge commit. Default: that of git.
     message: Option<String>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Merge
 ///
-/// Into the current branch, without a merge commit where that has no commits of its own. Where both sides conflict it is 409, with
-/// the files, and branch and work tree are as they were before. In a VM it needs the scope `swarm:exec` besides.
+/// Merges into the current branch, as a fast-forward if that has no commits of its own. A conflict is refused with 409
+/// and the conflicting files; branch and work tree then stay as they were. In a VM it also needs the scope
+/// `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/merge", tag = "git", operation_id = "git_merge", security(("bearer" = ["git:write"])),
     request_body(content = MergeBody, example = json!({"path": "/srv/workspace/project", "ref": "topic"})),
-    responses((status = 200, description = "What is new", body = Pulled), GitWriteRefused)
+    responses((status = 200, description = "The new commits", body = Pulled), GitWriteRefused)
 )]
 async fn merge(
     State(desk): State<GitDesk>,

@@ -1,4 +1,4 @@
-//! How repositories are made.
+//! Creates and clones repositories.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -28,24 +28,24 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     vec![routes!(init).with_state(desk.clone()), routes!(clone_repository).with_state(desk.clone())]
 }
 
-/// A repository to make.
+/// A repository to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct InitBody {
-    /// Its folder, which is made where it is missing: absolute, below a root.
+    /// Its folder, an absolute path below a root. Created if it is missing.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// Whether it has no work tree: others push to it.
+    /// Whether to create a bare repository, without a work tree.
     bare: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Make a repository
+/// Create a repository
 ///
-/// Its first branch is `main`. In a VM it needs the scope `swarm:exec` besides.
+/// Its first branch is `main`. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/init", tag = "git", operation_id = "git_init", security(("bearer" = ["git:write"])),
     request_body(content = InitBody, example = json!({"path": "/srv/workspace/project"})),
@@ -64,31 +64,32 @@ async fn init(
     created(desk.places.run(&caller, chosen, operation).await?)
 }
 
-/// What is cloned, and to where.
+/// A repository to clone.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CloneBody {
-    /// `https://`, `ssh://`, or an absolute path below a root: in the place that `from` names, else in the place of the clone.
+    /// `https://`, `ssh://`, or an absolute path below a root, in the place `from`, or else in the place of the clone.
     #[schema(example = "https://git.example.com/project.git")]
     url: String,
-    /// Where the repository at the path `url` is: `server`, or a VM, by process id, id or name.
+    /// The place of the path in `url`: `server`, or a VM, by process id, id or name.
     #[schema(value_type = Option<VmField>, example = "server")]
     from: Option<VmField>,
-    /// The folder, which is made: absolute, below a root.
+    /// The folder to create, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How `path` is written, and `url` beside `from`.
+    /// The encoding of `path`, and of `url` if `from` is given.
     path_encoding: Option<PathEncoding>,
-    /// The branch that is checked out; the remote's own unless given.
+    /// The branch to check out. Default: that of the remote.
     branch: Option<String>,
-    /// Only so many commits of its history.
+    /// Clone only this many commits of the history.
     depth: Option<u32>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 impl CloneBody {
-    /// What is passed on by the server: between two places, and from a remote into a VM, which needs no network then.
+    /// The source, if the server relays the clone: between two places, or from a remote into a VM, which then needs no
+    /// network.
     fn relayed(&self, target: &Chosen, reach: &GitReach) -> Result<Option<CloneFrom>, Failure> {
         let Some(from) = &self.from else {
             let is_path = self.url.starts_with('/') || *target == Chosen::Workspace;
@@ -105,11 +106,11 @@ impl CloneBody {
 
 /// Clone
 ///
-/// All branches and tags, with the source as the remote `origin`. Private and loopback addresses only where the operator
-/// allows them. With `from` the source is a repository in the workspace or in a VM, and the server passes its commits on to
-/// where `vm` says; a pull or a push with `vm` of such a clone does the same. What a VM clones by https or ssh, the server
-/// fetches for it: no token enters the VM, and it needs no network. `from` needs the scope `git:read` besides, and each VM
-/// `swarm:exec`. A clone that fails leaves nothing behind.
+/// Clones all branches and tags, with the source as the remote `origin`. Private and loopback addresses need permission
+/// of the operator. With `from`, the source is a repository in the workspace or in a VM, and the server relays its
+/// commits to the place `vm`; later pulls and pushes of the clone work in the same way. For a clone over https or ssh
+/// into a VM, the server fetches the commits: no token enters the VM, and it needs no network. `from` also needs the
+/// scope `git:read`, and each VM `swarm:exec`. A failed clone leaves nothing behind.
 #[utoipa::path(
     post, path = "/api/git/clone", tag = "git", operation_id = "git_clone", security(("bearer" = ["git:write"])),
     request_body(content = CloneBody, example = json!({"url": "https://git.example.com/project.git", "path": "/srv/workspace/project"})),
@@ -130,7 +131,7 @@ async fn clone_repository(
         path: path("path", &body.path, body.path_encoding)?,
         branch: body.branch,
         depth: depth(body.depth)?,
-        // Of what is in a VM its own network decides, and no token enters it.
+        // In a VM its own network decides, and no token enters it.
         reach: if chosen == Chosen::Workspace { reach } else { GitReach::default() },
     };
     created(match from {

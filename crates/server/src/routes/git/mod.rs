@@ -1,4 +1,4 @@
-//! `/api/git`: repositories of the workspace, or of a VM.
+//! `/api/git`: repositories of the workspace or of a VM.
 
 pub(crate) mod credentials;
 mod exchange;
@@ -26,18 +26,14 @@ use crate::{
     vault::Vault,
 };
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct GitDesk {
-    /// Where operations are done.
     pub places: Places,
-    /// Tokens.
     pub vault: Vault,
     /// Private addresses and hosts that git may reach.
     pub allow: Arc<[String]>,
 }
 
-/// The routes of this folder.
 pub(crate) fn routes(desk: GitDesk) -> Routes {
     let mut all = read::routes(&desk);
     all.extend(write::routes(&desk));
@@ -50,13 +46,14 @@ pub(crate) fn routes(desk: GitDesk) -> Routes {
 }
 
 impl GitDesk {
-    /// What git may reach from the server.
+    /// The hosts that git on the server may reach, and its credentials.
     async fn reach(&self, caller: &Identity) -> Result<GitReach, Refusal> {
         let credentials = self.vault.open(caller.account.id).await?;
         Ok(GitReach { allow: self.allow.to_vec(), anywhere: false, credentials })
     }
 
-    /// What filters may reach that run there: the operator names some for the server alone.
+    /// What filters of git may reach in the chosen place. The operator's hosts and the credentials are for the server
+    /// only.
     async fn reach_of_filters(&self, chosen: &Chosen, caller: &Identity) -> Result<GitReach, Refusal> {
         match chosen {
             Chosen::Workspace => self.reach(caller).await,
@@ -65,7 +62,7 @@ impl GitDesk {
     }
 }
 
-/// Who commits where the caller names nobody: the key.
+/// The default author of commits, derived from the calling key.
 fn key_as_person(caller: &Identity) -> Person {
     let crud = |character: char| character <= ' ' || ".,:;<>\"\\'".contains(character);
     let name = if caller.key.name.chars().all(crud) { "skep".to_owned() } else { caller.key.name.clone() };
@@ -80,19 +77,19 @@ fn any_path(text: Option<&str>, encoding: Option<PathEncoding>) -> Result<Option
     text.map(|text| path("path", text, encoding)).transpose()
 }
 
-/// Where a write is done, noted for the audit.
+/// The place of a write operation, which is also recorded for the audit log.
 fn written(vm: Option<&VmField>, call: &crate::extract::Call) -> Result<Chosen, Failure> {
     let chosen = Chosen::by_field(vm)?;
     Places::note(&chosen, &call.trail);
     Ok(chosen)
 }
 
-/// A text that git is given as an argument.
+/// Checks a text that is passed to git as an argument.
 fn word(field: &str, text: String) -> Result<String, Failure> {
     if text.contains('\0') {
         return Err(Failure::new(
             ErrorCode::InvalidValue,
-            format!("`{field}` holds a zero byte; leave it out"),
+            format!("`{field}` holds a NUL byte; leave it out"),
         ));
     }
     Ok(text)

@@ -1,4 +1,4 @@
-//! What needs another repository, and perhaps a network.
+//! Pushes, pulls and fetches.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -27,38 +27,38 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     ]
 }
 
-/// What is sent.
+/// A branch to push.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct PushBody {
-    /// The repository: absolute, below a root; unless given, the one that the roots have.
+    /// The repository, an absolute path below a root. Default: the only one of the place.
     #[schema(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// A remote's name; that of the branch, or `origin`, unless given.
+    /// The name of a remote. Default: that of the branch, or `origin`.
     #[schema(example = "origin")]
     remote: Option<String>,
-    /// The branch; the current one unless given.
+    /// The branch. Default: the current one.
     #[schema(example = "main")]
     branch: Option<String>,
-    /// Whether the branch follows the remote's from now on.
+    /// Whether to make the remote's branch the upstream of the branch.
     set_upstream: Option<bool>,
-    /// Whether commits may be lost there, where the remote's branch is as it was last seen.
+    /// Whether to overwrite the remote's branch if it is unchanged since it was last fetched.
     force_with_lease: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Push
 ///
-/// Sends a branch to a remote. A rejection is 409 with the remote's words. Tokens are those of
-/// `/api/git/credentials`; no hook runs, of a local remote neither. What a VM pushes, the server takes out of it and sends:
-/// no token enters the VM. In a VM it needs the scope `swarm:exec` besides.
+/// Sends a branch to a remote. A rejection by the remote is 409 with its message. Tokens are those of
+/// `/api/git/credentials`. No hooks run, not even those of a local remote. For a repository in a VM, the server takes
+/// the commits out of the VM and sends them: no token enters the VM. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/push", tag = "git", operation_id = "git_push", security(("bearer" = ["git:write"])),
     request_body(content = PushBody, example = json!({"path": "/srv/workspace/project"})),
-    responses((status = 200, description = "The branch is there", body = Pushed), GitNetworkRefused)
+    responses((status = 200, description = "The branch was pushed", body = Pushed), GitNetworkRefused)
 )]
 async fn push(
     State(desk): State<GitDesk>,
@@ -80,36 +80,36 @@ async fn push(
     Ok(Json(exchange::push(&desk.places, &caller, chosen, operation).await?))
 }
 
-/// What is fetched.
+/// A branch to pull.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct PullBody {
-    /// The repository: absolute, below a root; unless given, the one that the roots have.
+    /// The repository, an absolute path below a root. Default: the only one of the place.
     #[schema(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// A remote's name; that of the branch, or `origin`, unless given.
+    /// The name of a remote. Default: that of the branch, or `origin`.
     #[schema(example = "origin")]
     remote: Option<String>,
-    /// The remote's branch; the one that the current branch follows unless given.
+    /// The remote's branch. Default: the upstream of the current branch.
     #[schema(example = "main")]
     branch: Option<String>,
-    /// How both are joined; `ff-only` unless given.
+    /// How to combine both branches; default `ff-only`.
     strategy: Option<PullStrategy>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Pull
 ///
-/// Fetches a branch and joins it with the current one. Where they conflict it is 409, and the work tree is as it
-/// was before. What a VM pulls, the server fetches for it: no token enters the VM. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Fetches a branch and combines it with the current one. A conflict is refused with 409, and the work tree stays as it
+/// was. For a repository in a VM, the server fetches the commits: no token enters the VM. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/pull", tag = "git", operation_id = "git_pull", security(("bearer" = ["git:write"])),
     request_body(content = PullBody, example = json!({"path": "/srv/workspace/project"})),
-    responses((status = 200, description = "What is new", body = Pulled), GitNetworkRefused)
+    responses((status = 200, description = "The new commits", body = Pulled), GitNetworkRefused)
 )]
 async fn pull(
     State(desk): State<GitDesk>,
@@ -131,32 +131,32 @@ async fn pull(
     Ok(Json(exchange::pull(&desk.places, &caller, chosen, operation).await?))
 }
 
-/// Which remote is fetched.
+/// A remote to fetch.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct FetchBody {
-    /// The repository: absolute, below a root; unless given, the only one of the place.
+    /// The repository, an absolute path below a root. Default: the only one of the place.
     #[schema(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// A remote's name; that of the branch, or `origin`, unless given.
+    /// The name of a remote. Default: that of the branch, or `origin`.
     #[schema(example = "origin")]
     remote: Option<String>,
-    /// Whether branches are forgotten that the remote has no longer.
+    /// Whether to remove remote-tracking branches that no longer exist on the remote.
     prune: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Fetch
 ///
-/// All branches of a remote, and the tags that belong to them. The current branch and the work tree stay. What a VM fetches, the
-/// server fetches for it, as with a pull. In a VM it needs the scope `swarm:exec` besides.
+/// Fetches all branches of a remote, and their tags. The current branch and the work tree stay unchanged. For a
+/// repository in a VM, the server fetches the commits, as for a pull. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/fetch", tag = "git", operation_id = "git_fetch", security(("bearer" = ["git:write"])),
     request_body(content = FetchBody, example = json!({"path": "/srv/workspace/project"})),
-    responses((status = 200, description = "What changed", body = FetchedRefs), GitNetworkRefused)
+    responses((status = 200, description = "The changed branches and tags", body = FetchedRefs), GitNetworkRefused)
 )]
 async fn fetch(
     State(desk): State<GitDesk>,

@@ -1,4 +1,4 @@
-//! What is read of a repository.
+//! Reads repositories: status, differences, commits, branches and work trees.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -22,9 +22,9 @@ use crate::{
     routes::{Answer, Routes},
 };
 
-/// Commits on a page where the caller names no number.
+/// Commits on a page without `limit`.
 const DEFAULT_LOG: u32 = 50;
-/// Lines around a change where the caller names no number, and at the most.
+/// Lines around a change without `context`, and at most.
 const DEFAULT_CONTEXT: u32 = 3;
 const LARGEST_CONTEXT: u32 = 10_000;
 
@@ -39,33 +39,32 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     ]
 }
 
-/// Which repository, and where.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RepositoryQuery {
-    /// The repository, or a folder in its work tree: absolute, below a root.
+    /// The repository or a folder in its work tree, an absolute path below a root.
     #[param(example = "/srv/workspace/project")]
     path: String,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
-/// Which place.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PlaceQuery {
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// List repositories
 ///
-/// A root that is a repository; else those directly below the roots, in a VM also below `/root`. Where `path` may be left out,
-/// the only one is meant. In a VM it needs the scope `swarm:exec` besides.
+/// Lists the roots that are repositories, or else the repositories directly below the roots, in a VM also below
+/// `/root`. If there is only one, operations with an optional `path` use it by default. In a VM it also needs the scope
+/// `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/repositories", tag = "git", operation_id = "git_repositories", params(PlaceQuery),
     security(("bearer" = ["git:read"])),
@@ -80,14 +79,14 @@ async fn repositories(
     Ok(Json(desk.places.run(&caller, chosen, GitRepositories {}).await?))
 }
 
-/// Tell what is changed
+/// Show the status
 ///
-/// Branch, upstream, and every file that is staged, modified, untracked or in conflict. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Returns the branch, its upstream, and every file that is staged, modified, untracked or in conflict. In a VM it also
+/// needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/status", tag = "git", operation_id = "git_status", params(RepositoryQuery),
     security(("bearer" = ["git:read"])),
-    responses((status = 200, description = "What is changed", body = RepositoryStatus), GitRefused)
+    responses((status = 200, description = "The status", body = RepositoryStatus), GitRefused)
 )]
 async fn status(
     State(desk): State<GitDesk>,
@@ -99,38 +98,37 @@ async fn status(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// Which states are compared.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct DiffQuery {
-    /// The repository; unless given, the one that the roots have.
+    /// The repository. Default: the only one of the place.
     #[param(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// Whether what is staged is compared, and not the work tree.
+    /// Whether to compare the index instead of the work tree.
     staged: Option<bool>,
-    /// The older state: a commit, a branch, a tag. The index unless given; of `staged`, the last commit.
+    /// The older state: a commit, branch or tag. Default: the index, or with `staged` the last commit.
     from: Option<String>,
-    /// The newer state; the work tree unless given.
+    /// The newer state. Default: the work tree.
     to: Option<String>,
-    /// Only this file or folder, below the repository's top.
+    /// Only this file or folder, relative to the top of the repository.
     file: Option<String>,
-    /// Lines around each change; 3 unless given.
+    /// Lines around each change; default 3.
     #[param(maximum = 10000)]
     context: Option<u32>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// Compare two states
 ///
-/// `diff` ends at 16 MiB, and `truncated` says so. In a VM it needs the scope `swarm:exec` besides.
+/// `diff` is cut at 16 MiB, which `truncated` indicates. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/diff", tag = "git", operation_id = "git_diff", params(DiffQuery),
     security(("bearer" = ["git:read"])),
-    responses((status = 200, description = "What differs", body = Diff), GitRefused)
+    responses((status = 200, description = "The differences", body = Diff), GitRefused)
 )]
 async fn diff(
     State(desk): State<GitDesk>,
@@ -149,33 +147,32 @@ async fn diff(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// Which commits.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct LogQuery {
-    /// The repository; unless given, the one that the roots have.
+    /// The repository. Default: the only one of the place.
     #[param(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// The commit, branch or tag to begin with; the current commit unless given.
+    /// The commit, branch or tag to begin with. Default: the current commit.
     r#ref: Option<String>,
-    /// Only commits that changed this file or folder, below the repository's top.
+    /// Only commits that changed this file or folder, relative to the top of the repository.
     file: Option<String>,
-    /// Commits on the page, 1 to 1,000; 50 unless given.
+    /// Commits on the page, 1 to 1,000; default 50.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before. It goes on from where that page began, whatever was committed since.
+    /// `next_cursor` of the previous page. The list continues consistently, whatever was committed since.
     cursor: Option<String>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// List commits
 ///
-/// Newest first, a page at a time; an empty list where nothing was committed yet. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Returns a page of commits, newest first; an empty list if there is no commit yet. In a VM it also needs the scope
+/// `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/log", tag = "git", operation_id = "git_log", params(LogQuery),
     security(("bearer" = ["git:read"])),
@@ -197,25 +194,24 @@ async fn log(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// Which branches.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct BranchesQuery {
-    /// The repository; unless given, the one that the roots have.
+    /// The repository. Default: the only one of the place.
     #[param(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// Whether those of remotes are listed too, as they were last seen.
+    /// Whether to include remote-tracking branches, as they were last fetched.
     remote: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// List branches
 ///
-/// And which one is checked out. In a VM it needs the scope `swarm:exec` besides.
+/// Also shows which one is checked out. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/branch", tag = "git", operation_id = "git_branches", params(BranchesQuery),
     security(("bearer" = ["git:read"])),
@@ -234,7 +230,7 @@ async fn branches(
 
 /// List work trees
 ///
-/// The main one first. In a VM it needs the scope `swarm:exec` besides.
+/// The main one first. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/worktree", tag = "git", operation_id = "git_worktrees", params(RepositoryQuery),
     security(("bearer" = ["git:read"])),

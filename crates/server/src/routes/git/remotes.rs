@@ -1,4 +1,4 @@
-//! Which remotes a repository has.
+//! Lists and changes the remotes of a repository.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -25,24 +25,23 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     vec![routes!(remotes).with_state(desk.clone()), routes!(change_remote).with_state(desk.clone())]
 }
 
-/// Of which repository.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RemotesQuery {
-    /// The repository; unless given, the only one of the place.
+    /// The repository. Default: the only one of the place.
     #[param(example = "/srv/workspace/project")]
     path: Option<String>,
-    /// How `path` is written.
+    /// The encoding of `path`.
     path_encoding: Option<PathEncoding>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<String>,
 }
 
 /// List remotes
 ///
-/// `skep://server/PATH` and `skep://VM/PATH` are repositories in other places of this server. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// `skep://server/PATH` and `skep://VM/PATH` are repositories in other places of this server. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     get, path = "/api/git/remote", tag = "git", operation_id = "git_remotes", params(RemotesQuery),
     security(("bearer" = ["git:read"])),
@@ -62,29 +61,29 @@ async fn remotes(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RemoteBody {
-    /// The repository: absolute, below a root.
+    /// The repository, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// Its name.
+    /// The name of the remote.
     #[schema(example = "origin")]
     name: String,
     /// `https://`, `ssh://`, a path, or `skep://server/PATH` and `skep://VM/PATH` of a repository in another place.
     #[schema(example = "https://git.example.com/project.git")]
     url: Option<String>,
-    /// Whether the remote is there, and gets another URL.
+    /// Whether to change the URL of an existing remote.
     replace: Option<bool>,
-    /// Whether it is removed, with what was fetched from it.
+    /// Whether to remove the remote and its remote-tracking branches.
     remove: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Add, change or remove a remote
 ///
-/// With `url` it is added, or with `replace` too its URL is changed. Nothing is fetched. In a VM it needs the scope `swarm:exec`
-/// besides.
+/// With `url` the remote is added, or with `url` and `replace` its URL is changed. Nothing is fetched. In a VM it also
+/// needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/remote", tag = "git", operation_id = "git_change_remote", security(("bearer" = ["git:write"])),
     request_body(content = RemoteBody, example = json!({"path": "/srv/workspace/project", "name": "origin", "url": "https://git.example.com/project.git"})),
@@ -113,7 +112,7 @@ fn change(url: Option<String>, replace: bool, remove: bool) -> Result<RemoteChan
         (None, false, true) => Ok(RemoteChange::Remove),
         _ => Err(Failure::new(
             ErrorCode::InvalidValue,
-            "`url` must be given, with `replace` where the remote is there, or else `remove` alone",
+            "give `url`, with `replace` for an existing remote, or `remove` alone",
         )),
     }
 }

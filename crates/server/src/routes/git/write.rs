@@ -1,4 +1,4 @@
-//! What is done to a repository, without a network.
+//! Changes repositories, without network access.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -35,26 +35,26 @@ pub(super) fn routes(desk: &GitDesk) -> Routes {
     ]
 }
 
-/// What is staged.
+/// Files to stage.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AddBody {
-    /// The work tree, or a folder in it: absolute, below a root.
+    /// The work tree or a folder in it, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// Literal names below the repository's top; all files unless given.
+    /// Literal names, relative to the top of the repository. Default: all files.
     #[schema(example = json!(["src/main.rs"]))]
     files: Option<Vec<String>>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Stage files
 ///
-/// New, changed and removed ones. The answer is all that is staged then. In a VM it needs the scope `swarm:exec`
-/// besides.
+/// Stages new, changed and removed files. The answer lists everything that is staged. In a VM it also needs the scope
+/// `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/add", tag = "git", operation_id = "git_add", security(("bearer" = ["git:write"])),
     request_body(content = AddBody, example = json!({"path": "/srv/workspace/project", "files": ["src/main.rs"]})),
@@ -72,46 +72,46 @@ async fn add(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// A commit to make.
+/// A commit to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CommitBody {
-    /// The work tree, or a folder in it: absolute, below a root.
+    /// The work tree or a folder in it, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// What it says.
+    /// The message.
     #[schema(example = "Say hello")]
     message: String,
-    /// Who wrote it; the key unless given.
+    /// The author. Default: the calling key.
     author: Option<PersonBody>,
-    /// Whether changes of files that git knows are staged first.
+    /// Whether to stage the changes of tracked files first.
     all: Option<bool>,
-    /// Whether the last commit is replaced.
+    /// Whether to replace the last commit.
     amend: Option<bool>,
-    /// Whether it may change nothing.
+    /// Whether to allow a commit without changes.
     allow_empty: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Somebody.
+/// An author.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct PersonBody {
     /// The name.
     #[schema(example = "Ada")]
     name: String,
-    /// The address.
+    /// The email address.
     #[schema(example = "ada@example.com")]
     email: String,
 }
 
 /// Commit
 ///
-/// What is staged. Author and committer are the key's name unless `author` says otherwise; hooks do not run. In a
-/// VM it needs the scope `swarm:exec` besides.
+/// Commits what is staged. The committer is the calling key, and so is the author unless `author` is given. Hooks do
+/// not run. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/commit", tag = "git", operation_id = "git_commit", security(("bearer" = ["git:write"])),
     request_body(content = CommitBody, example = json!({"path": "/srv/workspace/project", "message": "Say hello"})),
@@ -137,28 +137,28 @@ async fn commit(
     created(desk.places.run(&caller, chosen, operation).await?)
 }
 
-/// What is checked out.
+/// A checkout.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CheckoutBody {
-    /// The work tree, or a folder in it: absolute, below a root.
+    /// The work tree or a folder in it, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
     /// A branch, a tag or a commit.
     #[schema(example = "topic")]
     r#ref: String,
-    /// Whether the branch is made, from the current commit.
+    /// Whether to create the branch from the current commit.
     create: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Check out a branch or a commit
 ///
-/// What is changed and not committed stays; where that cannot be, it is 409. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Uncommitted changes are kept; if they conflict with the checkout, it is refused with 409. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/checkout", tag = "git", operation_id = "git_checkout", security(("bearer" = ["git:write"])),
     request_body(content = CheckoutBody, example = json!({"path": "/srv/workspace/project", "ref": "topic", "create": true})),
@@ -181,35 +181,35 @@ async fn checkout(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// A branch to make or delete.
+/// A branch to create or delete.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BranchBody {
-    /// The repository: absolute, below a root.
+    /// The repository, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// Its name.
+    /// The name of the branch.
     #[schema(example = "topic")]
     name: String,
-    /// What it begins at; the current commit unless given.
+    /// The start of the branch. Default: the current commit.
     from: Option<String>,
-    /// Whether it is deleted.
+    /// Whether to delete the branch.
     delete: Option<bool>,
-    /// Whether it is deleted though its commits are on no other branch.
+    /// Whether to delete it even if its commits are on no other branch.
     force: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Make or delete a branch
+/// Create or delete a branch
 ///
-/// It is not checked out. In a VM it needs the scope `swarm:exec` besides.
+/// A new branch is not checked out. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/branch", tag = "git", operation_id = "git_change_branch", security(("bearer" = ["git:write"])),
     request_body(content = BranchBody, example = json!({"path": "/srv/workspace/project", "name": "topic"})),
-    responses((status = 200, description = "It was made, or deleted", body = BranchChanged), GitWriteRefused)
+    responses((status = 200, description = "It was created or deleted", body = BranchChanged), GitWriteRefused)
 )]
 async fn change_branch(
     State(desk): State<GitDesk>,
@@ -233,30 +233,30 @@ async fn change_branch(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct WorktreeBody {
-    /// The repository: absolute, below a root.
+    /// The repository, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// The work tree's folder: absolute, below a root.
+    /// The folder of the work tree, an absolute path below a root.
     #[schema(example = "/srv/workspace/topic")]
     worktree: String,
-    /// What is put into it; a new branch of the folder's name unless given.
+    /// The commit, branch or tag to check out. Default: a new branch with the name of the folder.
     #[schema(example = "topic")]
     r#ref: Option<String>,
-    /// Whether it is removed.
+    /// Whether to remove the work tree.
     remove: Option<bool>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Add or remove a work tree
 ///
-/// One with changes that are not committed is not removed. In a VM it needs the scope `swarm:exec` besides.
+/// A work tree with uncommitted changes is not removed. In a VM it also needs the scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/worktree", tag = "git", operation_id = "git_change_worktree", security(("bearer" = ["git:write"])),
     request_body(content = WorktreeBody, example = json!({"path": "/srv/workspace/project", "worktree": "/srv/workspace/topic", "ref": "topic"})),
-    responses((status = 200, description = "It was added, or removed", body = WorktreeChanged), GitWriteRefused)
+    responses((status = 200, description = "It was added or removed", body = WorktreeChanged), GitWriteRefused)
 )]
 async fn change_worktree(
     State(desk): State<GitDesk>,
@@ -276,32 +276,32 @@ async fn change_worktree(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// Where the branch is put.
+/// A reset of the current branch.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ResetBody {
-    /// The work tree, or a folder in it: absolute, below a root.
+    /// The work tree or a folder in it, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// A commit; the current one unless given.
+    /// The commit. Default: the current one.
     #[schema(example = "HEAD~1")]
     to: Option<String>,
-    /// What is taken back; `mixed` unless given.
+    /// What to reset besides the branch; default `mixed`.
     mode: Option<ResetMode>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
 /// Reset
 ///
-/// Puts the current branch at a commit. With `mode: hard` what is not committed is lost. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Moves the current branch to a commit. With `mode: hard`, uncommitted changes are lost. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/reset", tag = "git", operation_id = "git_reset", security(("bearer" = ["git:write"])),
     request_body(content = ResetBody, example = json!({"path": "/srv/workspace/project", "to": "HEAD~1"})),
-    responses((status = 200, description = "Where the branch is", body = ResetDone), GitWriteRefused)
+    responses((status = 200, description = "The new position of the branch", body = ResetDone), GitWriteRefused)
 )]
 async fn reset(
     State(desk): State<GitDesk>,
@@ -320,31 +320,31 @@ async fn reset(
     Ok(Json(desk.places.run(&caller, chosen, operation).await?))
 }
 
-/// What is done with stashes.
+/// An operation on stashes.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct StashBody {
-    /// The work tree, or a folder in it: absolute, below a root.
+    /// The work tree or a folder in it, an absolute path below a root.
     #[schema(example = "/srv/workspace/project")]
     path: String,
-    /// How paths are written.
+    /// The encoding of paths.
     path_encoding: Option<PathEncoding>,
-    /// What is done.
+    /// The operation.
     action: StashAction,
-    /// What a new stash says.
+    /// The message of a new stash.
     message: Option<String>,
-    /// A VM, by process id, id or name; the server's workspace unless given.
+    /// A VM, by process id, id or name. Default: the workspace of the server.
     vm: Option<VmField>,
 }
 
-/// Put changes away
+/// Stash changes
 ///
-/// Or bring them back, drop or list them. The answer is what is put away then. In a VM it needs the scope
-/// `swarm:exec` besides.
+/// Stashes changes, applies or drops a stash, or lists them. The answer lists all stashes. In a VM it also needs the
+/// scope `swarm:exec`.
 #[utoipa::path(
     post, path = "/api/git/stash", tag = "git", operation_id = "git_stash", security(("bearer" = ["git:write"])),
     request_body(content = StashBody, example = json!({"path": "/srv/workspace/project", "action": "push"})),
-    responses((status = 200, description = "What is put away", body = Stashes), GitWriteRefused)
+    responses((status = 200, description = "The stashes", body = Stashes), GitWriteRefused)
 )]
 async fn stash(
     State(desk): State<GitDesk>,

@@ -1,4 +1,4 @@
-//! A ticket that changes, and its end.
+//! Changes and deletes tickets.
 
 use axum::extract::State;
 use http::HeaderMap;
@@ -19,15 +19,15 @@ use crate::{
 
 /// Change a ticket
 ///
-/// Its fields, or where it stands: `status` `in_progress` or an `assignee` alone claims it, with exactly one winner;
-/// `completed` and `failed` finish it; `pending` or the assignee null gives it back or retries it. A caller that names its
-/// `attempt` never overwrites the work of a later one. What is absent stays.
+/// Changes its fields or its state: `status` `in_progress`, or only an `assignee`, claims it, with exactly one winner;
+/// `completed` and `failed` finish it; `pending`, or a null assignee, releases or retries it. A caller that gives its
+/// `attempt` never overwrites the work of a later one. Absent fields stay unchanged.
 #[utoipa::path(
     patch, path = "/api/tickets/{id}", tag = "tickets", operation_id = "change_ticket",
     security(("bearer" = ["tickets:write"])),
     params(
         ("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000"),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` that the ticket must have: else 412"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that the ticket must have; otherwise 412"),
     ),
     request_body(content = inline(Option<ChangeTicket>), example = json!({"status": "in_progress", "assignee": "agent-7", "lease_ms": 120_000})),
     responses(
@@ -53,38 +53,37 @@ pub(super) async fn change(
     Ok(Versioned(desk.store.change_ticket(command).await?))
 }
 
-/// What becomes of the tickets that depend on one that is deleted.
+/// What happens to the tickets that depend on a deleted one.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Dependents {
-    /// They depend on it no longer.
+    /// The dependency is removed from them.
     Detach,
-    /// They are deleted too, with their own.
+    /// They are deleted too, with their own dependents.
     Delete,
 }
 
-/// How a ticket is deleted.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Deletion {
-    /// Whether it is deleted while somebody holds it; false unless given.
+    /// Whether to delete a ticket that is held; default false.
     force: Option<bool>,
-    /// What becomes of unfinished tickets that depend on it: `detach` takes it out of their dependencies, `delete` deletes
-    /// them too. Unless given, it is not deleted while there are any.
+    /// What happens to unfinished tickets that depend on it: `detach` removes it from their dependencies, `delete`
+    /// deletes them too. By default, a ticket with such dependents is not deleted.
     #[param(inline)]
     dependents: Option<Dependents>,
 }
 
 /// Delete a ticket
 ///
-/// Its history stays. While somebody holds it, it is deleted with `force=true` only.
+/// Its history is kept. A ticket that is held is deleted only with `force=true`.
 #[utoipa::path(
     delete, path = "/api/tickets/{id}", tag = "tickets", operation_id = "delete_ticket",
     security(("bearer" = ["tickets:write"])),
     params(
         ("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000"),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` that the ticket must have: else 412"),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` that the ticket must have; otherwise 412"),
         Deletion,
     ),
     responses(

@@ -1,4 +1,4 @@
-//! Claims of whatever is ready, and beats.
+//! Claims ready tickets, and handles heartbeats.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,16 +30,16 @@ use crate::{
 
 /// Claim tickets
 ///
-/// Picks what is ready and claims it in one step: most urgent first, then oldest first. Two calls get different tickets.
-/// Where there is none, it waits for `wait_ms`, and answers as soon as there is one.
+/// Claims ready tickets in one step: most urgent first, then oldest first. Concurrent calls get different tickets. If
+/// none is ready, it waits up to `wait_ms` and answers as soon as one is.
 #[utoipa::path(
     post, path = "/api/tickets/claim", tag = "tickets", operation_id = "claim_tickets",
     security(("bearer" = ["tickets:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
     request_body(content = inline(Option<ClaimTickets>), example = json!({"assignee": "agent-7", "lease_ms": 120_000, "wait_ms": 30_000})),
     responses(
-        (status = 200, description = "What was claimed; maybe nothing", body = ClaimedTickets, headers(
-            ("Idempotent-Replayed" = Option<String>, description = "`true` where this is the answer of an earlier request")
+        (status = 200, description = "The claimed tickets; may be empty", body = ClaimedTickets, headers(
+            ("Idempotent-Replayed" = Option<String>, description = "`true` if this is the answer to an earlier request")
         )),
         ClaimRefused,
     )
@@ -72,7 +72,7 @@ pub(super) async fn claim(
 }
 
 impl TicketDesk {
-    /// Claims as soon as there is something, or answers nothing when the time is over, or the server shall end.
+    /// Claims as soon as a ticket is ready. Returns no ticket when the time is over or the server shuts down.
     async fn claim_within(
         mut self,
         mut command: skep_store::ClaimTickets,
@@ -84,7 +84,7 @@ impl TicketDesk {
         let mut last = wait.is_zero();
         let mut lost = std::pin::pin!(key_lost(Arc::clone(&self.store), key.clone()));
         loop {
-            // Before the look: what becomes ready after it wakes us.
+            // Enabled before the claim, so that a ticket that becomes ready later wakes this call.
             let mut woken = std::pin::pin!(signal.notified());
             woken.as_mut().enable();
             command.call.at = Timestamp::now();
@@ -104,15 +104,16 @@ impl TicketDesk {
 
 /// Send a heartbeat
 ///
-/// Renews the lease of whoever holds the ticket. A 409 says that it is lost: stop working; what is done can still be
-/// reported with its `attempt`, unless somebody else claimed the ticket since. A beat is no event and no new version.
+/// Renews the lease of the ticket's holder. A 409 means that the lease is lost: stop working; results can still be
+/// reported with the `attempt`, unless the ticket was claimed again. A heartbeat creates neither an event nor a new
+/// version.
 #[utoipa::path(
     post, path = "/api/tickets/{id}/heartbeat", tag = "tickets", operation_id = "beat_ticket",
     security(("bearer" = ["tickets:write"])),
     params(("id" = String, Path, description = "The ticket's id, `tkt_` and 26 characters", example = "tkt_01jv0000000000000000000000")),
     request_body(content = inline(Option<Heartbeat>), example = json!({"attempt": 1, "progress": "120 of 300 files"})),
     responses(
-        (status = 200, description = "How long it holds now", body = Beat),
+        (status = 200, description = "The renewed lease", body = Beat),
         BeatRefused,
     )
 )]

@@ -1,4 +1,4 @@
-//! New tickets.
+//! Creates tickets.
 
 use axum::{
     extract::State,
@@ -21,7 +21,7 @@ use crate::{
 
 /// Create a ticket
 ///
-/// It is `pending`, and `ready` unless it depends on tickets that are not completed or names a time that has not come.
+/// The ticket is `pending`, and `ready` unless it has uncompleted dependencies or a `not_before` in the future.
 #[utoipa::path(
     post, path = "/api/tickets", tag = "tickets", operation_id = "create_ticket",
     security(("bearer" = ["tickets:write"])),
@@ -30,7 +30,7 @@ use crate::{
     responses(
         (status = 201, description = "The record", body = Ticket, headers(
             ("ETag" = String, description = "The version, in quotes"),
-            ("Idempotent-Replayed" = Option<String>, description = "`true` where this is the answer of an earlier request")
+            ("Idempotent-Replayed" = Option<String>, description = "`true` if this is the answer to an earlier request")
         )),
         CreateTicketRefused,
     )
@@ -59,8 +59,8 @@ pub(super) async fn create(
 
 /// Create tickets
 ///
-/// Up to 1,000 tickets that may depend on each other by the `ref` that each has here, also on later ones: all of them are
-/// made, or none.
+/// Creates up to 1,000 tickets, or none of them. They can depend on each other, also on later ones, by the `ref` that
+/// each has in this request.
 #[utoipa::path(
     post, path = "/api/tickets/batch", tag = "tickets", operation_id = "create_tickets",
     security(("bearer" = ["tickets:write"])),
@@ -71,7 +71,7 @@ pub(super) async fn create(
     ]})),
     responses(
         (status = 201, description = "The records, and the ids of the refs", body = CreatedTickets, headers(
-            ("Idempotent-Replayed" = Option<String>, description = "`true` where this is the answer of an earlier request")
+            ("Idempotent-Replayed" = Option<String>, description = "`true` if this is the answer to an earlier request")
         )),
         CreateTicketsRefused,
     )
@@ -92,7 +92,7 @@ pub(super) async fn create_batch(
     match made.answer.tickets.as_slice() {
         [] => {}
         [one] => call.trail.acts_on(one.id),
-        // Their events name them all, under the same request id.
+        // The events with the same request id name all of them.
         [first, others @ ..] => call.trail.acts_on(format_args!("{} and {} more", first.id, others.len())),
     }
     Ok(answered(StatusCode::CREATED, made, |made| Json(made).into_response()))

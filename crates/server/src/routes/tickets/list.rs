@@ -1,4 +1,4 @@
-//! Lists of tickets: filters, orders, and cursors that belong to them.
+//! Lists tickets, with filters, orders, and cursors that are bound to them.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -17,9 +17,8 @@ use crate::{
     routes::Answer,
 };
 
-/// Entries on a page where the caller names no number.
+/// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 500;
-/// Entries on a page at most.
 const LARGEST_PAGE: u32 = 1_000;
 
 /// The order of a list.
@@ -28,7 +27,7 @@ enum Sort {
     /// Oldest first.
     #[serde(rename = "created")]
     Created,
-    /// As they are claimed: most urgent first, then oldest first.
+    /// The order of claims: most urgent first, then oldest first.
     #[serde(rename = "priority")]
     Priority,
     /// The latest change first.
@@ -36,27 +35,26 @@ enum Sort {
     Updated,
 }
 
-/// Which tickets, in which order.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Wanted {
-    /// Any of these, as a list with commas: `pending`, `in_progress`, `completed`, `failed`.
+    /// Any of these states, comma-separated: `pending`, `in_progress`, `completed`, `failed`.
     #[param(
         pattern = "^(pending|in_progress|completed|failed)(,(pending|in_progress|completed|failed))*$",
         example = "pending,in_progress"
     )]
     status: Option<String>,
-    /// Any of these, as a list with commas: `critical`, `high`, `medium`, `low`.
+    /// Any of these priorities, comma-separated: `critical`, `high`, `medium`, `low`.
     #[param(
         pattern = "^(critical|high|medium|low)(,(critical|high|medium|low))*$",
         example = "critical,high"
     )]
     priority: Option<String>,
-    /// Whoever holds or finished them.
+    /// The assignee who holds or finished them.
     #[param(example = "agent-7")]
     assignee: Option<String>,
-    /// All of these labels, as a list with commas.
+    /// All of these labels, comma-separated.
     #[param(
         pattern = "^[a-z0-9][a-z0-9._/-]{0,62}(,[a-z0-9][a-z0-9._/-]{0,62})*$",
         example = "plan/port,gpu"
@@ -67,21 +65,21 @@ pub(super) struct Wanted {
     /// A ticket that they depend on.
     #[param(inline)]
     depends_on: Option<TicketId>,
-    /// `created` (oldest first) unless given; `priority` is the order in which they are claimed; `-updated_at` begins with
-    /// the latest change.
+    /// `created` (default) is oldest first; `priority` is the order in which they are claimed; `-updated_at` begins
+    /// with the latest change.
     #[param(inline)]
     sort: Option<Sort>,
-    /// Entries on the page, 1 to 1,000; 500 unless given. Pages of very large records end earlier.
+    /// Entries on the page, 1 to 1,000; default 500. Pages of very large records have fewer.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before, with the same filter.
+    /// `next_cursor` of the previous page, with the same filter.
     #[param(pattern = "^[0-9a-f]{16}\\..+$", example = "5c1f9d2ab3e40717.tkt_01jv0000000000000000000000")]
     cursor: Option<String>,
 }
 
 /// List tickets
 ///
-/// The account's tickets, a page at a time.
+/// Returns a page of the account's tickets.
 #[utoipa::path(
     get, path = "/api/tickets", tag = "tickets", operation_id = "list_tickets", params(Wanted),
     security(("bearer" = ["tickets:read"])),
@@ -122,7 +120,7 @@ impl Wanted {
     }
 }
 
-/// How many entries a page may have.
+/// Checks the size of a page, and fills in its default.
 pub(super) fn limit_of(limit: Option<u32>) -> Result<u32, Failure> {
     let limit = limit.unwrap_or(DEFAULT_PAGE);
     if (1..=LARGEST_PAGE).contains(&limit) {
@@ -131,7 +129,7 @@ pub(super) fn limit_of(limit: Option<u32>) -> Result<u32, Failure> {
     Err(invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}")))
 }
 
-/// A list with commas.
+/// Parses a comma-separated list into sorted, distinct values.
 fn words<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Result<Vec<T>, Failure> {
     let Some(text) = text else { return Ok(Vec::new()) };
     let words =
@@ -142,7 +140,7 @@ fn words<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Res
     Ok(words)
 }
 
-/// What a cursor is bound to: one of another filter or order would skip some tickets and repeat others.
+/// The hash that binds a cursor to its filter and order: with other ones it would skip some tickets and repeat others.
 fn stamp(query: &ListTickets) -> String {
     let bound = format!("{} {:?} {:?}", query.account, query.filter, query.sort);
     Sha256::digest(bound.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
@@ -157,7 +155,8 @@ fn written(position: TicketPosition) -> String {
 }
 
 fn position(cursor: &str, query: &ListTickets) -> Result<TicketPosition, Failure> {
-    let malformed = || invalid(format!("`cursor` is `{cursor}`, which is none; take it from `next_cursor`"));
+    let malformed =
+        || invalid(format!("`cursor` is `{cursor}`, which is not one; take it from `next_cursor`"));
     let (bound, place) = cursor.split_once('.').ok_or_else(malformed)?;
     if bound != stamp(query) {
         return Err(invalid(

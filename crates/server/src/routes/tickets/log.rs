@@ -1,4 +1,4 @@
-//! `GET /api/tickets/{id}/log`: what the command of a boot printed, in pages or as it comes.
+//! `GET /api/tickets/{id}/log`: the output of the command of a boot, in pages or as a stream.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
@@ -40,43 +40,42 @@ const PAGE_BYTES: usize = 512 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// The most that a page takes as JSON: a control character takes six bytes.
 const LONGEST_PAGE: u64 = 6 * PAGE_BYTES as u64 + (64 << 10);
-/// How often a caller is told that nothing was printed, which also shows whether it is still there.
+/// Interval of keep-alive comments, which also detect a caller that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Minimum time between two reads of the store: commits that do not concern the log wake a follower too.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Interval of reads without a commit of this server: during a restart the other server writes the log.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// Which log, and which part of it.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LogQuery {
-    /// The attempt; the latest that has a log unless given.
+    /// The attempt. Default: the latest one that has a log.
     #[param(minimum = 0, maximum = 4_294_967_295_u64, example = 1)]
     attempt: Option<u32>,
     /// The VM of the attempt, by its id.
     #[param(inline, value_type = Option<VmId>)]
     vm: Option<String>,
-    /// The first byte; 0 unless given. What is not kept any more is passed over.
+    /// The first byte; default 0. Bytes that are no longer kept are skipped.
     #[param(minimum = 0, maximum = 9_223_372_036_854_775_807_u64, example = 0)]
     offset: Option<u64>,
-    /// Whether to stream what is there and what comes until the command ends.
+    /// Whether to stream the existing and all further output until the command ends.
     #[param(example = false)]
     follow: Option<bool>,
-    /// How the output is written: `utf-8`, or `base64` for the exact bytes.
+    /// The encoding of the output: `utf-8`, or `base64` for the exact bytes.
     #[param(inline, value_type = Option<OutputEncoding>)]
     encoding: Option<OutputEncoding>,
 }
 
 /// Read a ticket's log
 ///
-/// What the command of `POST /api/swarm/boot` with `ticket` and `command` printed, standard output and standard error in the order in
-/// which they came: the last 4 MiB of each attempt, for 30 days after its end, also where the VM or the ticket is gone; 256 MiB
-/// of all logs of an account, beyond which the oldest parts go. A page has at most 512 KiB. With `follow=true` it is a stream: events `output` with
-/// `{data, offset}`, where `offset` is where to come back to, and at the end of the command `end` with `{attempt, size_bytes}`; an `error`
-/// event (`{error, message, code}`) is the last of a stream that broke. A key that is bound to a VM reads the logs of the ticket
-/// that this VM works on.
+/// The output of the command of a boot with `ticket` and `command`: standard output and standard error in the order in
+/// which they arrived. The last 4 MiB of each attempt are kept for 30 days after its end, even if the VM or the ticket
+/// is gone; beyond 256 MiB of logs of an account, the oldest parts are removed. A page has at most 512 KiB. With
+/// `follow=true` the answer is a stream of `output` events (`{data, offset}`; reconnect with `offset`), and at the end
+/// of the command one `end` event (`{attempt, size_bytes}`). An `error` event (`{error, message, code}`) is the last of
+/// a broken stream. A key that is bound to a VM can read the logs of the ticket that this VM works on.
 #[utoipa::path(
     get, path = "/api/tickets/{id}/log", tag = "tickets", operation_id = "ticket_log",
     security(("bearer" = ["tickets:read"])),
@@ -85,7 +84,7 @@ pub(super) struct LogQuery {
         LogQuery,
     ),
     responses(
-        (status = 200, description = "A page of the log, or its events", content(
+        (status = 200, description = "A page of the log, or a stream of it", content(
             (TicketLog = "application/json"), (String = "text/event-stream"),
         )),
         TicketLogRefused,
@@ -116,7 +115,7 @@ pub(super) async fn log(
     }
     wanted.limit = 1;
     let found = desk.store.read_log(wanted).await?;
-    // A later attempt does not take the place of the one that is followed.
+    // The stream stays with this attempt, even if a later one begins.
     let wanted = ReadLog { attempt: Some(found.attempt), vm: Some(found.vm), limit: PIECE_BYTES, ..wanted };
     let followed = Followed {
         commits: desk.store.commits(),
@@ -132,7 +131,7 @@ pub(super) async fn log(
 fn vm_id(text: &str) -> Result<VmId, Failure> {
     text.parse().map_err(|_| {
         let message =
-            format!("`vm` is `{text}`; give the id of the VM, `vm_` and 26 characters: it may be gone");
+            format!("`vm` is `{text}`; give the id of the VM, `vm_` and 26 characters; it may have ended");
         Failure::new(ErrorCode::InvalidValue, message)
     })
 }
@@ -145,7 +144,7 @@ fn shown(wanted: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog
         OutputEncoding::Utf8 => {
             let mut pieces = Pieces::default();
             let mut text = pieces.push(&bytes);
-            // A character that may still be completed begins the next page.
+            // An incomplete character that may still be completed goes to the next page.
             let pending = if running || end < size { pieces.pending() as u64 } else { 0 };
             if pending == 0 {
                 text.push_str(&pieces.finish());
@@ -167,16 +166,16 @@ fn shown(wanted: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog
     }
 }
 
-/// One who follows a log.
+/// A stream of a log.
 struct Followed {
     store: Arc<dyn Store>,
-    /// What is read next.
+    /// The next read.
     wanted: ReadLog,
-    /// Text that waits for the rest of its last character. `None`: bytes as base64.
+    /// Decodes the output to text, and keeps an incomplete last character. `None`: base64.
     text: Option<Pieces>,
     commits: watch::Receiver<u64>,
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
-    /// Ready when the server is about to end.
+    /// Completes when the server shuts down.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -204,7 +203,7 @@ impl Followed {
         tokio::select! {
             biased;
             failure = key_lost => Err(failure.into()),
-            () = closing => Err(Refusal::new(ErrorCode::ShuttingDown, "the server ends; come back with the last offset")),
+            () = closing => Err(Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; reconnect with the last offset")),
             page = next_page(store, wanted, commits) => {
                 let page = page?;
                 wanted.offset = page.offset + page.bytes.len() as u64;
@@ -214,7 +213,7 @@ impl Followed {
     }
 }
 
-/// Waits until something was printed, or the command ended. Nothing is lost where this is given up.
+/// Waits for further output or the end of the command. Cancel safe.
 async fn next_page(
     store: &Arc<dyn Store>,
     wanted: &ReadLog,
@@ -224,7 +223,7 @@ async fn next_page(
         // Marked as seen before the read, so that a commit during the read wakes the next one.
         commits.borrow_and_update();
         let (reader, query) = (Arc::clone(store), *wanted);
-        // A task of its own waits for the store: this is polled only while the caller reads.
+        // A separate task waits for the store, because this future is polled only while the caller reads.
         let reading = AbortOnDropHandle::new(tokio::spawn(async move { reader.read_log(query).await }));
         let page = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
         if !page.bytes.is_empty() || !page.running {
@@ -250,7 +249,7 @@ fn encode(page: &LogPage, end: u64, text: &mut Option<Pieces>) -> (Event, bool) 
 }
 
 fn event(name: &str, data: &impl Serialize) -> Event {
-    // Our own types of texts and numbers always serialize.
+    // These types always serialize.
     let text = serde_json::to_string(data).unwrap_or_default();
     Event::default().event(name).data(text)
 }

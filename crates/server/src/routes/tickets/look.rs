@@ -1,4 +1,4 @@
-//! One ticket: its record, why it waits, what happened to it.
+//! Reads one ticket: its record, why it waits, and its history.
 
 use axum::extract::State;
 use jiff::Timestamp;
@@ -22,8 +22,8 @@ use crate::{
 
 /// Read a ticket
 ///
-/// Its record. The `ETag` is its version: with `If-Match` a change is made only to what the caller has read. A key that
-/// is bound to a VM reads the ticket that this VM works on, and those that this one depends on directly.
+/// Returns its record. The `ETag` is its version: a change with `If-Match` applies only to the version that the caller
+/// has read. A key that is bound to a VM can read the ticket that this VM works on, and its direct dependencies.
 #[utoipa::path(
     get, path = "/api/tickets/{id}", tag = "tickets", operation_id = "read_ticket",
     security(("bearer" = ["tickets:read"])),
@@ -47,9 +47,10 @@ pub(super) async fn read(
     Ok(Versioned(ticket))
 }
 
-/// Ask why a ticket waits
+/// Explain why a ticket waits
 ///
-/// Every rule that keeps it from its next step, and whose act would free it. No reasons: it can be claimed now.
+/// Returns every reason that keeps it from being claimed, and what would resolve it. Without reasons, it can be claimed
+/// now.
 #[utoipa::path(
     get, path = "/api/tickets/{id}/why", tag = "tickets", operation_id = "why_ticket",
     security(("bearer" = ["tickets:read"])),
@@ -68,22 +69,22 @@ pub(super) async fn why(
     Ok(Json(desk.store.why_ticket(caller.account.id, ticket_id(&id)?, Timestamp::now()).await?))
 }
 
-/// Which page of a history.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HistoryPage {
-    /// Events on the page, 1 to 1,000; 500 unless given.
+    /// Events on the page, 1 to 1,000; default 500.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before: the id of its last event.
+    /// `next_cursor` of the previous page: the id of its last event.
     #[param(pattern = "^evt_[0-9a-f]{16}_[0-9]{1,18}$", example = "evt_3f2a9c0d1b4e5f67_42")]
     cursor: Option<String>,
 }
 
 /// Read a ticket's history
 ///
-/// What happened to it, and its attempts with their results. It outlives the ticket, for 30 days.
+/// Returns its events, and its attempts with their results. The history is kept for 30 days after the ticket was
+/// deleted.
 #[utoipa::path(
     get, path = "/api/tickets/{id}/history", tag = "tickets", operation_id = "ticket_history",
     security(("bearer" = ["tickets:read"])),
@@ -111,12 +112,13 @@ pub(super) async fn history(
     Ok(Json(TicketHistory { events: found.events, attempts: found.attempts, next_cursor }))
 }
 
-/// The place of an event, by its id.
+/// The sequence number of an event, from its id.
 fn sequence(cursor: &str) -> Result<u64, Failure> {
     let parts = cursor.strip_prefix("evt_").and_then(|rest| rest.split_once('_'));
     let sequence = parts.and_then(|(_, sequence)| sequence.parse().ok());
     sequence.ok_or_else(|| {
-        let message = format!("`cursor` is `{cursor}`, which is no event's id; take it from `next_cursor`");
+        let message =
+            format!("`cursor` is `{cursor}`, which is not the id of an event; take it from `next_cursor`");
         Failure::new(ErrorCode::InvalidValue, message)
     })
 }

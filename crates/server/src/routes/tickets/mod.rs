@@ -1,4 +1,4 @@
-//! `/api/tickets`: a file for each thing that is done with them.
+//! `/api/tickets`.
 
 mod change;
 mod claim;
@@ -29,23 +29,20 @@ use crate::{
     tickets::{UnderWay, Waiters},
 };
 
-/// Says that an answer was given before.
+/// Marks the repeated answer of an earlier request.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// What these routes use.
 #[derive(Clone)]
 pub(crate) struct TicketDesk {
-    /// Where tickets are kept.
     pub store: Arc<dyn Store>,
-    /// Those who wait for work.
+    /// Wakes claims that wait for a ready ticket.
     pub waiters: Waiters,
-    /// The named requests that are under way.
+    /// The requests with an idempotency key that are in progress.
     pub under_way: UnderWay,
-    /// True when the server shall end.
+    /// True when the server shuts down.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// The routes of this folder.
 pub(crate) fn routes(desk: TicketDesk) -> Routes {
     vec![
         routes!(list::list, create::create).with_state(desk.clone()),
@@ -73,7 +70,7 @@ impl IntoResponse for Versioned {
     }
 }
 
-/// An answer that may be a repetition.
+/// The response of a request with an idempotency key, marked if it is a repetition.
 pub(super) fn answered<T: Serialize>(
     status: StatusCode,
     answered: Answered<T>,
@@ -87,7 +84,6 @@ pub(super) fn answered<T: Serialize>(
     response
 }
 
-/// Who acts, and when.
 fn call_of(caller: &Identity, call: &Call) -> TicketCall {
     TicketCall {
         account: caller.account.id,
@@ -98,18 +94,17 @@ fn call_of(caller: &Identity, call: &Call) -> TicketCall {
     }
 }
 
-/// A text that is no id names no ticket: the store's own words for that.
+/// A malformed id gets the same error as an unknown ticket.
 fn ticket_id(text: &str) -> Result<TicketId, skep_store::Error> {
     text.parse().map_err(|_| skep_store::Error::UnknownTicket { id: text.to_owned() })
 }
 
-/// The versions that `If-Match` names; `None` where every one will do.
+/// The versions that `If-Match` names. `None`: any version.
 fn expected(headers: &HeaderMap) -> Result<Option<Vec<u64>>, Failure> {
     let mut versions = None;
     for value in headers.get_all(IF_MATCH) {
         let malformed = || {
-            let message =
-                "`If-Match` is no list of entity tags; give the `ETag` of an answer, such as `\"3\"`, or `*`";
+            let message = "`If-Match` is not a list of entity tags; give the `ETag` of an answer, such as `\"3\"`, or `*`";
             Failure::new(ErrorCode::MalformedRequest, message)
         };
         let text = value.to_str().map_err(|_| malformed())?.trim();
@@ -118,7 +113,7 @@ fn expected(headers: &HeaderMap) -> Result<Option<Vec<u64>>, Failure> {
         }
         let versions = versions.get_or_insert_with(Vec::new);
         for tag in text.split(',').map(str::trim) {
-            // A weak tag never holds here, as the standard says.
+            // A weak tag never matches here (RFC 9110, section 13.1.1).
             let (weak, tag) = tag.strip_prefix("W/").map_or((false, tag), |tag| (true, tag));
             let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).ok_or_else(malformed)?;
             versions.extend(inner.parse::<u64>().ok().filter(|_| !weak));

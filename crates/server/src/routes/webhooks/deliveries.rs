@@ -1,4 +1,4 @@
-//! `/api/webhooks/{id}/deliveries`: what was sent, and what came of it; and what is sent by hand.
+//! `/api/webhooks/{id}/deliveries`: lists deliveries, repeats one, and sends test events.
 
 use axum::extract::State;
 use serde_json::{Map, Value, json};
@@ -30,8 +30,8 @@ pub(super) fn routes(desk: WebhookDesk) -> Routes {
 
 /// List deliveries
 ///
-/// Events for this webhook, newest first, each with its latest attempts: when, how long, which status, how the answer began.
-/// They are kept as long as their events: 30 days or 10 GiB.
+/// The deliveries of this webhook, newest first, each with its latest attempts: time, duration, status and the
+/// beginning of the answer. They are kept as long as their events: 30 days or 10 GiB.
 #[utoipa::path(
     get, path = "/api/webhooks/{id}/deliveries", tag = "webhooks", operation_id = "list_deliveries",
     security(("bearer" = ["admin"])),
@@ -57,9 +57,9 @@ async fn list(
     Ok(Json(DeliveryList { deliveries: page.deliveries, next_cursor: page.next.map(|id| id.to_string()) }))
 }
 
-/// Deliver again
+/// Repeat a delivery
 ///
-/// The event is sent again, with the same `webhook-id`, whatever came of it, and as often as a new one where that fails.
+/// Sends the event again with the same `webhook-id`, whatever its state, with as many attempts as a new delivery.
 #[utoipa::path(
     post, path = "/api/webhooks/{id}/deliveries/{delivery}/redeliver", tag = "webhooks", operation_id = "redeliver",
     security(("bearer" = ["admin"])),
@@ -68,7 +68,7 @@ async fn list(
         ("delivery" = String, Path, description = "The delivery's id, `dlv_` and 26 characters", example = "dlv_01jv0000000000000000000000"),
     ),
     responses(
-        (status = 202, description = "It is sent", body = Delivery),
+        (status = 202, description = "The delivery, which will be sent", body = Delivery),
         RedeliverRefused,
     )
 )]
@@ -93,15 +93,15 @@ async fn again(
     accepted(desk.store.redeliver(command).await?)
 }
 
-/// Send a test
+/// Send a test event
 ///
-/// An event `webhook.test` that tells of nothing, signed and tried as any other.
+/// Sends a `webhook.test` event, which is signed and retried like any other.
 #[utoipa::path(
     post, path = "/api/webhooks/{id}/test", tag = "webhooks", operation_id = "test_webhook",
     security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The webhook's id, `wh_` and 26 characters", example = "wh_01jv0000000000000000000000")),
     responses(
-        (status = 202, description = "It is sent", body = Delivery),
+        (status = 202, description = "The delivery, which will be sent", body = Delivery),
         SendWebhookRefused,
     )
 )]
@@ -126,7 +126,7 @@ async fn test(
     accepted(desk.store.test_webhook(command).await?)
 }
 
-/// What a handler answers that had something begin.
+/// The result of a handler whose effect happens later.
 type Accepted<T> = Result<(http::StatusCode, Json<T>), Refusal>;
 
 fn accepted<T>(answer: T) -> Accepted<T> {

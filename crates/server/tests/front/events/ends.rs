@@ -1,4 +1,4 @@
-//! How a stream ends: by its key, by the server, by a reader that does not read.
+//! The end of a stream: by a revoked key, by the stop of the server, by a client that does not read.
 
 use std::time::Duration;
 
@@ -62,10 +62,10 @@ async fn who_does_not_read_is_cut_off_and_comes_back() {
     let description = "x".repeat(60_000);
     let tickets: Vec<_> = (0..250).map(|_| json!({"title": "a", "description": description})).collect();
     done(skep.call(Method::POST, "/api/tickets/batch", &json!({"tickets": tickets})), 201).await;
-    // Whoever reads gets all of it meanwhile.
+    // A client that reads gets all events meanwhile.
     let mut reader = skep.follow(&format!("?types=ticket.created&after={begun}")).await;
     let all = reader.take(250).await;
-    // What is sent is read by nobody any more once the server has closed it.
+    // Once the server has closed the connection, sending fails or is ignored.
     while idle.write_all(b"x").await.is_ok() {
         sleep(Duration::from_millis(20)).await;
     }
@@ -78,7 +78,7 @@ async fn who_does_not_read_is_cut_off_and_comes_back() {
     let seen: Vec<&str> = seen.filter(|id| sequence(id) > sequence(&begun)).collect();
     assert!(!seen.is_empty() && seen.len() < 250, "{} of 250", seen.len());
     assert!(seen.iter().zip(&all).all(|(id, told)| *id == told.id), "in order, from the first on");
-    // The last one may be cut short; the one before is whole.
+    // The last event may be incomplete; the one before it is complete.
     let place = seen[seen.len() - 2];
     let mut again = skep.follow(&format!("?types=ticket.created&after={place}")).await;
     let left = again.take(250 - (seen.len() - 1)).await;

@@ -1,4 +1,4 @@
-//! Places that the store does not know, or not any more.
+//! Event ids that the store does not know, or no longer knows.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -7,7 +7,7 @@ use skep_store::TrimHistory;
 use super::sequence;
 use crate::harness::Skep;
 
-/// Forgets the oldest events.
+/// Deletes the oldest events.
 async fn forget(skep: &Skep, count: u32) {
     let before = Timestamp::now() + jiff::SignedDuration::from_hours(1);
     let trimmed =
@@ -22,7 +22,7 @@ async fn a_place_older_than_what_is_kept_begins_with_a_gap() {
     let id = skep.simple("a").await;
     skep.boots(6).await;
     let kept = skep.follow(&format!("?after={begun}")).await.take(8).await;
-    // All that was before, and five of these.
+    // All earlier events, and five of these.
     let before = sequence(&kept[5].id) - 1;
     forget(&skep, u32::try_from(before).unwrap()).await;
     let mut follower = skep.follow(&format!("?after={begun}")).await;
@@ -31,11 +31,11 @@ async fn a_place_older_than_what_is_kept_begins_with_a_gap() {
     assert_eq!((&gap.data["reason"], &gap.data["from"]), (&json!("expired"), &json!(begun)));
     assert_eq!((sequence(&gap.id), &gap.data["id"]), (before, &json!(gap.id)));
     assert_eq!(follower.take(3).await, kept[5..], "it goes on with the oldest");
-    // The place of the gap is a good one, and so is the last one that is missing.
+    // The id of the gap is valid, and so is that of the last missing event.
     for place in [&gap.id, &kept[4].id] {
         assert_eq!(skep.follow(&format!("?after={place}")).await.take(3).await, kept[5..]);
     }
-    // Who follows a ticket gets its record in place of what is missing.
+    // A stream of one ticket sends its record in place of missing events.
     let mut follower = skep.follow(&format!("?ticket={id}&after={begun}")).await;
     let told = follower.take(2).await;
     assert_eq!((told[0].kind.as_str(), told[1].kind.as_str()), ("stream.gap", "ticket.current"));

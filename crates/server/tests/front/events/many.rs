@@ -1,4 +1,4 @@
-//! Many who follow, and one who is killed again and again.
+//! Many clients of the stream, and one that disconnects again and again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::{Told, sequence};
 use crate::{harness::Skep, tickets::done};
 
-/// Writes events until it is told to stop, and gives the ticket that ends all.
+/// Writes the events of `count` tickets.
 async fn write(skep: Arc<Skep>, writer: usize, count: usize) {
     for number in 0..count {
         let id = skep.simple(&format!("{writer} {number}")).await;
@@ -18,7 +18,7 @@ async fn write(skep: Arc<Skep>, writer: usize, count: usize) {
     }
 }
 
-/// All events of tickets, as the store has them.
+/// The numbers of all events of tickets in the store.
 async fn all(skep: &Skep, begun: &str) -> Vec<u64> {
     let found = skep.store.events_after(sequence(begun), 1_000_000).await.unwrap();
     found.iter().filter(|event| event.ticket.is_some()).map(|event| event.sequence).collect()
@@ -36,11 +36,11 @@ async fn a_reader_that_is_killed_a_hundred_times_sees_every_event_once() {
     for writer in 0..4 {
         writers.spawn(write(Arc::clone(&skep), writer, 60));
     }
-    // Each ticket is made, ready, claimed and completed.
+    // Each ticket is created, ready, claimed and completed.
     let (expected, mut place, mut seen) = (4 * 60 * 4, begun.clone(), Vec::new());
     for kill in 0..100 {
         let mut follower = skep.follow(&format!("?types=ticket.*&after={place}")).await;
-        // Some are killed before anything was told, all of them in the midst of what is.
+        // Some disconnect before the first event, all of them while events are written.
         let most = (expected - seen.len()).min(kill % 20);
         seen.extend(follower.take(most).await);
         place = seen.last().map_or_else(|| begun.clone(), |told: &Told| told.id.clone());
@@ -60,7 +60,7 @@ async fn a_hundred_readers_miss_nothing_and_see_nothing_twice() {
         let skep = Arc::clone(&skep);
         let begun = begun.clone();
         readers.spawn(async move {
-            // Some come late, and catch up out of the store.
+            // Some connect late, and catch up from the store.
             tokio::time::sleep(Duration::from_millis(number * 10)).await;
             let mut follower = skep.follow(&format!("?types=ticket.*&after={begun}")).await;
             let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The stream of events through the front door.
+//! The event stream over HTTP.
 
 mod ends;
 mod gaps;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::harness::Skep;
 
-/// What is told comes by then.
+/// How long a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One event of a stream.
@@ -31,11 +31,11 @@ struct Told {
     data: Value,
 }
 
-/// One who follows.
+/// A client of an event stream.
 struct Follower {
     answer: Response,
     buffer: String,
-    /// The place to come back to, and comments that came.
+    /// The id to resume from, and the received comments.
     last: String,
     comments: usize,
 }
@@ -80,7 +80,7 @@ impl Follower {
         }
     }
 
-    /// So many events.
+    /// Reads this many events.
     async fn take(&mut self, count: usize) -> Vec<Told> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -106,7 +106,7 @@ impl Skep {
         Follower::of(self.request(Method::GET, &format!("/api/events{query}"))).await
     }
 
-    /// VMs that are booted: rows, for what is asked is what is told of them.
+    /// Records boots of VMs in the store, without VMs, because only their events matter.
     async fn boots(&self, count: u32) {
         let boot = BootReceipt {
             source: BootSource::Cold,
@@ -165,7 +165,7 @@ async fn what_happens_is_told_once_in_order() {
         assert_eq!((&told.data["id"], &told.data["type"]), (&json!(told.id), &json!(told.kind)));
         assert!(told.data["at"].as_str().unwrap().ends_with('Z'), "{told:?}");
     }
-    // As the history and the types say.
+    // The events agree with the history of the ticket and with the documented types.
     let history = skep.read(&format!("/api/tickets/{id}/history")).await;
     let of_ticket: Vec<&Value> = all[..3].iter().map(|told| &told.data).collect();
     assert_eq!(of_ticket, history["events"].as_array().unwrap().iter().collect::<Vec<_>>());
@@ -176,12 +176,12 @@ async fn what_happens_is_told_once_in_order() {
     let key: skep_api::events::KeyEvent = serde_json::from_str(&read(&all[4])).unwrap();
     assert_eq!((key.key, key.request_id), (record.key.id, None));
 
-    // From every place the same goes on, by the parameter and by the header.
+    // The stream resumes after every id with the same events, by the parameter and by the header.
     let places: Vec<&String> = std::iter::once(&begun).chain(all.iter().map(|told| &told.id)).collect();
     for (seen, place) in places[..6].iter().enumerate() {
         let mut again = skep.follow(&format!("?after={place}")).await;
         assert_eq!(again.take(6 - seen).await, all[seen..]);
-        // The header is newer than the address that a browser comes back to.
+        // On reconnect, a browser keeps the URL and adds the header, so the header wins.
         let request = skep.request(Method::GET, &format!("/api/events?after={begun}"));
         let mut again = Follower::of(request.header("last-event-id", *place)).await;
         assert_eq!(again.take(6 - seen).await, all[seen..]);
@@ -194,7 +194,7 @@ async fn a_silent_stream_has_comments_that_name_its_place() {
     let mut follower = skep.follow("?types=vm.*").await;
     let begun = follower.last.clone();
     skep.simple("not asked for").await;
-    // Each 15 s.
+    // One comes every 15 s.
     let comments = timeout(PATIENCE, async {
         while follower.comments < 2 {
             let chunk = follower.answer.chunk().await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What a key may follow, and what it asks for.
+//! Filters of event streams, and the events that a key may read.
 
 use reqwest::Method;
 use serde_json::json;
@@ -17,7 +17,7 @@ async fn ask(skep: &Skep, scopes: &[Scope], query: &str) -> Refused {
     refused(request.send().await.unwrap()).await
 }
 
-/// Follows by another key than the admin's.
+/// Follows the stream with this key.
 async fn follow(skep: &Skep, key: &str, query: &str) -> Follower {
     Follower::of(skep.bare(Method::GET, &format!("/api/events{query}")).bearer_auth(key)).await
 }
@@ -54,7 +54,7 @@ async fn only_what_was_asked_for_is_told() {
     skep.boots(2).await;
     let all = follower.take(3).await;
     assert_eq!(kinds(&all), ["ticket.claimed", "vm.booted", "vm.booted"]);
-    // The same out of the store.
+    // The same for events from the store.
     let mut again = skep.follow(&format!("?types=ticket.claimed,vm.*&after={begun}")).await;
     assert_eq!(again.take(3).await, all);
     for query in [
@@ -78,10 +78,10 @@ async fn a_stream_begins_with_a_time() {
     skep.boots(2).await;
     let all = skep.follow("?types=vm.*&since=1970-01-01T00:00:00Z").await.take(2).await;
     let since = all[1].data["at"].as_str().unwrap();
-    // Both may have been written in one millisecond.
+    // Both may have been written in the same millisecond.
     let first = skep.follow(&format!("?types=vm.*&since={since}")).await.next().await.unwrap();
     assert_eq!(first.data["at"], all[1].data["at"]);
-    // As with a place: what is new comes behind it, also from a time that is still to come.
+    // New events follow, as after an event id, also where the time is in the future.
     let mut later = skep.follow("?types=vm.*&since=9999-01-01T00:00:00Z").await;
     skep.boots(1).await;
     assert_eq!(later.next().await.unwrap().kind, "vm.booted");
@@ -160,7 +160,7 @@ async fn one_ticket_is_followed_from_its_record_on() {
     skep.changed(&id, json!({"status": "completed"})).await;
     let all = follower.take(2).await;
     assert_eq!(kinds(&all), ["ticket.claimed", "ticket.completed"]);
-    // Who comes back has the record already, also where the ticket is gone by then.
+    // A client that reconnects already has the record, also where the ticket has been deleted since.
     let deleted = skep.request(Method::DELETE, &format!("/api/tickets/{id}")).send().await.unwrap();
     assert_eq!(deleted.status(), 200);
     let mut again = skep.follow(&format!("?ticket={id}&after={}", first.id)).await;

@@ -1,4 +1,4 @@
-//! Repositories that would start programs. Each attack has its control: plain git does start the program.
+//! Repositories whose settings start programs. In the control of each attack, plain git does start the program.
 
 use std::{
     fs,
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::{git, plain, refused, repository, send};
 use crate::harness::Skep;
 
-/// A program that leaves a trace where it runs.
+/// A program that leaves a marker file where it runs.
 struct Canary {
-    /// It hands on what it reads, as filters do.
+    /// Copies its input to its output, as filters do.
     program: String,
-    /// It reads nothing: whoever speaks to it would wait for ever.
+    /// Reads nothing, so a process that writes to it would block.
     deaf: String,
     trace: PathBuf,
 }
@@ -44,7 +44,7 @@ impl Canary {
     }
 }
 
-/// Everything that the API does with one repository. Whether it is done or refused is no matter here.
+/// Calls all operations on one repository. Each may succeed or be refused.
 async fn all_calls(skep: &Skep, path: &str) -> Vec<(String, u16)> {
     let mut seen = Vec::new();
     let reads = [
@@ -88,7 +88,7 @@ async fn all_calls(skep: &Skep, path: &str) -> Vec<(String, u16)> {
     seen
 }
 
-/// A repository with a remote beside it, on which both have commits of their own.
+/// A repository and its remote, which have diverged.
 fn with_remote(skep: &Skep) -> String {
     let path = repository(skep, "project");
     let remote = skep.at("remote.git");
@@ -103,13 +103,13 @@ fn with_remote(skep: &Skep) -> String {
     path
 }
 
-/// Tries an attack: nothing that the API does starts the program, and plain git does.
+/// Tries an attack: no operation of the API starts the program, and plain git does.
 async fn attack(name: &str, set_up: impl Fn(&str, &Canary), control: &[&[&str]]) {
     let skep = Skep::start().await;
     let path = with_remote(&skep);
     let canary = Canary::new(&skep);
     set_up(&path, &canary);
-    // What setting it up started does not count.
+    // The set-up may have started the program.
     canary.sang();
     let seen = all_calls(&skep, &path).await;
     assert!(!canary.sang(), "{name}: a program was started");
@@ -338,7 +338,7 @@ async fn a_submodule_starts_nothing_either() {
     .await;
 }
 
-/// What cannot be overruled is refused by its name.
+/// Settings that cannot be overridden are refused by name.
 #[tokio::test]
 async fn what_cannot_be_overruled_is_refused() {
     let skep = Skep::start().await;
@@ -356,7 +356,7 @@ async fn what_cannot_be_overruled_is_refused() {
     plain(&path, &["status"]);
     assert!(canary.sang(), "the control");
     git(&path, &["config", "--unset", "include.path"]);
-    // Git runs section `hook` from version 2.54 on; an older one is no control for it.
+    // Git supports the section `hook` since version 2.54; an older git cannot serve as control.
     for key in ["remote.origin.vcs", "includeIf.onbranch:main.path", "hook.canary.command", "hook.x.event"] {
         set(&path, key, "canary");
         let message =
@@ -397,7 +397,7 @@ async fn what_begins_with_a_dash_is_never_an_option() {
         }
         let url = json!({"path": skep.at("clone"), "url": evil});
         refused(send(&skep, "clone", url).await, 403, "remote_forbidden").await;
-        // Names of files and folders may begin so.
+        // Names of files and folders may begin with a dash.
         fs::write(format!("{path}/{evil}"), "x").unwrap_or_default();
         let response = skep.get(&format!("/api/git/log?file={evil}&path={path}")).await;
         assert_eq!(response.status(), 200, "{evil}");

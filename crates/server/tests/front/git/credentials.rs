@@ -1,4 +1,4 @@
-//! Credentials: taken, used, never told.
+//! Git credentials are stored and used, but never returned.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -51,7 +51,7 @@ async fn credentials_belong_to_their_account_and_to_those_who_may_write() {
     let (reader, _) = skep.key(&[Scope::GitRead]).await;
     let list = skep.bare(Method::GET, "/api/git/credentials").bearer_auth(&reader).send().await.unwrap();
     refused(list, 403, "scope_missing").await;
-    // Who may push lists them, and changes none.
+    // `git:write` alone allows a key to list credentials, but not to change them.
     let (writer, _) = skep.key(&[Scope::GitWrite]).await;
     let list = skep.bare(Method::GET, "/api/git/credentials").bearer_auth(&writer).send().await.unwrap();
     assert_eq!(list.json::<Value>().await.unwrap()["credentials"][0]["host"], "git.example.com");

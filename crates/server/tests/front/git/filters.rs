@@ -1,4 +1,4 @@
-//! Filters that the operator named, large files among them, and remotes over https.
+//! Filters that the operator configured, such as git-lfs, and remotes over https.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn filter(name: &str, clean: &str, smudge: &str, process: &str) -> GitFilter {
     serde_json::from_value(filter).unwrap()
 }
 
-/// As git-lfs makes itself known.
+/// The filter settings of git-lfs.
 fn large_files() -> GitFilter {
     filter("lfs", "git-lfs clean -- %f", "git-lfs smudge -- %f", "git-lfs filter-process")
 }
@@ -44,7 +44,7 @@ async fn a_filter_that_the_operator_named_changes_contents_on_their_way() {
     fs::write(format!("{path}/.gitattributes"), "*.txt filter=case\n*.bin filter=other\n").unwrap();
     fs::write(format!("{path}/a.txt"), "SHOUTED\n").unwrap();
     fs::write(format!("{path}/a.bin"), "As It Is\n").unwrap();
-    // What the repository says of the operator's filter, and of others, starts nothing.
+    // Settings of the repository for the operator's filter and for other filters start nothing.
     let trace = skep.at("trace");
     let canary = format!("touch '{trace}'; cat");
     git(&path, &["config", "filter.case.process", &canary]);
@@ -64,7 +64,7 @@ async fn a_filter_that_the_operator_named_changes_contents_on_their_way() {
     post(&skep, "reset", json!({"path": path, "mode": "hard"})).await;
     assert_eq!(fs::read_to_string(format!("{path}/a.txt")).unwrap(), "SHOUTED\n");
     assert!(!Path::new(&trace).exists());
-    // The control: plain git does what the repository says.
+    // The control: plain git follows the settings of the repository.
     fs::write(format!("{path}/a.txt"), "AGAIN\n").unwrap();
     plain(&path, &["add", "."]);
     assert!(Path::new(&trace).exists());
@@ -81,7 +81,7 @@ async fn a_filter_that_nobody_named_does_not_run() {
     assert_eq!(git(&path, &["cat-file", "blob", ":a.txt"]), "SHOUTED\n");
 }
 
-/// A server that may reach this host, trusts it, and filters large files.
+/// Starts a server that may reach this host, trusts its certificate, and uses git-lfs.
 async fn beside(host: &Host, authorities: std::path::PathBuf) -> Skep {
     beside_with(host, authorities, vec![large_files()]).await
 }
@@ -98,7 +98,7 @@ async fn beside_with(host: &Host, authorities: std::path::PathBuf, filters: Vec<
 
 #[tokio::test]
 async fn a_remote_over_https_is_cloned_pushed_to_and_pulled_from_with_its_token() {
-    // Without filters no shell may start, and no program but those of git and our own.
+    // Without filters, only programs of git and of skep may start, and no shell.
     for filters in [vec![], vec![large_files()]] {
         cloned_pushed_to_and_pulled_from(filters).await;
     }
@@ -109,7 +109,7 @@ async fn cloned_pushed_to_and_pulled_from(filters: Vec<GitFilter>) {
     let skep = beside_with(&host, authorities, filters).await;
     let (one, two) = (skep.at("one"), skep.at("two"));
     let clone = |path: &str| json!({"url": host.url(), "path": path});
-    // Without a token nobody is let in, and nobody is asked.
+    // Without a token, the host refuses, and git does not prompt for one.
     let message = refused(send(&skep, "clone", clone(&one)).await, 409, "remote_failed").await;
     assert!(message.contains("/api/git/credentials"), "{message}");
     post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
@@ -168,18 +168,18 @@ async fn large_files_go_where_their_commits_go() {
     post(&skep, "pull", json!({"path": two})).await;
     assert_eq!(large(&two), "second\n");
     assert_eq!(get(&skep, "status", &format!("path={two}")).await["clean"], true);
-    // What another branch needs is fetched when it is checked out.
+    // The large files of another branch are fetched when it is checked out.
     git(&two, &["fetch", "-q", &host.projects.path().join("x.git").display().to_string(), "topic:topic"]);
     post(&skep, "checkout", json!({"path": two, "ref": "topic"})).await;
     assert_eq!(large(&two), "third\n");
-    // A file that nobody has is said, and the work tree stays.
+    // A missing large file is reported, and the work tree is unchanged.
     host.large.objects.lock().unwrap().clear();
     fs::remove_dir_all(format!("{two}/.git/lfs")).unwrap();
     let away = send(&skep, "checkout", json!({"path": two, "ref": "main"})).await;
     assert!(away.status().is_client_error(), "{:?}", away.text().await);
 }
 
-/// Whether this kernel holds programs to ports (Landlock's fourth edition).
+/// Whether this kernel can restrict the ports of programs (Landlock ABI 4).
 fn holds_to_ports() -> bool {
     let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     rules.handle_access(AccessNet::ConnectTcp).is_ok()
@@ -212,7 +212,7 @@ async fn a_repository_does_not_send_large_files_to_private_addresses() {
         let heard = host.large.strangers.load(Ordering::Relaxed);
         assert!(heard == 0 || !holds_to_ports(), "{verb}: the host heard of it {heard} times");
     }
-    // The control: by itself, git-lfs asks there. It would ask for a password then, so nobody waits for its end.
+    // The control: plain git-lfs sends a request there. It would then prompt for a password, so its end is not awaited.
     let mut control = Command::new("git-lfs");
     let control = control.args(["smudge", "--", "large.bin"]).current_dir(&source).process_group(0);
     control.env("GIT_TERMINAL_PROMPT", "0").env("GIT_SSL_NO_VERIFY", "1").stdin(Stdio::piped());

@@ -1,4 +1,4 @@
-//! What agents do with a repository.
+//! Common sequences of git operations.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -48,7 +48,7 @@ async fn from_an_empty_folder_to_a_history() {
         (&first["author"]["name"], &first["committer"]["name"]),
         (&own["key"]["name"], &own["key"]["name"])
     );
-    // All files, then: the path may be left out, since there is but one repository.
+    // Commits all files. The path may be omitted, since there is only one repository.
     post(&skep, "add", json!({"path": path})).await;
     let diff = get(&skep, "diff", "staged=true").await;
     assert_eq!(diff["files"][0]["path"], "src/main.rs");
@@ -127,7 +127,7 @@ async fn branches_work_trees_stashes_and_resets() {
     let beside = skep.at("beside");
     let added = post(&skep, "worktree", json!({"path": path, "worktree": beside, "ref": "topic"})).await;
     assert_eq!((&added["head"], &added["branch"]), (&made["commit"], &json!("topic")));
-    // It is a repository like any other.
+    // A work tree can be used like a repository.
     assert_eq!(get(&skep, "status", &format!("path={beside}")).await["branch"], "topic");
     let list = get(&skep, "worktree", &format!("path={path}")).await;
     assert_eq!(list["worktrees"].as_array().unwrap().len(), 2);
@@ -201,7 +201,7 @@ async fn a_repository_of_somebody_else_is_read() {
     }
     std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
     std::os::unix::fs::chown(format!("{path}/.git"), Some(12_345), None).unwrap();
-    // The control: git by itself refuses.
+    // The control: plain git refuses.
     let (done, words) = plain(&path, &["status"]);
     assert!(!done && words.contains("dubious ownership"), "{words}");
     assert_eq!(get(&skep, "status", &format!("path={path}")).await["clean"], true);
@@ -228,7 +228,7 @@ async fn requests_at_once_do_not_harm_a_repository() {
         let name = number.to_string();
         post(&skep, "add", json!({"path": path, "files": [name]})).await;
         let made = send(&skep, "commit", json!({"path": path, "message": name})).await;
-        // Another one may have committed what this one staged.
+        // A concurrent request may have committed what this one staged.
         if made.status() != 201 {
             refused(made, 409, "nothing_to_commit").await;
         }

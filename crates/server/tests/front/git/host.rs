@@ -1,4 +1,4 @@
-//! A host of repositories over https, with a store of large files, that lets in whoever has its token.
+//! A git host over https, with git-lfs storage, that requires a token.
 
 use std::{
     collections::HashMap,
@@ -35,18 +35,18 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{git, remotes::backend};
 
-/// Whom it lets in.
+/// The credentials that the host accepts.
 pub(super) const USER: &str = "x-access-token";
 pub(super) const TOKEN: &str = "a-token-of-the-test";
 
-/// The host. It lets nobody in without the token.
+/// The host, which requires the token.
 pub(super) struct Host {
     pub(super) address: SocketAddr,
     pub(super) projects: TempDir,
     pub(super) large: Arc<Large>,
 }
 
-/// What is kept of large files, and who asked.
+/// The stored large files, and the recorded requests.
 #[derive(Default)]
 pub(super) struct Large {
     base: Mutex<String>,
@@ -56,7 +56,7 @@ pub(super) struct Large {
 }
 
 impl Host {
-    /// A host, and the file of whom signed its certificate.
+    /// Starts a host. Returns it and the file with the certificate of its authority.
     pub(super) async fn start() -> (Self, PathBuf) {
         let projects = tempfile::tempdir().unwrap();
         let authorities = projects.path().join("authorities.pem");
@@ -81,7 +81,7 @@ impl Host {
         format!("https://{}/x.git", self.address)
     }
 
-    /// Has it keep this repository.
+    /// Adds this repository to the host.
     pub(super) fn keep(&self, path: &str) {
         let kept = self.projects.path().join("x.git");
         git(path, &["clone", "-q", "--bare", path, kept.to_str().unwrap()]);
@@ -89,7 +89,7 @@ impl Host {
     }
 }
 
-/// A certificate for this machine, and whose it is.
+/// A certificate for this machine, and the certificate of its authority.
 fn certificate() -> (ServerConfig, String) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -103,7 +103,7 @@ fn certificate() -> (ServerConfig, String) {
     (builder.with_single_cert(vec![shown.der().clone()], key).unwrap(), authority.pem())
 }
 
-/// Serves behind TLS, and says where.
+/// Serves a router under TLS. Returns the address.
 async fn encrypted(config: ServerConfig, router: Router) -> SocketAddr {
     let inner = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     inner.set_nonblocking(true).unwrap();
@@ -131,7 +131,7 @@ async fn let_in(State(large): State<Arc<Large>>, request: Request<axum::body::Bo
     let expected = format!("Basic {}", BASE64.encode(format!("{USER}:{TOKEN}").as_bytes()));
     let said =
         request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());
-    // What was handed out by `batch` has its token in its name.
+    // URLs that `batch` returned carry their own token in the name.
     if said || request.uri().path().starts_with("/large/") {
         return next.run(request).await;
     }
@@ -139,7 +139,7 @@ async fn let_in(State(large): State<Arc<Large>>, request: Request<axum::body::Bo
     (StatusCode::UNAUTHORIZED, [("www-authenticate", "Basic realm=\"test\"")]).into_response()
 }
 
-/// Where each large file is (the batch API of git-lfs).
+/// Returns the URLs of large files (the batch API of git-lfs).
 async fn batch(State(large): State<Arc<Large>>, Json(wanted): Json<Value>) -> impl IntoResponse {
     large.asked.fetch_add(1, Ordering::Relaxed);
     let operation = wanted["operation"].as_str().unwrap();

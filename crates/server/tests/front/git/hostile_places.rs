@@ -1,4 +1,4 @@
-//! Repositories that lead out of the roots. Each attack has its control: plain git goes there.
+//! Repositories that refer to folders outside the roots. In the control of each attack, plain git reads them.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -20,7 +20,7 @@ fn outside(skep: &Skep) -> String {
     path
 }
 
-/// Nothing that is read of this path shows the secret.
+/// Checks that no read operation on this path reveals the secret.
 async fn shows_nothing(skep: &Skep, path: &str) {
     for verb in ["status?", "log?", "diff?", "diff?from=HEAD&", "branch?", "worktree?"] {
         let response = skep.get(&format!("/api/git/{verb}path={path}")).await;
@@ -79,7 +79,7 @@ async fn objects_are_borrowed_from_nowhere_else() {
     let response = skep.get(&format!("/api/git/log?path={path}&ref={hash}")).await;
     let message = refused(response, 409, "hostile_repository").await;
     assert!(message.contains("alternates"), "{message}");
-    // By way of another one, which lies within.
+    // Indirectly, by another repository inside the roots.
     let other = repository(&skep, "other");
     fs::rename(&alternates, format!("{other}/.git/objects/info/alternates")).unwrap();
     fs::write(&alternates, format!("{other}/.git/objects\n")).unwrap();
@@ -126,7 +126,7 @@ async fn nothing_is_made_or_cloned_outside() {
         let status = send(&skep, "clone", json!({"path": skep.at("clone"), "url": url})).await.status();
         assert!([400, 403].contains(&status.as_u16()), "{url}: {status}");
     }
-    // And by a remote of the repository.
+    // Also by a remote of the repository.
     git(&path, &["remote", "add", "origin", &there]);
     refused(send(&skep, "pull", json!({"path": path, "branch": "main"})).await, 403, "path_outside_roots")
         .await;

@@ -1,4 +1,4 @@
-//! Git, over HTTP, on real repositories.
+//! The git operations over HTTP, on real repositories.
 
 mod attacks;
 mod credentials;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, refused as told};
 
-/// Plain git, as a person runs it: whatever the repository says holds.
+/// Runs plain git, which follows all settings of the repository.
 fn plain(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
     command.stdin(std::process::Stdio::null());
@@ -33,7 +33,7 @@ fn plain(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     (said.status.success(), words)
 }
 
-/// The same for what must work.
+/// Runs plain git, which must succeed.
 fn git(folder: impl AsRef<Path>, arguments: &[&str]) -> String {
     let (done, words) = plain(folder, arguments);
     assert!(done, "git {arguments:?}: {words}");

@@ -1,4 +1,4 @@
-//! Settings that are rewritten while git works: what nobody could overrule starts nothing either.
+//! Settings of a repository that change while git runs start nothing, even those that cannot be overridden.
 
 use std::{
     fs,
@@ -17,15 +17,15 @@ use skep_workspace::{Place, run_by_name};
 use super::{git, repository, send};
 use crate::harness::Skep;
 
-/// Calls while the settings change. Without the fence about every tenth one starts a program. `make soak` asks for more.
+/// Number of calls while the settings change. Without the fence, about every tenth would start a program.
 fn rounds() -> usize {
     std::env::var("SOAK_GIT_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap())
 }
 
-/// Repositories that are worked on at the same time.
+/// Repositories that are used at the same time.
 const REPOSITORIES: usize = 2;
 
-/// A repository whose settings become hostile and harmless again, until this is dropped.
+/// A repository whose settings alternate between hostile and harmless, until this is dropped.
 struct Turncoat {
     path: String,
     trace: PathBuf,
@@ -48,12 +48,12 @@ impl Turncoat {
         Self { path, trace, over, rewriting: Some(rewriting) }
     }
 
-    /// Starts of the canary.
+    /// How often the canary was started.
     fn starts(&self) -> usize {
         fs::read_to_string(&self.trace).unwrap_or_default().lines().count()
     }
 
-    /// The call of a round: its verb, and its body as callers send it.
+    /// The call of a round: its verb and its body.
     fn call(&self, round: usize) -> (&'static str, Value) {
         for name in ["file", "other"] {
             fs::write(format!("{}/{name}", self.path), format!("{round}\n")).unwrap();
@@ -83,7 +83,7 @@ fn rewrite(folder: &Path, canary: &str, stop: &AtomicBool) {
     let filters = [
         format!("\tclean = {canary}\n\tsmudge = {canary}\n"),
         format!("\tprocess = {canary}\n"),
-        // By a shell.
+        // One that needs a shell.
         format!("\tclean = {canary} %f\n\tsmudge = {canary} %f\n"),
     ];
     let hostile = filters.map(|filter| {
@@ -119,7 +119,7 @@ async fn settings_that_change_while_git_works_start_nothing() {
         assert_eq!(starts, 0, "programs were started");
         assert!(done > 0, "no call got as far as git");
     }
-    // The control: the same calls at a place without a fence.
+    // The control: the same calls without a fence.
     let turncoat = Turncoat::new(&skep, "control");
     let path = PathBuf::from(&turncoat.path);
     let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();

@@ -83,13 +83,13 @@ async fn a_push_that_is_rejected_and_a_pull_that_conflicts_change_nothing() {
         assert_eq!(fs::read_to_string(format!("{two}/file")).unwrap(), "ours\n");
         assert!(!std::path::Path::new(&format!("{two}/.git/MERGE_HEAD")).exists());
     }
-    // The lease holds: the remote is as it was last seen, by those pulls.
+    // The lease holds: the remote is in the state of the last pull.
     let forced = json!({"path": two, "force_with_lease": true});
     assert_eq!(post(&skep, "push", forced.clone()).await["to"], ours["commit"]);
     commit(&skep, &one, "theirs again\n", "Theirs").await;
     let stale = json!({"path": one, "force_with_lease": true});
     refused(send(&skep, "push", stale).await, 409, "push_rejected").await;
-    // A remote that says no has its words told.
+    // The message of a remote that refuses is passed on.
     git(&remote, &["config", "receive.denyNonFastForwards", "true"]);
     git(&two, &["commit", "-q", "--amend", "-m", "Amended"]);
     let message = refused(send(&skep, "push", forced).await, 409, "push_rejected").await;
@@ -172,7 +172,7 @@ async fn no_private_address_is_reached() {
             let status = response.status().as_u16();
             let code = response.headers()["skep-error"].to_str().unwrap().to_owned();
             let text = response.text().await.unwrap();
-            // A spelling that the resolver does not take leads nowhere.
+            // A spelling that the resolver does not accept is refused as well.
             let nowhere = code == "remote_failed" && (text.contains("502") || text.contains("not found"));
             assert!((status, code.as_str()) == (403, "remote_forbidden") || nowhere, "{url}: {code} {text}");
         }
@@ -200,7 +200,7 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     assert_eq!(post(&skep, "push", json!({"path": clone})).await["to"], made["commit"]);
     assert!(git(projects.path().join("x.git"), &["log", "main"]).contains("Second"));
     assert_eq!(post(&skep, "pull", json!({"path": clone})).await["commits"], 0);
-    // Another one sends git to the first.
+    // Another server redirects git to the first.
     let redirecting = GitServer::start(Some(Served::Redirect(url))).await;
     let before = server.asked.load(Ordering::Relaxed);
     let body =
@@ -211,16 +211,15 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     assert!(!std::path::Path::new(&skep.at("other")).exists(), "nothing is left of it");
 }
 
-/// What a server answers.
 #[derive(Clone)]
 enum Served {
     /// Repositories, by `git http-backend`.
     Projects(String),
-    /// Go there.
+    /// A redirect to this URL.
     Redirect(String),
 }
 
-/// A server on loopback that counts who asks.
+/// A server on loopback that counts its requests.
 struct GitServer {
     port: u16,
     asked: Arc<AtomicUsize>,

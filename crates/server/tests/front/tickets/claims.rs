@@ -1,4 +1,4 @@
-//! Exactly one winner.
+//! Concurrent claims: each ticket has exactly one winner.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,12 +11,12 @@ use crate::harness::Skep;
 
 const CLIENTS: usize = 64;
 
-/// How often a race is run: a few times, or as often as `SKEP_TICKET_ROUNDS` says.
+/// How often a race is run: a few times, or `SKEP_TICKET_ROUNDS` times.
 pub(super) fn rounds(usual: usize) -> usize {
     std::env::var("SKEP_TICKET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// All clients send their change at once; the answers, with the status.
+/// Sends the changes of all clients at once. Returns the answers with their status.
 async fn race(skep: &Arc<Skep>, id: &str, body: impl Fn(usize) -> Value) -> Vec<(u16, Value)> {
     let barrier = Arc::new(Barrier::new(CLIENTS));
     let mut clients = JoinSet::new();
@@ -111,7 +111,7 @@ async fn many_clients_drain_a_thousand_tickets_and_each_is_done_once() {
     assert_eq!((finished.len(), finished.iter().collect::<BTreeSet<_>>().len()), (TICKETS, TICKETS));
     let events = skep.store.events_after(0, 100_000).await.unwrap();
     let count = |kind: &str| events.iter().filter(|event| event.kind.as_str() == kind).count();
-    // As many claims were answered as there are events of claims.
+    // The number of successful claims equals the number of claim events.
     assert_eq!((count("ticket.claimed"), count("ticket.completed")), (TICKETS, TICKETS));
 }
 
@@ -139,7 +139,7 @@ async fn a_claim_that_waits_is_woken_by_work() {
     let waiting = {
         let skep = Arc::clone(&skep);
         tokio::spawn(async move {
-            // Longer than any test may take: only a signal answers it.
+            // Longer than any test may take, so that only a signal can answer it.
             let order = json!({"assignee": "a", "wait_ms": 60_000, "priority": "high"});
             done(skep.call(Method::POST, "/api/tickets/claim", &order), 200).await
         })
@@ -158,7 +158,7 @@ async fn a_server_that_ends_lets_those_who_wait_go() {
     let mut skep = Skep::start().await;
     let order = json!({"assignee": "a", "wait_ms": 60_000});
     let waiting = tokio::spawn(skep.call(Method::POST, "/api/tickets/claim", &order).send());
-    // Until it is under way, as its line in the metrics says.
+    // Waits until the metrics show the request in progress.
     loop {
         let metrics = skep.get("/metrics").await.text().await.unwrap();
         if metrics.lines().any(|line| line.contains("in_flight") && line.ends_with(" 2")) {

@@ -1,4 +1,4 @@
-//! Agents that are late, stale or asleep.
+//! Agents that are late, stale or suspended.
 
 use jiff::Timestamp;
 use reqwest::Method;
@@ -22,7 +22,7 @@ async fn a_stale_agent_cannot_complete_a_reclaimed_ticket() {
     skep.changed(&id, json!({"assignee": "agent-1"})).await;
     assert!(expire(&skep, &id, 1, 0).await);
     skep.changed(&id, json!({"assignee": "agent-9"})).await;
-    // It slept, and wakes after another one's claim: each of its calls is told so.
+    // It was suspended, and resumes after another agent's claim: each of its calls is refused.
     let stale = json!({"status": "completed", "attempt": 1, "result": {"by": 1}});
     let message = skep.conflict(&id, stale, "superseded").await;
     assert!(message.starts_with("attempt 1 was superseded by attempt 2 (agent-9)"), "{message}");
@@ -81,7 +81,7 @@ async fn a_completion_and_the_end_of_its_lease_never_both_count() {
             skep.patch(&id, json!({"status": "completed", "attempt": 1, "result": {}})),
             expire(&skep, &id, 1, 0)
         );
-        // Nobody claimed since: it is done either way, in time or late.
+        // Without another claim, the ticket is completed, in time or late.
         assert_eq!(answer.status(), 200);
         let events = skep.events(&id).await;
         assert_eq!(events.contains(&"lease_expired".to_owned()), expired, "{events:?}");

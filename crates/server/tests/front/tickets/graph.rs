@@ -1,4 +1,4 @@
-//! Tickets that wait for each other.
+//! Dependencies between tickets.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Labels: set, changed at any time, claimed by.
+//! Labels: setting and changing them, and claims by label.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::done;
 use crate::harness::{Skep, refused};
 
-/// Claims what is ready with these labels, and gives the ids.
+/// Claims the ready tickets with these labels, and returns their ids.
 async fn claimed(skep: &Skep, body: Value) -> Vec<String> {
     let answer = done(skep.call(Method::POST, "/api/tickets/claim", &body), 200).await;
     let tickets = answer["tickets"].as_array().unwrap().iter();
@@ -21,7 +21,7 @@ async fn two_plans_do_not_take_each_others_work() {
         .ticket(json!({"title": "b", "labels": ["plan/b", "gpu", "plan/b"], "priority": "critical"}))
         .await;
     let plain = skep.simple("plain").await;
-    // One that stands twice counts once.
+    // A repeated label counts once.
     assert_eq!(skep.record(&b).await["labels"], json!(["plan/b", "gpu"]));
     assert_eq!(skep.record(&plain).await["labels"], json!([]));
     let nothing = claimed(&skep, json!({"labels": ["plan/a", "gpu"], "count": 9})).await;
@@ -39,7 +39,7 @@ async fn labels_change_at_any_time_and_events_show_it() {
     skep.changed(&id, json!({"status": "completed", "labels": ["two"]})).await;
     let after = skep.changed(&id, json!({"labels": ["three", "two"]})).await;
     assert_eq!((&after["labels"], &after["version"]), (&json!(["three", "two"]), &json!(3)));
-    // The same again changes nothing.
+    // Setting the same labels again changes nothing.
     assert_eq!(skep.changed(&id, json!({"labels": ["three", "two"]})).await["version"], 3);
     let history = skep.read(&format!("/api/tickets/{id}/history")).await;
     let events = history["events"].as_array().unwrap();
@@ -65,7 +65,7 @@ async fn a_claim_that_waits_for_a_label_finds_a_ticket_that_gets_it() {
     let waits = json!({"labels": ["wanted"], "wait_ms": 60_000});
     let claim = claimed(&skep, waits);
     let label = async {
-        // Whether the claim waits already or comes later, it must find the ticket.
+        // The claim must find the ticket whether it waits already or comes later.
         skep.changed(&id, json!({"labels": ["wanted"]})).await;
     };
     assert_eq!(tokio::join!(claim, label).0, [id]);

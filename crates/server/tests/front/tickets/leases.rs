@@ -1,4 +1,4 @@
-//! Times that pass. Nothing here waits for a while: each waits for what must happen.
+//! Leases, runtimes and back-offs. The tests wait for events, not for fixed times.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::done;
 use crate::harness::{Options, Skep};
 
-/// A claim that waits as long as it may.
+/// A claim that waits for the maximum time.
 async fn claim(skep: &Skep) -> serde_json::Value {
     let order = json!({"assignee": "next", "wait_ms": 60_000});
     let claimed = done(skep.call(Method::POST, "/api/tickets/claim", &order), 200).await;
@@ -34,7 +34,7 @@ async fn after_an_outage_a_lease_ends_when_its_record_says() {
     skep.changed(&id, json!({"assignee": "a", "lease_ms": 60_000})).await;
     let before = skep.record(&id).await;
     let data = skep.end().await;
-    // The server was away for an hour.
+    // The server was down for an hour.
     let database = rusqlite::Connection::open(data.path().join("skep.db")).unwrap();
     let hour =
         "UPDATE tickets SET lease_expires_at = lease_expires_at - 3600000 WHERE status = 'in_progress'";

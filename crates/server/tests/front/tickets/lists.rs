@@ -1,4 +1,4 @@
-//! Lists: each filter, each order, each page.
+//! Lists of tickets: filters, orders, pages.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn ids(tickets: &[Value]) -> Vec<String> {
     tickets.iter().map(|ticket| ticket["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A query, and whether a ticket fits it.
+/// A query, and the predicate that its tickets must meet.
 type Filter<'a> = (&'a str, Box<dyn Fn(&Value) -> bool + 'a>);
 
 fn one_of(ticket: &Value, field: &str, words: &[&str]) -> bool {
@@ -147,7 +147,7 @@ async fn a_cursor_belongs_to_its_filter() {
     some_tickets(&skep).await;
     let page = skep.read("/api/tickets?limit=3&status=pending,failed").await;
     let cursor = page["next_cursor"].as_str().unwrap();
-    // The same filter in other words, and another limit.
+    // The same filter in another spelling, and another limit.
     let next = skep.read(&format!("/api/tickets?limit=5&status=failed,pending&cursor={cursor}")).await;
     let both: BTreeSet<String> =
         [&page, &next].iter().flat_map(|one| ids(one["tickets"].as_array().unwrap())).collect();

@@ -1,4 +1,4 @@
-//! Logs of commands that work on tickets. The VMs are rows here, and what they print is written as the swarm writes it.
+//! Logs of commands that work on tickets. The VMs are only rows, and their output is written as the swarm would.
 
 use data_encoding::BASE64;
 use jiff::Timestamp;
@@ -138,7 +138,7 @@ async fn a_log_that_is_followed_ends_with_its_command() {
     let bytes = skep.get(&format!("/api/tickets/{id}/log?follow=true&encoding=base64&offset=6")).await;
     print(&skep, vm, b"late").await;
     end(&skep, vm).await;
-    // A later attempt is another log.
+    // A later attempt has its own log.
     let told = events(stream).await;
     let text: String = told.iter().filter_map(|(_, data)| data["data"].as_str()).collect();
     assert_eq!(text, "early é late", "{told:?}");
@@ -173,7 +173,7 @@ async fn a_key_of_a_vm_reads_the_logs_of_its_own_ticket_alone() {
     assert_eq!(page["output"], "mine");
     let account = skep.other_account("acme").await;
     let foreign = skep.key_of(&account, &[Scope::TicketsRead]).await;
-    // Its prerequisite is a ticket that it reads; the log of it is not.
+    // The key may read the prerequisite of its ticket, but not the log of the prerequisite.
     for (key, id) in [(&key, &need), (&key, &others), (&foreign, &own)] {
         for query in ["", "?follow=true"] {
             let found = refused(read(key, id, query).await).await;

@@ -1,4 +1,4 @@
-//! Tickets through the front door.
+//! The ticket operations over HTTP.
 
 mod claims;
 mod faults;
@@ -22,7 +22,7 @@ impl Skep {
         self.request(method, path).json(body)
     }
 
-    /// Makes a ticket, and gives its id.
+    /// Creates a ticket, and returns its id.
     pub(super) async fn ticket(&self, body: Value) -> String {
         let made = done(self.call(Method::POST, "/api/tickets", &body), 201).await;
         made["id"].as_str().unwrap().to_owned()
@@ -36,12 +36,12 @@ impl Skep {
         self.call(Method::PATCH, &format!("/api/tickets/{id}"), &body).send().await.unwrap()
     }
 
-    /// A change that is made.
+    /// Sends a change, which must succeed.
     pub(super) async fn changed(&self, id: &str, body: Value) -> Value {
         done(self.call(Method::PATCH, &format!("/api/tickets/{id}"), &body), 200).await
     }
 
-    /// A change that is refused with 409.
+    /// Sends a change, which must be refused with 409.
     pub(super) async fn conflict(&self, id: &str, body: Value, code: &str) -> String {
         let Refused { status, code: found, message } = refused(self.patch(id, body.clone()).await).await;
         assert_eq!((status, found.as_str()), (409, code), "{body}: {message}");

@@ -1,4 +1,4 @@
-//! Requests that come again.
+//! Repeated requests with an idempotency key.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -39,7 +39,7 @@ async fn the_same_request_has_its_effect_once() {
         let next: Value = send(&skep, path, "k 2", &body).await.json().await.unwrap();
         assert_ne!(next, first, "another name is another request");
     }
-    // Each call but the repetitions: two of one, two of two.
+    // Without the repetitions: two calls that create one ticket each, and two that create two each.
     assert_eq!(skep.read("/api/tickets").await["tickets"].as_array().unwrap().len(), 6);
     assert_eq!(skep.read("/api/tickets?status=in_progress").await["tickets"].as_array().unwrap().len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Tickets that VMs hold, and the keys of these VMs. The VMs are rows here: what is asked is what the store does with them.
+//! Tickets that VMs hold, and the keys of these VMs. The VMs are only rows in the store.
 
 use jiff::Timestamp;
 use reqwest::Method;
@@ -24,12 +24,12 @@ pub(super) fn receipt() -> BootReceipt {
     }
 }
 
-/// A VM that lives, and a key of it.
+/// A running VM and its key.
 pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
     vm_at(skep, number, format!("10.77.0.{number}")).await
 }
 
-/// The same at this address.
+/// A running VM with this address, and its key.
 pub(crate) async fn vm_at(skep: &Skep, number: u8, ip: String) -> (VmId, String) {
     let id = VmId::generate();
     let booted = VmBooted {

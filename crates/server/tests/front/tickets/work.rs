@@ -1,4 +1,4 @@
-//! One ticket, from its making to its end.
+//! The life of a ticket, from its creation to its end.
 
 use reqwest::Method;
 use serde_json::json;
@@ -85,7 +85,7 @@ async fn events_tell_each_change_and_make_the_record_again() {
         replayed["updated_at"] = event["at"].clone();
         assert_eq!(event["actor"]["key"].as_str().unwrap().len(), 30);
     }
-    // What is derived, and what beats write, is in no event.
+    // Derived fields and the changes of heartbeats are in no event.
     for field in ["ready", "blocked_by"] {
         replayed[field] = last[field].clone();
     }

@@ -1,4 +1,4 @@
-//! An answer arrives byte by byte as it was made, whatever those bytes look like.
+//! Answers arrive unchanged, whatever their bytes are.
 
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,11 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::wire::{HEALTH, LAST, answer, answers, connect, exchange};
 use crate::harness::Skep;
 
-/// What downloads are read from the disk in, in bytes.
+/// The size of the pieces in which downloads are read from the disk, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// What the HTTP library itself, and servers of other makes, answer to what is no HTTP. A caller may have any of them in a
-/// file.
+/// Answers of the HTTP library and of other servers to invalid HTTP, any of which a file may contain.
 fn bare_answers() -> Vec<Vec<u8>> {
     let statuses = ["400 Bad Request", "404 Not Found", "414 URI Too Long", "431 x", "499 ", "400"];
     let headers = ["", "connection: close\r\n", "connection: close\r\ncontent-length: 0\r\n", "x: y\r\n"];
@@ -18,7 +17,7 @@ fn bare_answers() -> Vec<Vec<u8>> {
         .iter()
         .flat_map(|status| headers.map(|headers| format!("HTTP/1.1 {status}\r\n{headers}\r\n").into_bytes()))
         .collect();
-    // The shortest of that shape, and the longest.
+    // The shortest and the longest of that form.
     all.push(b"HTTP/1.1 400\r\n\r\n".to_vec());
     all.push(format!("HTTP/1.1 400 {}\r\n\r\n", "x".repeat(239)).into_bytes());
     all
@@ -30,7 +29,7 @@ async fn upload(skep: &Skep, name: &str, bytes: Vec<u8>) {
     assert!(made.status().is_success(), "{made:?}");
 }
 
-/// A request for a file as it is.
+/// A request for the raw content of a file.
 fn download(skep: &Skep, name: &str) -> String {
     format!(
         "GET /api/files/read?path={} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\naccept: application/octet-stream\r\n\r\n",
@@ -56,7 +55,7 @@ async fn a_file_that_looks_like_an_answer_at_its_end_is_downloaded_unchanged() {
     }
 }
 
-/// A proxy that keeps its connection to us would give what follows to whoever asks next.
+/// A proxy that reuses its connection to the server would send such an answer to the next client.
 #[tokio::test]
 async fn a_file_cannot_answer_the_next_request_of_its_connection() {
     let skep = Skep::start().await;
@@ -107,7 +106,7 @@ async fn a_refused_head_is_answered_in_its_turn_and_in_our_shape() {
     assert!(found.starts_with("HTTP/1.1 400 ") && found.ends_with("\r\n\r\n"), "{found}");
 }
 
-/// What stands for a refused head is a request of ours: a caller that sends the same is answered as for any path.
+/// A client that sends the substitute for a refused head is answered as for any other request.
 #[tokio::test]
 async fn nobody_forges_what_stands_for_a_refused_head() {
     let skep = Skep::start().await;
@@ -120,7 +119,7 @@ async fn nobody_forges_what_stands_for_a_refused_head() {
     assert_eq!(found.matches("HTTP/1.1 200 ").count(), 2, "{found}");
 }
 
-/// Behind such a request nothing was looked at.
+/// Bytes after such a request are not checked.
 #[tokio::test]
 async fn a_connection_takes_no_request_behind_connect() {
     let skep = Skep::start().await;

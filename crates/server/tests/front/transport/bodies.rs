@@ -1,4 +1,4 @@
-//! How large JSON bodies may be, and how slow.
+//! Limits on the size and the duration of JSON bodies.
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
@@ -58,7 +58,7 @@ async fn chunks_are_counted_while_they_are_read() {
         let chunk = [format!("{:x}\r\n", limit / 16).as_bytes(), &vec![b' '; limit / 16], b"\r\n"].concat();
         let sending = async {
             for _ in 0..17 {
-                // The answer comes before the last one.
+                // The answer comes before the last chunk.
                 let _ = writing.write_all(&chunk).await;
             }
             std::future::pending::<()>().await;
@@ -105,7 +105,7 @@ async fn what_would_grow_in_memory_is_counted_before_it_is_parsed() {
     }
 }
 
-/// Malformed and oversized ones cost no allowance: five an hour would be used up at once.
+/// Malformed and oversized requests do not count towards the limit of five per hour.
 #[tokio::test]
 async fn what_is_refused_for_its_body_costs_nothing_of_the_waitlist() {
     let skep = Skep::start().await;
@@ -131,7 +131,7 @@ async fn the_document_names_the_limits() {
         let path = path.replace("/vm/1/", "/vm/{pid}/").replace("tkt_01jv0000000000000000000000", "{id}");
         let operation = &document["paths"][&path][method.to_ascii_lowercase()];
         assert!(operation.is_object(), "{path}");
-        // Such a one takes no body worth a description.
+        // This operation has no documented body.
         if let Some(body) = operation.get("requestBody") {
             let description = body["description"].as_str().unwrap();
             assert!(description.ends_with(&format!("At most {text}.")), "{path}: {description}");

@@ -1,10 +1,10 @@
-//! What could be read as one request or as two is answered once, by a refusal.
+//! Ambiguous requests are answered by exactly one refusal.
 
 use super::wire::{HEALTH, LAST, answer, answers, connect, exchange, rest};
 use crate::harness::Skep;
 use tokio::io::AsyncWriteExt;
 
-/// Heads that two readers may understand in two ways, each followed by what one of them would take for a body.
+/// Ambiguous heads, each followed by bytes that some parsers would take for a body.
 const AMBIGUOUS: &[(&str, &str)] = &[
     (
         "length and chunks",
@@ -100,7 +100,7 @@ async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
     }
 }
 
-/// The control: what is written well is served, one behind the other.
+/// The control: valid pipelined requests are all served.
 #[tokio::test]
 async fn requests_that_are_written_well_are_all_served() {
     let skep = Skep::start().await;
@@ -145,7 +145,7 @@ async fn nothing_is_read_behind_chunks() {
         assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {said}");
         assert_eq!(answers(&said), 1, "{what}: {said}");
     }
-    // The body is `{}`: it was read, and its fields are missing.
+    // The body `{}` was read: the refusal names the missing fields.
     let said = exchange(&skep, format!("{head}2\r\n{{}}\r\n0\r\n\r\n")).await;
     assert!(
         said.contains("skep-error: missing_parameter") || said.contains("skep-error: invalid_value"),

@@ -1,4 +1,4 @@
-//! HTTP/2: what it offers, and what its peers do to it.
+//! HTTP/2: negotiation, limits and hostile peers.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -29,7 +29,7 @@ async fn start(change: impl FnOnce(&mut Limits)) -> Skep {
     Skep::start_with(options).await
 }
 
-/// Asks for the server's health on a connection of HTTP/2.
+/// Requests the health route on an HTTP/2 connection.
 pub(super) async fn is_served(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
@@ -41,7 +41,7 @@ pub(super) async fn is_served(stream: impl AsyncRead + AsyncWrite + Unpin + Send
     assert!(response.headers().contains_key("x-request-id"));
 }
 
-/// A frame as it is sent.
+/// The bytes of a frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -56,14 +56,14 @@ async fn next(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     Some((head[3], head[4], payload))
 }
 
-/// A connection that has said what it must.
+/// A connection that has sent the preface and its settings.
 async fn greeted(skep: &Skep) -> TcpStream {
     let mut stream = connect(skep.address).await;
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
     stream
 }
 
-/// `GET /api/health`, as a header block that is not compressed.
+/// `GET /api/health`, as an uncompressed header block.
 fn head(stream: u32) -> Vec<u8> {
     let block = [&[0x82, 0x86, 0x04, 11][..], b"/api/health", &[0x41, 1], b"x"].concat();
     frame(HEADERS, 0x5, stream, &block)
@@ -105,7 +105,7 @@ async fn more_headers_than_allowed_are_refused_and_the_connection_goes_on() {
     }
 }
 
-/// Begins streams and takes each back at once; true: the server had enough of it.
+/// Opens streams and resets each at once. Returns whether the server closed the connection.
 async fn flood(skep: &Skep, streams: u32) -> bool {
     let mut stream = greeted(skep).await;
     let mut bytes = Vec::new();
@@ -113,7 +113,7 @@ async fn flood(skep: &Skep, streams: u32) -> bool {
         bytes.extend(head(number));
         bytes.extend(frame(RST_STREAM, 0, number, &8_u32.to_be_bytes()));
     }
-    // One more, that shows whether anybody still listens.
+    // One more frame, to see whether the connection is still open.
     bytes.extend(head(streams * 2 + 1));
     let _ = stream.write_all(&bytes).await;
     loop {
@@ -135,7 +135,7 @@ async fn a_flood_of_streams_taken_back_ends_its_connection_and_no_other() {
     let (client, connection) = h2::client::handshake(connect(skep.address).await).await.unwrap();
     tokio::spawn(connection);
     assert!(flood(&skep, 2_000).await);
-    // The control: a few are nobody's fault.
+    // The control: a few resets are allowed.
     assert!(!flood(&skep, 5).await);
     is_served(connect(skep.address).await).await;
     let request = Request::get("http://x/api/health").body(()).unwrap();
@@ -185,7 +185,7 @@ async fn a_peer_that_takes_no_answer_is_given_up_although_it_answers_pings() {
     let (response, _) = client.send_request(request, true).unwrap();
     let response = response.await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    // The window stays shut as long as the body is kept and not read.
+    // The window stays exhausted as long as the body is not read.
     timeout(PATIENCE, connection).await.expect("the connection stays open").unwrap().ok();
     drop(response);
 }

@@ -1,4 +1,4 @@
-//! How many connections and requests one caller may have.
+//! Limits on the connections and the request rate of one caller.
 
 use reqwest::{Method, Response};
 use skep_api::Scope;
@@ -30,19 +30,19 @@ async fn one_connection_too_many_is_closed_and_there_is_room_again_afterwards() 
             open.push(stream);
         }
         assert_eq!(exchange(&skep, LAST).await, "", "in all: {in_all}");
-        // Those that are open go on.
+        // Open connections are still served.
         let mut stream = open.pop().unwrap();
         stream.write_all(LAST.as_bytes()).await.unwrap();
         let mut said = String::new();
         stream.read_to_string(&mut said).await.unwrap();
         assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
         drop(stream);
-        // The other end learns of it in its own time.
+        // The server notices the closed connection with a delay.
         while !exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 ") {}
     }
 }
 
-/// Checks that an answer says when to come again.
+/// Checks that an answer is 429 and says when to retry.
 async fn too_many(response: Response, policy: &str) {
     let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
     assert_eq!(header("ratelimit-policy"), policy);
@@ -84,7 +84,7 @@ async fn who_guesses_keys_is_slowed_and_who_has_one_is_not() {
         let key = format!("sk-skep-prod-{n:064x}");
         skep.bare(Method::GET, "/api/whoami").bearer_auth(key).send().await.unwrap()
     };
-    // Who shows no key at all guesses nothing.
+    // Requests without a key do not count as guesses.
     for _ in 0..10 {
         let response = skep.bare(Method::GET, "/api/whoami").send().await.unwrap();
         assert_eq!(response.status(), 401);
@@ -112,7 +112,7 @@ async fn behind_a_proxy_each_caller_is_counted_by_itself() {
     for (from, status) in [
         ("192.0.2.1", 401),
         ("192.0.2.1", 429),
-        // Forged further left, and so the same caller.
+        // The forged part is further left, so this is the same caller.
         ("192.0.2.9, 192.0.2.1", 429),
         ("192.0.2.2", 401),
         ("2001:db8::1", 401),
@@ -121,7 +121,7 @@ async fn behind_a_proxy_each_caller_is_counted_by_itself() {
     ] {
         assert_eq!(guess(from).await, status, "{from}");
     }
-    // The proxy itself has as many connections as it likes.
+    // The number of the proxy's own connections is not limited.
     let request = "GET /api/health HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\n\r\n";
     let mut open = Vec::new();
     for _ in 0..5 {

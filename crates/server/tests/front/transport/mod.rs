@@ -1,4 +1,4 @@
-//! Connections as hostile and careless callers make them.
+//! Connections of hostile and careless clients.
 
 mod answers;
 mod bodies;

@@ -1,4 +1,4 @@
-//! HTTPS only, whether we speak it or a proxy does.
+//! Only https is accepted, whether the server or a proxy terminates TLS.
 
 use reqwest::Method;
 use skep_server::{TrustedProxies, check_address};

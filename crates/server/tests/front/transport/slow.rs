@@ -1,4 +1,4 @@
-//! Callers that take their time: each is given up, and nobody else notices.
+//! Slow clients: their connections are closed, and other clients are not affected.
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ async fn a_head_that_does_not_come_to_its_end_is_given_up() {
     for beginning in ["", "P", "PRI * HTTP/2.0\r\n", "GET /api/health HTTP/1.1\r\nhost: x\r\n"] {
         assert_eq!(exchange(&skep, beginning).await, "", "{beginning:?}");
     }
-    // One byte after the other, and none too late for itself.
+    // One byte at a time, each in time.
     let mut stream = connect(skep.address).await;
     stream.write_all(b"GET /api/health HTTP/1.1\r\n").await.unwrap();
     while stream.write_all(b"x: y\r\n").await.is_ok() {
         sleep(SHORT / 10).await;
     }
-    // A second head on a connection that was good before.
+    // A second head on a connection that served a request before.
     let mut stream = connect(skep.address).await;
     stream.write_all(HEALTH.as_bytes()).await.unwrap();
     assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
@@ -114,15 +114,15 @@ async fn a_body_that_comes_too_slowly_is_refused_although_it_never_stops() {
     assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("less than 1 KiB/s came for 150ms"), "{said}");
 }
 
-/// Asks again and again for something large.
+/// A request with a large answer.
 const LARGE: &str = "GET /api/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
 
 #[tokio::test]
 async fn a_client_that_never_reads_is_given_up() {
-    // Longer than a loaded machine lets wait one that does read.
+    // Longer than a client that reads has to wait on a loaded machine.
     let skep = start(|limits| limits.write_timeout = Duration::from_secs(2)).await;
     let mut stream = connect(skep.address).await;
-    // Ends by an error alone: nothing is ever read.
+    // Ends only by an error, because nothing is read.
     while stream.write_all(LARGE.as_bytes()).await.is_ok() {}
     // The control: one that reads as much in the same time is served.
     let (mut reading, mut writing) = connect(skep.address).await.into_split();
@@ -139,10 +139,10 @@ async fn a_client_that_never_reads_is_given_up() {
     tokio::join!(asking, reading);
 }
 
-/// As many as a machine in the same office may have. Bounded; on loopback.
+/// The number of slow clients.
 const CROWD: usize = 1_000;
 
-/// Connections whose heads never come to their ends.
+/// Opens connections that send incomplete heads.
 async fn crowd(skep: &Skep, size: usize) -> Vec<TcpStream> {
     let mut crowd = Vec::new();
     for _ in 0..size {
@@ -160,7 +160,7 @@ async fn a_thousand_slow_clients_keep_nobody_from_being_served() {
     for _ in 0..20 {
         assert_eq!(skep.get("/api/whoami").await.status(), 200);
     }
-    // They are still there, and are served once they make up their minds.
+    // They are still open, and are served once they complete their heads.
     let last = crowd.last_mut().unwrap();
     last.write_all(b"y\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut first = [0; 12];

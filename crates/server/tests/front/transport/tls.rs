@@ -1,4 +1,4 @@
-//! TLS: which certificate is shown, and to whom.
+//! TLS: negotiation, and replacing the certificate.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::wire::{HEALTH, LAST, answer, connect, exchange};
 use crate::harness::{Options, Skep};
 
-/// A certificate for this machine that ends in this year.
+/// A certificate for this machine that expires in this year.
 pub(crate) fn certificate(until: i32) -> Pem {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -30,7 +30,7 @@ async fn serving(pem: &Pem) -> (Skep, Certificates) {
     (skep, certificates)
 }
 
-/// A connection that trusts this certificate alone.
+/// Connects and trusts only this certificate.
 pub(super) async fn trusting(
     skep: &Skep,
     pem: &Pem,
@@ -78,7 +78,7 @@ async fn a_certificate_is_exchanged_while_serving() {
     let mut kept = trusting(&skep, &old, &[]).await.unwrap();
     is_served(&mut kept).await;
     certificates.replace(&new).unwrap();
-    // Who connects from now on sees the new one, and only that.
+    // New connections get the new certificate only.
     is_served(&mut trusting(&skep, &new, &[]).await.unwrap()).await;
     trusting(&skep, &old, &[]).await.unwrap_err();
     is_served(&mut kept).await;

@@ -1,4 +1,4 @@
-//! Refusals that do not wait for the body of their request: the connection lives on, or the answer asks for a new one.
+//! Refusals before the body of the request is read: the connection is reused, or the answer closes it.
 
 use reqwest::{Body, Method};
 use skep_api::Scope;
@@ -11,17 +11,17 @@ use tokio::{
 use super::wire::{HEALTH, answer, connect};
 use crate::harness::Skep;
 
-/// What the server reads for the sake of a connection, in bytes.
+/// The longest body that the server reads to reuse a connection, in bytes.
 const SHORT: usize = 64 << 10;
 
-/// A request that is refused before its body is read: the first line and the headers of its own, and the status.
+/// A request that is refused before its body is read: its request line, headers and expected status.
 struct Refused {
     line: String,
     headers: String,
     status: u16,
 }
 
-/// Without a key, with one that lacks the scope or is none, for nothing, by a wrong method, under a wrong condition.
+/// Refusals for a missing or invalid key, a missing scope, an unknown path, a wrong method and a failed precondition.
 async fn refusals(skep: &Skep) -> Vec<Refused> {
     let (reader, _) = skep.key(&[Scope::FilesRead]).await;
     let bearer = |key: &str| format!("authorization: Bearer {key}\r\n");
@@ -62,11 +62,11 @@ async fn send(stream: &mut BufStream<TcpStream>, refused: &Refused, length: usiz
 async fn ten_thousand_refusals_break_no_connection() {
     let skep = Skep::start().await;
     let refusals = refusals(&skep).await;
-    // By hand: each connection sees all of them, and a request that is served in the end.
+    // By hand: each connection gets all refusals, and finally a request that is served.
     let mut streams = Vec::new();
     for _ in 0..5 {
         let stream = connect(skep.address).await;
-        // Else the kernel keeps each body back until the head is acknowledged.
+        // Without it, Nagle's algorithm delays each body until the head is acknowledged.
         stream.set_nodelay(true).unwrap();
         streams.push(BufStream::new(stream));
     }
@@ -82,7 +82,7 @@ async fn ten_thousand_refusals_break_no_connection() {
         stream.flush().await.unwrap();
         assert!(answer(stream).await.starts_with("HTTP/1.1 200 "));
     }
-    // By a pool of connections, with bodies that are too long for it among them.
+    // By a connection pool, with some bodies that are too long to reuse the connection.
     let mut calls = JoinSet::new();
     for turn in 0..5_000 {
         let (line, status) = (refusals[turn % 6].line.clone(), refusals[turn % 6].status);
@@ -108,7 +108,7 @@ async fn ten_thousand_refusals_break_no_connection() {
 async fn a_refusal_that_leaves_much_unread_says_that_it_closes() {
     let skep = Skep::start().await;
     for refused in refusals(&skep).await {
-        // The answer does not wait for the body, and nobody resets the connection while that is sent.
+        // The answer does not wait for the body, and the connection is not reset while the body is sent.
         let mut stream = BufStream::new(connect(skep.address).await);
         stream.write_all(refused.head(SHORT + 1).as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_rest_that_does_not_come_is_not_waited_for() {
     stream.write_all(refused.head(SHORT).as_bytes()).await.unwrap();
     let found = answer(&mut stream).await;
     assert!(found.starts_with("HTTP/1.1 401 ") && found.contains("\r\nconnection: close\r\n"), "{found}");
-    // A caller that waits to be asked for its body is not asked.
+    // A client that sent `Expect: 100-continue` gets no `100 Continue`.
     let mut stream = connect(skep.address).await;
     let head = refused.head(SHORT).replace("host: x", "host: x\r\nexpect: 100-continue");
     stream.write_all(head.as_bytes()).await.unwrap();

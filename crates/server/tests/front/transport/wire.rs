@@ -1,4 +1,4 @@
-//! Bytes by hand.
+//! Raw HTTP over a TCP connection.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,21 +10,21 @@ use tokio::{
 
 use crate::harness::Skep;
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) async fn connect(address: SocketAddr) -> TcpStream {
     TcpStream::connect(address).await.unwrap()
 }
 
-/// What comes up to the end of a connection. How it ends does not matter.
+/// Reads up to the end of a connection, whether it is closed or reset.
 pub(super) async fn rest(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Sends bytes on a connection of their own and reads up to its end.
+/// Sends bytes on a new connection and reads up to its end.
 pub(crate) async fn exchange(skep: &Skep, bytes: impl AsRef<[u8]>) -> String {
     let mut stream = connect(skep.address).await;
     let _ = stream.write_all(bytes.as_ref()).await;
@@ -45,13 +45,13 @@ pub(super) async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> String {
     text + &String::from_utf8_lossy(&body)
 }
 
-/// How many answers there are.
+/// The number of answers in a text.
 pub(super) fn answers(text: &str) -> usize {
     let lines = text.match_indices("HTTP/1.1 ").map(|(at, name)| &text[at + name.len()..]);
     lines.filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit())).count()
 }
 
-/// A request that is served, and asks for the connection to be kept.
+/// A valid request that keeps the connection open.
 pub(super) const HEALTH: &str = "GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n";
-/// The same as the last one of its connection.
+/// A valid request with `Connection: close`.
 pub(super) const LAST: &str = "GET /api/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Endpoints that lead where nobody may be led.
+//! Endpoints at addresses that webhooks must not reach.
 
 use std::{
     collections::VecDeque,
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::harness::{Options, Skep, refused};
 
-/// Stands for the public internet: the operator allows it, and the other loopback addresses are what they are.
+/// Stands for a public address: the operator allows it, in contrast to other loopback addresses.
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Answers one list of addresses after the other, and then the last one for ever.
+/// A resolver that answers each list of addresses in turn, and then repeats the last one.
 struct Turns(Mutex<VecDeque<Vec<IpAddr>>>);
 
 impl Lookup for Turns {
@@ -38,12 +38,12 @@ fn with_lookup(allow: &[&str], turns: &[&[IpAddr]]) -> Options {
     Options { webhooks: WebhookOrder { lookup, ..webhooks }, ..Options::default() }
 }
 
-/// Two endpoints of one port: one outside, and one inside that must be sent nothing.
+/// Two endpoints on the same port: one outside, and one inside, to which nothing must be sent.
 async fn both() -> (Receiver, Receiver) {
     loop {
         let outside = Receiver::at(SocketAddr::new(OUTSIDE, 0)).await;
         let inside = SocketAddr::new(INSIDE, outside.address.port());
-        // Somebody else may have that port there.
+        // The port may be in use at the other address.
         if tokio::net::TcpListener::bind(inside).await.is_ok() {
             return (outside, Receiver::at(inside).await);
         }
@@ -54,7 +54,7 @@ fn named(receiver: &Receiver) -> String {
     format!("http://hooks.test:{}/hook", receiver.address.port())
 }
 
-/// Has something sent, and gives its delivery once it was tried so often.
+/// Causes a delivery, and returns it after this number of attempts.
 async fn tried(skep: &Skep, made: &Value, times: usize) -> Value {
     let often = |found: &[Value]| !found.is_empty() && attempts(&found[0]).len() >= times;
     until(skep, made, often).await[0].clone()
@@ -81,7 +81,7 @@ async fn a_name_that_leads_inside_later_is_refused_then() {
     assert!(!metrics.contains("skep_webhook_attempts_total{outcome=\"refused\"} 0\n"), "{metrics}");
 }
 
-/// The control: the same name, and an operator who allows where it leads.
+/// The control: the same name, where the operator allows its address.
 #[tokio::test]
 async fn a_name_that_leads_inside_is_followed_where_the_operator_allows_it() {
     let (outside, inside) = both().await;
@@ -104,7 +104,7 @@ async fn of_many_addresses_only_those_that_were_checked_are_connected_to() {
     let (outside, inside) = both().await;
     drop(outside);
     let address = inside.address;
-    // Nobody listens outside: whoever tried one address after the other would come inside.
+    // Nothing listens outside: a client that tries the next address would connect inside.
     let skep = Skep::start_with(with_lookup(&["127.0.0.2"], &[&[OUTSIDE, INSIDE]])).await;
     let url = format!("http://hooks.test:{}/hook", address.port());
     let made = webhook(&skep, &url, &["ticket.created"]).await;
@@ -117,7 +117,7 @@ async fn of_many_addresses_only_those_that_were_checked_are_connected_to() {
 async fn a_redirect_inside_is_not_followed() {
     let (outside, inside) = both().await;
     outside.answers([307, 302, 308].map(|status| Reply::header(status, "location", inside.url())));
-    // Not even where that would be allowed.
+    // Also where the address is allowed.
     for allow in [&["127.0.0.2"][..], &["127.0.0.0/8"]] {
         let skep = Skep::start_with(options(allow, quick())).await;
         let made = webhook(&skep, &outside.url(), &["ticket.created"]).await;
@@ -127,7 +127,7 @@ async fn a_redirect_inside_is_not_followed() {
     }
 }
 
-/// What is allowed is an address, and not whoever answers there.
+/// An allowed address does not replace the check of the certificate.
 #[tokio::test]
 async fn over_https_only_who_can_prove_its_name_is_sent_anything() {
     let (listener, read) = impostor().await;
@@ -141,11 +141,11 @@ async fn over_https_only_who_can_prove_its_name_is_sent_anything() {
     assert_eq!(read.load(std::sync::atomic::Ordering::SeqCst), 0, "nothing was told to it");
 }
 
-/// Speaks TLS with a certificate that nobody trusts, and counts what it reads behind the handshake.
+/// A TLS server with an untrusted certificate, which counts the bytes that it reads after the handshake.
 async fn impostor() -> (SocketAddr, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    // The first of all tests chooses.
+    // Fails in all tests but the first, because the provider is global.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = rustls::ServerConfig::builder().with_no_client_auth();
     let config = config.with_single_cert(vec![made.cert.der().clone()], key.into()).unwrap();

@@ -1,4 +1,4 @@
-//! Endpoints that fail, each in a way of its own.
+//! Endpoints that fail in different ways.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -50,7 +50,7 @@ async fn what_fails_too_often_is_given_up_until_somebody_asks_again() {
 
 #[tokio::test]
 async fn an_endpoint_that_hangs_holds_up_nobody_else() {
-    // Nobody waits until its time is up: it is longer than all patience.
+    // The timeout of the attempt is longer than that of the test.
     let skep = start(slow()).await;
     let (hanging, good) = (Receiver::start().await, Receiver::start().await);
     hanging.answers(vec![Reply::Hang; 100]);
@@ -138,16 +138,16 @@ async fn an_endpoint_that_asks_to_be_left_alone_is() {
     let found = until(&skep, &made, once).await;
     let next: Timestamp = found[0]["next_attempt_at"].as_str().unwrap().parse().unwrap();
     let ahead = next.duration_since(Timestamp::now()).as_secs();
-    // As long as it asked for, and up to a fifth more.
+    // The delay that the endpoint asked for, plus up to a fifth.
     assert!((3_500..=4_320).contains(&ahead), "{ahead} s");
-    // What comes meanwhile waits too.
+    // Later events wait as well.
     ticket(&skep, "waits with it").await;
     good.wait(2).await;
     until(&skep, &made, |found| found.len() == 2).await;
     ticket(&skep, "waits too").await;
     good.wait(3).await;
     assert_eq!(busy.seen().len(), 1);
-    // But for whoever asks by hand.
+    // A manual redelivery is sent at once.
     let again = format!("/api/webhooks/{}/deliveries/{}/redeliver", id(&made), id(&found[0]));
     assert_eq!(skep.post(&again, "{}").await.status(), 202);
     busy.wait(3).await;

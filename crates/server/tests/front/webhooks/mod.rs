@@ -15,12 +15,12 @@ use skep_server::{Pace, WebhookOrder};
 use self::receiver::PATIENCE;
 use crate::harness::{Options, Skep};
 
-/// A pace that tests need not wait for; nothing is given up by itself.
+/// Short back-offs for tests, without a final failure.
 fn quick() -> Pace {
     Pace { delays: vec![Duration::from_millis(10); 100], timeout: PATIENCE * 2, ..Pace::default() }
 }
 
-/// The same, but nobody sees a second attempt.
+/// Like the above, but the second attempt comes after the end of the test.
 fn slow() -> Pace {
     Pace { delays: vec![Duration::from_secs(3_600)], ..quick() }
 }
@@ -35,7 +35,7 @@ async fn start(pace: Pace) -> Skep {
     Skep::start_with(options(&["127.0.0.0/8"], pace)).await
 }
 
-/// Makes a webhook, and answers it with its secret.
+/// Creates a webhook, and returns it with its secret.
 async fn webhook(skep: &Skep, url: &str, types: &[&str]) -> Value {
     let made = skep.post("/api/webhooks", &json!({"url": url, "types": types}).to_string()).await;
     let status = made.status();
@@ -52,7 +52,7 @@ fn secret(record: &Value) -> &str {
     record["secret"].as_str().unwrap()
 }
 
-/// Has something happen: a ticket is made, which is `ticket.created` and `ticket.ready`.
+/// Creates a ticket, which causes `ticket.created` and `ticket.ready`.
 async fn ticket(skep: &Skep, title: &str) -> String {
     let made = skep.post("/api/tickets", &json!({"title": title}).to_string()).await;
     id(&made.json::<Value>().await.unwrap()).to_owned()
@@ -71,7 +71,7 @@ async fn deliveries(skep: &Skep, webhook: &Value) -> Vec<Value> {
     list["deliveries"].as_array().unwrap_or_else(|| panic!("{list}")).clone()
 }
 
-/// The deliveries of a webhook, once they are as they should be.
+/// Waits until the deliveries of a webhook meet a condition, and returns them.
 async fn until(skep: &Skep, webhook: &Value, good: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -84,7 +84,7 @@ async fn until(skep: &Skep, webhook: &Value, good: impl Fn(&[Value]) -> bool) ->
     }
 }
 
-/// Whether there are so many, all of this state.
+/// Whether there are this many deliveries, all in this state.
 fn all(count: usize, state: &'static str) -> impl Fn(&[Value]) -> bool {
     move |found| found.len() == count && found.iter().all(|delivery| delivery["state"] == state)
 }

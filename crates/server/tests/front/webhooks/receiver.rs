@@ -1,4 +1,4 @@
-//! Endpoints on loopback addresses, and who reads what they were sent: with nothing of the server's own code.
+//! Endpoints on loopback addresses, which check what they receive without code of the server.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 
-/// Far more than anything here takes.
+/// Far longer than any request here takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an endpoint answers.
@@ -42,7 +42,7 @@ impl Reply {
     }
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) headers: HeaderMap,
@@ -82,7 +82,7 @@ impl Seen {
     }
 }
 
-/// RFC 2104, for keys of one block at the most.
+/// HMAC (RFC 2104), for keys of at most one block.
 fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     let pad = |with: u8| {
         let mut block = [with; 64];
@@ -102,7 +102,7 @@ struct Book {
 #[derive(Clone)]
 struct Desk(Arc<Mutex<Book>>, watch::Sender<usize>);
 
-/// An endpoint; it ends when dropped.
+/// An endpoint, which stops when it is dropped.
 pub(super) struct Receiver {
     pub(super) address: SocketAddr,
     desk: Desk,
@@ -116,7 +116,7 @@ impl Drop for Receiver {
 }
 
 impl Receiver {
-    /// One that takes what it is sent.
+    /// An endpoint that accepts everything.
     pub(super) async fn start() -> Self {
         Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
     }
@@ -134,7 +134,7 @@ impl Receiver {
         format!("http://{}/hook", self.address)
     }
 
-    /// Answers so, one after the other, and then 200.
+    /// Answers with these one after the other, and then with 200.
     pub(super) fn answers(&self, script: impl IntoIterator<Item = Reply>) {
         self.desk.0.lock().unwrap().script.extend(script);
     }
@@ -143,7 +143,7 @@ impl Receiver {
         self.desk.0.lock().unwrap().seen.clone()
     }
 
-    /// What came, once it is so much.
+    /// Waits for this number of requests, and returns them.
     pub(super) async fn wait(&self, count: usize) -> Vec<Seen> {
         let mut told = self.desk.1.subscribe();
         let came = timeout(PATIENCE, told.wait_for(|seen| *seen >= count)).await.is_ok();

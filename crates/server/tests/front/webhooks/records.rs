@@ -1,4 +1,4 @@
-//! Records of webhooks: made, listed, changed, deleted, and never a secret.
+//! Records of webhooks are created, listed, changed and deleted, and never contain a secret.
 
 use std::fs;
 
@@ -84,7 +84,7 @@ async fn pages_hold_every_webhook_and_delivery_once_newest_first() {
         ordered.dedup();
         assert_eq!((seen.len(), &seen), (count, &ordered), "{path}");
     }
-    // In the order of events, however fast they came.
+    // In the order of events, even within a millisecond.
     let found = deliveries(&skep, &made).await;
     let sequence =
         |one: &Value| one["event"].as_str().unwrap().rsplit('_').next().unwrap().parse::<u64>().unwrap();

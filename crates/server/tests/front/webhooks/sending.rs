@@ -1,4 +1,4 @@
-//! What is sent, to whom, and how it is signed.
+//! The content, the recipients and the signatures of webhook requests.
 
 use serde_json::{Value, json};
 use skep_accounts::scopes_of;
@@ -66,7 +66,7 @@ async fn each_webhook_is_sent_what_it_asked_for_and_nothing_of_others() {
     assert_eq!(keys.wait(1).await[0].json()["data"]["name"], "ci");
     let theirs = tenants.wait(2).await;
     assert_eq!(theirs.iter().filter(|seen| seen.json()["data"]["ticket"]["id"] == other["id"]).count(), 1);
-    // Whatever is sent wrongly would have been sent by now: what came later has come.
+    // A wrong delivery would have arrived by now, because a later one has.
     ticket(&skep, "the last one").await;
     assert_eq!(tickets.wait(2).await.len(), 2);
     assert!(keys.seen().iter().all(|seen| seen.kind() == "key.created") && keys.seen().len() == 1);
@@ -96,7 +96,7 @@ async fn while_a_secret_rotates_both_sign() {
     let seen = receiver.wait(2).await[1].clone();
     assert_eq!(seen.signatures().len(), 1);
     assert!(seen.is_signed_by(secret(&third)) && !seen.is_signed_by(secret(&second)));
-    // One that ran out by itself is as gone.
+    // After the overlap, the previous secret no longer signs.
     let fourth = rotate(r#"{"overlap_ms": 1}"#).await;
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     ticket(&skep, "after the overlap").await;
@@ -121,7 +121,7 @@ async fn one_that_is_disabled_is_sent_nothing() {
         let expected = if path == "test" { "webhook_disabled" } else { "unknown_delivery" };
         assert_eq!(crate::harness::refused(refused).await.code, expected);
     }
-    // It begins with what happens from then on.
+    // It gets events from then on.
     let record = change(&skep, &disabled, json!({"enabled": true})).await;
     assert_eq!((&record["enabled"], &record["disabled_at"]), (&json!(true), &Value::Null));
     let seen = ticket(&skep, "seen").await;
@@ -161,7 +161,7 @@ async fn a_secret_whose_key_is_lost_is_not_signed_with() {
     let found = until(&skep, &made, tried).await;
     assert!(super::attempts(&found[0])[0]["error"].as_str().unwrap().contains("rotate it"), "{found:#?}");
     assert!(receiver.seen().is_empty());
-    // And the way out is one.
+    // The solution that the message names works.
     let rotated = skep.post(&format!("/api/webhooks/{}/rotate", id(&made)), "").await;
     let rotated: Value = rotated.json().await.unwrap();
     assert!(receiver.wait(1).await[0].is_signed_by(secret(&rotated)));
@@ -173,7 +173,7 @@ async fn what_happens_while_nobody_serves_is_sent_by_the_next_one() {
     let made = webhook(&skep, &receiver.url(), &["key.created"]).await;
     let (store, account) = (std::sync::Arc::clone(&skep.store), skep.account.id);
     let data = skep.end().await;
-    // As another process does, while no server runs.
+    // Written by another process, while no server runs.
     let record = store.create_key(skep_store::NewKey {
         account,
         name: "made meanwhile".to_owned(),
@@ -191,7 +191,7 @@ async fn what_happens_while_nobody_serves_is_sent_by_the_next_one() {
     drop(store);
     assert!(receiver.seen().is_empty());
     let skep = Skep::start_on(data, super::options(&["127.0.0.1"], quick())).await;
-    // The start has made a key too, and which of them comes first is not promised.
+    // The start has created a key too, and their order is not guaranteed.
     let seen = receiver.wait(2).await;
     assert_eq!(seen.iter().filter(|seen| seen.json()["data"]["name"] == "made meanwhile").count(), 1);
     assert!(seen.iter().all(|seen| seen.is_signed_by(secret(&made))), "the secret outlives the server");

@@ -1,4 +1,4 @@
-//! The measurement, part by part.
+//! The sequence of measurements.
 
 use std::{
     path::Path,
@@ -22,14 +22,14 @@ use super::{
 };
 use crate::{output, verbs::boot};
 
-/// VMs at once where the server keeps none ready.
+/// Default concurrency for a server without a pool.
 const FEW: u32 = 4;
-/// What a VM still does after its last command is not its rest.
+/// Delay before the idle measurement, in which VMs finish the work of their last command.
 const SETTLE: Duration = Duration::from_secs(2);
-/// What the base template has, where no VM was booted to say it.
+/// Memory of the base template, used if no VM was booted that reports it.
 const MEMORY_MB: u64 = 128;
 
-/// Measures everything that was asked for.
+/// Runs all requested measurements.
 pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report> {
     let every = Duration::from_millis(boot::milliseconds(&verb.every)?);
     let watched = Duration::from_millis(boot::milliseconds(&verb.idle)?);
@@ -77,17 +77,15 @@ pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report
     })
 }
 
-/// What is measured, if this server can be asked for it.
+/// The source to measure; fails if this server cannot provide it.
 fn source(wanted: Option<Source>, target: u32) -> anyhow::Result<Source> {
     match (wanted, target) {
         (Some(Source::Pool), 0) => {
-            bail!(
-                "this server keeps no VM of the template ready; start it with --pool-size, or ask for --source cold"
-            )
+            bail!("this server has no pool for the template; start it with --pool-size, or use --source cold")
         }
         (Some(Source::Cold), 1..) => bail!(
-            "this server keeps {target} VMs ready; start it with --pool-size 0, or ask for --source any with more at once \
-             than that: figures are told apart by where each VM came from"
+            "this server keeps {target} VMs ready; start it with --pool-size 0, or use --source any with a \
+             higher concurrency: results are grouped by the source of each VM"
         ),
         (Some(source), _) => Ok(source),
         (None, 0) => Ok(Source::Cold),
@@ -95,7 +93,8 @@ fn source(wanted: Option<Source>, target: u32) -> anyhow::Result<Source> {
     }
 }
 
-/// Shows which machine this is, and takes what only the first VM after a start pays. Whether it fails is for the runs to tell.
+/// Boots one VM, to find out whether the server is on this machine and to exclude the cost of a first boot. Its failure
+/// is ignored, as the measurements report it.
 async fn first_vm(fleet: &Fleet) -> anyhow::Result<Option<Vm>> {
     fleet.wait_for_pool().await?;
     Ok(fleet.together(1).await.into_iter().flatten().next().map(|booted| booted.vm))

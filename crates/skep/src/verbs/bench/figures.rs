@@ -1,8 +1,8 @@
-//! Many measured values in four figures.
+//! Percentiles of measured values.
 
 use serde::Serialize;
 
-/// Percentiles of measured values, each of them one that was measured (nearest rank).
+/// Percentiles by nearest rank: each is one of the measured values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Figures {
     pub(super) p50: f64,
@@ -12,7 +12,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// `None` where nothing was measured.
+    /// `None` without values.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -22,7 +22,7 @@ impl Figures {
     }
 }
 
-/// Milliseconds with three digits behind the point, as the API has them.
+/// Rounds to three decimals, as the API does.
 pub(super) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

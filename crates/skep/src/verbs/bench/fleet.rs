@@ -1,4 +1,4 @@
-//! The VMs of a measurement: booted, used once, ended.
+//! The VMs of a measurement: boots them, runs commands in them and ends them.
 
 use std::{
     sync::Arc,
@@ -20,24 +20,24 @@ use tokio::{
 
 use super::figures::rounded;
 
-/// By this name the records of our VMs carry which measurement they belong to.
+/// Name of the metadata field that identifies the measurement to which a VM belongs.
 const MARK: &str = "skep-bench";
-/// A measurement that was killed leaves its VMs no longer than this.
+/// Lifetime of the VMs, in case the measurement is killed.
 const TTL_MS: u64 = 30 * 60 * 1000;
-/// How long the pool may take to be full again.
+/// Time limit for the pool to fill up.
 const POOL_PATIENCE: Duration = Duration::from_secs(180);
 const POOL_LOOK: Duration = Duration::from_millis(50);
 
-/// What boots VMs and knows them again.
+/// Boots VMs and ends those that are left over.
 pub(super) struct Fleet {
     client: Client,
     template: Option<String>,
     mark: String,
-    /// Held by each boot that is not answered yet: a server finishes it though its caller has gone.
+    /// Held by each boot until it is answered: the server completes a boot even if its caller disconnects.
     under_way: Arc<RwLock<()>>,
 }
 
-/// A VM, and when the answer of its first command was there, in milliseconds since the boot was sent.
+/// A VM with the time from the boot request to the result of its first command, in milliseconds.
 pub(super) struct Booted {
     pub(super) vm: Vm,
     pub(super) tti_ms: Result<f64, String>,
@@ -58,14 +58,14 @@ impl Fleet {
         Ok(self.client.swarm().await?)
     }
 
-    /// What is kept ready of the template.
+    /// The pool of the template.
     pub(super) async fn pool(&self) -> anyhow::Result<PoolState> {
         let name = self.template.as_deref().unwrap_or(BASE_TEMPLATE);
         let pool = self.status().await?.pool.get(name).copied();
         Ok(pool.unwrap_or(PoolState { ready: 0, target: 0 }))
     }
 
-    /// Waits until as many VMs are ready as there should be.
+    /// Waits until the pool is full.
     pub(super) async fn wait_for_pool(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -82,7 +82,7 @@ impl Fleet {
         }
     }
 
-    /// Boots VMs by one request, and runs a first command in each.
+    /// Boots VMs by one request and runs a first command in each.
     pub(super) async fn together(&self, count: u32) -> Vec<Result<Booted, String>> {
         let request = BootRequest {
             count: Some(count),
@@ -113,7 +113,7 @@ impl Fleet {
         }
     }
 
-    /// The same with a request for each, this far apart.
+    /// Boots VMs by one request each, at a fixed interval, and runs a first command in each.
     pub(super) async fn staggered(&self, count: u32, every: Duration) -> Vec<Result<Booted, String>> {
         let begun = tokio::time::Instant::now();
         let one = |number: u32| async move {
@@ -123,7 +123,7 @@ impl Fleet {
         join_all((0..count).map(one)).await.into_iter().flatten().collect()
     }
 
-    /// Runs the command that does nothing.
+    /// Runs a command that does nothing.
     pub(super) async fn command(&self, vm: &Vm) -> Result<(), String> {
         let request = ExecRequest { command: "true".to_owned(), ..ExecRequest::default() };
         match self.client.exec_in(&vm.id.to_string(), &request).await {
@@ -133,7 +133,7 @@ impl Fleet {
         }
     }
 
-    /// Ends VMs, all at the same time. What goes wrong is told.
+    /// Ends VMs concurrently and returns the failures.
     pub(super) async fn end(&self, vms: impl IntoIterator<Item = Vm>) -> Vec<String> {
         let ends = vms.into_iter().map(|vm| async move {
             let ended = self.client.end_vm(&vm.id.to_string()).await;
@@ -142,7 +142,7 @@ impl Fleet {
         join_all(ends).await.into_iter().flatten().collect()
     }
 
-    /// Ends whatever is left of this measurement, once the boots under way are answered.
+    /// Waits for pending boots and ends all VMs of this measurement.
     pub(super) async fn end_all(&self) -> anyhow::Result<()> {
         let _answered = self.under_way.write().await;
         let ours = |vm: &Vm| vm.metadata.get(MARK).and_then(Value::as_str) == Some(&self.mark);

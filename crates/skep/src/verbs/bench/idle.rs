@@ -1,4 +1,4 @@
-//! What VMs cost while nobody uses them.
+//! The CPU cost of idle VMs.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,25 +10,24 @@ use super::{
     machine::{Machine, cpu_ms},
 };
 
-/// What VMs cost at rest, as shares of one processor for each VM.
+/// The CPU cost of idle VMs, as shares of one processor per VM.
 #[derive(Debug, Serialize)]
 pub(super) struct Idle {
     pub(super) elapsed_ms: f64,
-    /// VMs of the record.
     pub(super) running: Rest,
-    /// VMs that are kept ready: processes of the keeper that no record names.
+    /// VMs in the pool: VMM processes that are not in the server's list of VMs.
     pub(super) parked: Rest,
 }
 
-/// VMs of one state at rest.
+/// Idle VMs of one kind.
 #[derive(Debug, Serialize)]
 pub(super) struct Rest {
     pub(super) vms: usize,
-    /// Null where there are none.
+    /// Null without VMs.
     pub(super) cpu_share: Option<f64>,
 }
 
-/// Watches all VMs for a while, of which these run.
+/// Measures all VMs for a while; `running` are the process ids of those in use.
 pub(super) async fn watch(machine: Machine, running: &[u32], time: Duration) -> Idle {
     let before: BTreeMap<u32, f64> =
         machine.vmms().into_iter().filter_map(|pid| Some((pid, cpu_ms(pid)?))).collect();
@@ -37,7 +36,7 @@ pub(super) async fn watch(machine: Machine, running: &[u32], time: Duration) -> 
     let elapsed_ms = milliseconds(begun.elapsed());
     let rest = |runs: bool| {
         let of_state = before.iter().filter(|(pid, _)| running.contains(pid) == runs);
-        // One that ended meanwhile was not at rest.
+        // A VM that ended in the meantime is not counted.
         let used: Vec<f64> = of_state.filter_map(|(pid, before)| Some(cpu_ms(*pid)? - before)).collect();
         let cpu_share = (!used.is_empty()).then(|| used.iter().sum::<f64>() / elapsed_ms / used.len() as f64);
         Rest { vms: used.len(), cpu_share }

@@ -1,54 +1,54 @@
-//! What the processors and the memory of this machine are used for, where it is the server's.
+//! CPU and memory use on the server's machine, if the client runs there too.
 
 use std::{collections::BTreeMap, fs};
 
 use serde::Serialize;
 use skep_api::swarm::Vm;
 
-/// The machine that the server runs on, which is this one.
+/// The server's machine, on which this process runs too.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
     keeper: u32,
 }
 
-/// Milliseconds of processors since some point in the past.
+/// CPU time counters, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
-    /// All processors, at work or not.
+    /// All processors, including idle time.
     total: f64,
-    /// All processors at work.
+    /// All processors, without idle time.
     busy: f64,
-    /// Keeper, server and VMMs, those that ended included.
+    /// Keeper, server and VMMs, including ended ones.
     swarm: f64,
-    /// Keeper and server alone.
+    /// Keeper and server.
     server: f64,
-    /// This process.
     client: f64,
 }
 
-/// What happened between two points in time.
+/// The CPU time used between two points in time.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Cost {
-    /// Keeper, server and VMMs, for each VM.
+    /// Of keeper, server and VMMs.
     pub(super) cpu_ms_per_vm: f64,
-    /// Of it keeper and server.
+    /// Of keeper and server.
     pub(super) server_cpu_ms_per_vm: f64,
-    /// The share of all processors that was neither ours nor this client's.
+    /// Share of all processors that was used by other processes.
     pub(super) other_load: f64,
 }
 
-/// What a VM's process holds, in MiB.
+/// Memory of a VM's process, in MiB.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
-    /// What nobody else maps. Pages of files count too, the template's memory among them: a VM that is alone has more.
+    /// Memory that no other process maps. It includes pages of files, such as the template's memory if only one VM
+    /// runs.
     pub(super) private_mb: f64,
-    /// What belongs to no file: that much one VM more takes.
+    /// Memory that belongs to no file: the amount that another VM needs.
     pub(super) anonymous_mb: f64,
-    /// The same with its share of what others use too.
+    /// Memory with the proportional share of pages that other processes map too.
     pub(super) proportional_mb: f64,
 }
 
-/// A process as /proc tells of it.
+/// Values of /proc/PID/stat.
 struct Process {
     parent: u32,
     own_ms: f64,
@@ -57,13 +57,14 @@ struct Process {
 }
 
 impl Machine {
-    /// This machine, if this VM is a process of it: its cgroup has its name, whatever the number means here.
+    /// This machine, if it runs the VM. The cgroup of the process must contain the VM's id, because the process id may
+    /// belong to another process here.
     pub(super) fn of(vm: &Vm) -> Option<Self> {
         let in_its_group = group_of(vm.pid)?.contains(&vm.id.to_string());
         in_its_group.then(|| process(vm.pid)).flatten().map(|vmm| Self { keeper: vmm.parent })
     }
 
-    /// What was used up to now.
+    /// CPU time used until now.
     pub(super) fn usage(self) -> Option<Usage> {
         let keeper = process(self.keeper)?;
         let mut usage = Usage { swarm: keeper.ended_ms, server: keeper.own_ms, ..whole_machine()? };
@@ -80,7 +81,7 @@ impl Machine {
         Some(usage)
     }
 
-    /// The processes of all VMs, parked ones too.
+    /// The VMM processes of all VMs, including the pool.
     pub(super) fn vmms(self) -> Vec<u32> {
         self.children().into_keys().filter(|pid| is_vmm(*pid)).collect()
     }
@@ -94,10 +95,10 @@ impl Machine {
 }
 
 impl Usage {
-    /// What was used since then, for this many VMs.
+    /// The CPU time since then, divided by the number of VMs.
     pub(super) fn since(&self, then: &Self, vms: u32) -> Cost {
         let (swarm, client) = (self.swarm - then.swarm, self.client - then.client);
-        // Ticks of a clock: what ran for less is not always seen, and ours may seem more than all.
+        // The counters have the resolution of clock ticks, so the difference may be slightly negative.
         let other = (self.busy - then.busy - swarm - client).max(0.0);
         let vms = f64::from(vms.max(1));
         Cost {
@@ -108,12 +109,12 @@ impl Usage {
     }
 }
 
-/// Milliseconds of processors that a process has used.
+/// CPU time of a process, in milliseconds.
 pub(super) fn cpu_ms(pid: u32) -> Option<f64> {
     process(pid).map(|process| process.own_ms)
 }
 
-/// What a process holds; `None` where that may not be read.
+/// Memory of a process; `None` without permission to read it.
 pub(super) fn memory(pid: u32) -> Option<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let sum = |begin: &str| {
@@ -138,7 +139,7 @@ fn group_of(pid: u32) -> Option<String> {
 
 fn process(pid: u32) -> Option<Process> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything, blanks and brackets too.
+    // The process name before it may contain blanks and parentheses.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<f64>().ok();
     Some(Process {
@@ -148,10 +149,10 @@ fn process(pid: u32) -> Option<Process> {
     })
 }
 
-/// All processors; what is ours is not known yet.
+/// The counters of all processors; those of the server are zero.
 fn whole_machine() -> Option<Usage> {
     let text = fs::read_to_string("/proc/stat").ok()?;
-    // user nice system idle iowait irq softirq steal; what follows is counted in them.
+    // user nice system idle iowait irq softirq steal; the later columns are included in these.
     let ticks: Vec<f64> = text
         .lines()
         .next()?

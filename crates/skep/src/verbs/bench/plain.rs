@@ -1,4 +1,4 @@
-//! What somebody would do without skep: the same kernel and the same root file system, booted by plain QEMU.
+//! Boots the template's kernel and root file system with plain QEMU, without a snapshot, for comparison.
 
 use std::{
     fs::File,
@@ -20,23 +20,23 @@ use super::{figures::Figures, fleet::milliseconds, machine::memory};
 use crate::engine;
 
 const PROGRAM: &str = "qemu-system-x86_64";
-/// What the guest's first process says on the console once it would take commands.
+/// Printed by the guest agent on the console when it accepts commands.
 const READY: &str = "skep-agent: ready";
-/// An emulated guest on a busy machine may stand still for ever.
+/// Time limit for a boot: an emulated guest on a busy machine may hang.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Boots by plain QEMU.
+/// Results of boots with plain QEMU.
 #[derive(Debug, Serialize)]
 pub(super) struct Plain {
     pub(super) boots: u32,
-    /// From the start of the process until the guest would take commands; null where none got there.
+    /// From the start of QEMU until the guest accepts commands; null if no boot succeeded.
     pub(super) ready_ms: Option<Figures>,
-    /// Null where it could not be read.
+    /// Null if it could not be read.
     pub(super) private_mb: Option<Figures>,
     pub(super) failures: Vec<String>,
 }
 
-/// Boots the template in this folder, one after the other. Blocks.
+/// Boots the template in a folder several times, one after the other. Blocks.
 pub(super) fn boots(template: &Path, engine: &EngineReport, memory_mb: u64, number: u32) -> Plain {
     let (mut ready, mut private, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     let arguments = arguments(template, engine, memory_mb);
@@ -76,19 +76,19 @@ fn boot(arguments: &[String]) -> io::Result<(Duration, Option<f64>)> {
             Err(io::Error::other(format!("the guest did not boot within {PATIENCE:?}")))
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(io::Error::other("it ended before the guest had booted"))
+            Err(io::Error::other("QEMU ended before the guest had booted"))
         }
     }
 }
 
-/// The devices that the guest's first process needs.
+/// QEMU arguments, with the devices that the guest agent needs.
 fn arguments(template: &Path, engine: &EngineReport, memory_mb: u64) -> anyhow::Result<Vec<String>> {
     let file = |name: &str| template.join(name).display().to_string();
     let cpu = if engine.accel == "kvm" { "host" } else { "max" };
     let machine = format!("microvm,accel={},acpi=on,isa-serial=on", engine.accel);
     let append = kernel_command_line(engine, memory_mb)?;
     let root = format!("if=none,id=root,format=raw,readonly=on,file={}", file("root.erofs"));
-    // Its own changes go into a temporary file: the template stays as it is.
+    // Changes of the guest go into a temporary file; the template is not modified.
     let layer = format!("if=none,id=layer,format=raw,snapshot=on,file={}", file("layer.ext4"));
     Ok([
         "-nodefaults",
@@ -129,7 +129,7 @@ fn arguments(template: &Path, engine: &EngineReport, memory_mb: u64) -> anyhow::
     .to_vec())
 }
 
-/// The one that the template was baked with: an emulated guest that has to find its own clock may stand still for ever.
+/// The kernel command line of the bake: an emulated guest that calibrates its own clock may hang.
 fn kernel_command_line(engine: &EngineReport, memory_mb: u64) -> anyhow::Result<String> {
     let nothing = || File::open("/dev/null").map(OwnedFd::from);
     let descriptors = Descriptors {
@@ -149,7 +149,7 @@ fn kernel_command_line(engine: &EngineReport, memory_mb: u64) -> anyhow::Result<
     append.context("the engine boots no kernel")
 }
 
-/// A process that ends with us.
+/// A process that is killed on drop.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -1,31 +1,30 @@
-//! What was measured, as programs read it.
+//! The results, as printed by --json.
 
 use serde::Serialize;
 use skep_api::swarm::{BootSource, Capacity, EngineReport};
 
 use super::{Mode, Source, figures::Figures, idle::Idle, machine::Cost, plain::Plain, runs::Sample};
 
-/// All that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) engine: Option<EngineReport>,
     pub(super) capacity: Capacity,
-    /// VMs that the server keeps ready.
+    /// Number of VMs that the pool should have.
     pub(super) pool_target: u32,
     pub(super) source: Source,
     pub(super) concurrency: u32,
     pub(super) runs: Vec<Run>,
-    /// Commands one after the other in one VM; null where none were asked for.
+    /// Commands one after the other in one VM; null if none were requested.
     pub(super) commands: Option<Commands>,
-    /// VMs at rest; null where it was not asked for, or the server runs on another machine.
+    /// Idle VMs; null if not requested, or if the server runs on another machine.
     pub(super) idle: Option<Idle>,
-    /// The template by plain QEMU, without a snapshot; null where it was not asked for.
+    /// Boots with plain QEMU; null if not requested.
     pub(super) plain: Option<Plain>,
-    /// Whether this is the server's machine, so that CPU could be read.
+    /// Whether the server runs on this machine, so that CPU time could be read.
     pub(super) same_machine: bool,
 }
 
-/// One mode.
+/// Results of one mode.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
     pub(super) mode: Mode,
@@ -33,15 +32,15 @@ pub(super) struct Run {
     /// VMs that answered their first command.
     pub(super) succeeded: u32,
     pub(super) success_rate: f64,
-    /// Waiting for the pool, and the VMs' ends, included.
+    /// Includes the time to fill the pool and to end the VMs.
     pub(super) elapsed_ms: f64,
     pub(super) groups: Vec<Group>,
-    /// Null where the server runs on another machine.
+    /// Null if the server runs on another machine.
     pub(super) cost: Option<Cost>,
     pub(super) failures: Vec<String>,
 }
 
-/// The VMs of one mode that came from the same place.
+/// The VMs of one mode with the same source.
 #[derive(Debug, Serialize)]
 pub(super) struct Group {
     pub(super) source: BootSource,
@@ -49,11 +48,11 @@ pub(super) struct Group {
     pub(super) identity_ms: Figures,
     pub(super) ready_ms: Figures,
     pub(super) tti_ms: Figures,
-    /// Null where it could not be read.
+    /// Null if it could not be read.
     pub(super) private_mb: Option<Figures>,
-    /// Null where it could not be read.
+    /// Null if it could not be read.
     pub(super) anonymous_mb: Option<Figures>,
-    /// Null where it could not be read.
+    /// Null if it could not be read.
     pub(super) proportional_mb: Option<Figures>,
 }
 
@@ -61,7 +60,7 @@ pub(super) struct Group {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) number: u32,
-    /// Null where none succeeded.
+    /// Null if none succeeded.
     pub(super) elapsed_ms: Option<Figures>,
     pub(super) failures: Vec<String>,
 }
@@ -110,7 +109,7 @@ impl Group {
 }
 
 impl Report {
-    /// Everything that went wrong, each once.
+    /// All distinct failures.
     pub(super) fn failures(&self) -> Vec<&String> {
         let mut failures: Vec<&String> = self.runs.iter().flat_map(|run| &run.failures).collect();
         failures.extend(self.commands.iter().flat_map(|commands| &commands.failures));
@@ -120,7 +119,7 @@ impl Report {
         failures
     }
 
-    /// How many boots, first commands, later commands and ends went wrong. Plain boots are not the server's.
+    /// The number of failures of the server. Boots with plain QEMU do not count.
     pub(super) fn failed(&self) -> usize {
         let of_runs: usize = self.runs.iter().map(|run| run.failures.len()).sum();
         of_runs + self.commands.as_ref().map_or(0, |commands| commands.failures.len())

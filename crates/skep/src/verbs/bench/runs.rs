@@ -1,4 +1,4 @@
-//! One mode: VMs in waves, until there were enough.
+//! Runs one mode: boots VMs in batches until the requested number is reached.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,27 @@ use super::{
     report::Run,
 };
 
-/// How a mode is run.
+/// Parameters of all modes.
 pub(super) struct Plan {
     pub(super) number: u32,
     pub(super) concurrency: u32,
     pub(super) every: Duration,
     pub(super) source: Source,
-    /// `None` where the server runs on another one.
+    /// `None` if the server runs on another machine.
     pub(super) machine: Option<Machine>,
 }
 
-/// A VM that was booted and answered.
+/// A VM that answered its first command.
 pub(super) struct Sample {
     pub(super) source: BootSource,
     pub(super) identity_ms: f64,
     pub(super) ready_ms: f64,
     pub(super) tti_ms: f64,
-    /// `None` where it may not be read.
+    /// `None` without permission to read it.
     pub(super) memory: Option<Memory>,
 }
 
 impl Plan {
-    /// Runs a mode.
     pub(super) async fn run(&self, fleet: &Fleet, mode: Mode, bar: &ProgressBar) -> anyhow::Result<Run> {
         self.settle(fleet).await?;
         let (begun, before) = (Instant::now(), self.usage());
@@ -71,7 +70,7 @@ impl Plan {
             }
             failures.extend(fleet.end(vms).await);
         }
-        // What replaces the VMs that were taken is their cost too.
+        // The cost includes the VMs that refill the pool.
         self.settle(fleet).await?;
         let cost = before.zip(self.usage()).map(|(before, now)| now.since(&before, asked));
         Ok(Run::new(mode, asked, milliseconds(begun.elapsed()), &samples, failures, cost))

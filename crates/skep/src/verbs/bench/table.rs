@@ -1,4 +1,4 @@
-//! What was measured, as people read it.
+//! The results, as printed for users.
 
 use std::io;
 
@@ -65,7 +65,7 @@ fn source_of(group: &Group) -> &'static str {
     }
 }
 
-/// The rest, a line for each.
+/// Results that are not in the table, one line each.
 fn facts(report: &Report) -> Vec<String> {
     let mut lines: Vec<String> = report.runs.iter().map(success).collect();
     lines.extend(report.runs.iter().filter_map(cost));
@@ -101,11 +101,11 @@ fn cost(run: &Run) -> Option<String> {
     let (mode, all, server, other) =
         (run.mode.name(), cost.cpu_ms_per_vm, cost.server_cpu_ms_per_vm, cost.other_load * 100.0);
     Some(format!(
-        "CPU         {mode}: {all:.0} ms for each VM, of it {server:.0} ms keeper and server; other load {other:.0} % of the machine"
+        "CPU         {mode}: {all:.0} ms per VM, of which {server:.0} ms keeper and server; other load {other:.0} % of the machine"
     ))
 }
 
-/// How many times as long a plain boot takes.
+/// The ratio of a plain boot to a boot with its first command.
 fn ratios(report: &Report) -> Vec<String> {
     let Some(plain) = report.plain.as_ref().and_then(|plain| plain.ready_ms) else { return Vec::new() };
     let groups = report.runs.iter().flat_map(|run| run.groups.iter().map(move |group| (run.mode, group)));

@@ -1,4 +1,4 @@
-//! The engine that VMs would run on, and the template that they would be restored from.
+//! Checks the VM engine and the templates.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn engine() -> Vec<Finding> {
     }
 }
 
-/// The name is the program's and its version, `qemu 7.2.22`.
+/// Checks the version in an engine name such as `qemu 7.2.22`.
 fn version(name: &str) -> Finding {
     const CHECK: &str = "qemu";
     let found = name.split_once(' ').and_then(|(_, version)| {
@@ -57,11 +57,9 @@ fn version(name: &str) -> Finding {
     let (major, minor) = OLDEST_TRIED;
     let way_out = format!("use {major}.{minor} or newer, which Debian 12 has");
     match found {
-        None => {
-            Finding::warning(CHECK, format!("`{name}` has a version that means nothing to skep"), way_out)
-        }
+        None => Finding::warning(CHECK, format!("`{name}` has a version that skep cannot parse"), way_out),
         Some(version) if version < OLDEST_TRIED => {
-            Finding::warning(CHECK, format!("{name} is older than all that skep was tried with"), way_out)
+            Finding::warning(CHECK, format!("{name} is older than all tested versions"), way_out)
         }
         Some(_) => Finding::ok(CHECK, name),
     }
@@ -83,14 +81,14 @@ fn not_known(error: &anyhow::Error) -> Finding {
     Finding::missing(TEMPLATE, crate::output::one_line(error), "see the lines above and below")
 }
 
-/// Templates of other inputs: nobody deletes them unasked, for several servers may share the directory.
+/// Templates baked for other inputs. They are only reported, because another server may share the directory.
 fn others(bakery: &Bakery) -> Vec<Finding> {
-    // Where the directory cannot be read, the finding above says so.
+    // If the directory cannot be read, the finding about the template reports it.
     let others = bakery.others().unwrap_or_default();
     let finding = |other: OtherTemplate| {
         let dir = other.dir.display();
         let engine = other.manifest.and_then(|manifest| manifest.inputs.get("engine").cloned());
-        let baked_for = engine.map_or("its manifest means nothing to this skep".to_owned(), |engine| {
+        let baked_for = engine.map_or("this version of skep cannot read its manifest".to_owned(), |engine| {
             format!("baked for other inputs ({engine})")
         });
         let detail = format!("{dir}: {baked_for}, {} MiB", other.disk_bytes >> 20);

@@ -1,10 +1,11 @@
-//! The git of this machine, and whether it is newer than what this version of skep was tested with.
+//! Checks that the machine has git, in a version that skep was tested with.
 
 use std::process::Command;
 
 use super::Finding;
 
-/// The newest git that the tests ran with. Newer ones may know settings that start programs and are not refused yet.
+/// The newest git that the tests ran with. Newer versions may have settings that start programs and that skep does not
+/// refuse yet.
 const NEWEST_TESTED: (u32, u32) = (2, 47);
 const CHECK: &str = "git";
 
@@ -21,7 +22,7 @@ pub(super) fn finding() -> Finding {
     }
 }
 
-/// What the answer of `git --version` means.
+/// Assesses the output of `git --version`.
 fn judge(text: &str) -> Finding {
     let (major, minor) = NEWEST_TESTED;
     match version(text) {
@@ -36,13 +37,13 @@ fn judge(text: &str) -> Finding {
         Some(_) => Finding::ok(CHECK, text),
         None => Finding::warning(
             CHECK,
-            format!("`git --version` answers {text:?}, which is no version"),
+            format!("`git --version` prints {text:?}, which is not a version"),
             "install git from a package of your distribution",
         ),
     }
 }
 
-/// Major and minor number of `git version 2.47.3`, also behind which a distribution wrote more.
+/// Parses major and minor version from `git version 2.47.3`, with or without a distribution's suffix.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.strip_prefix("git version ")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -1,15 +1,15 @@
-//! What the kernel offers: its version, control groups, Landlock.
+//! Checks the kernel: version, control groups, Landlock.
 
 use rustix::system::uname;
 use skep_jail::Tree;
 
 use super::Finding;
 
-/// The oldest kernel that has all that the jail uses.
+/// The oldest kernel with all features that the jail uses.
 const OLDEST: (u32, u32) = (5, 15);
-/// With it a file outside the rules cannot be truncated any more.
+/// From this Landlock ABI on, truncating files is restricted.
 const TRUNCATE_ABI: i32 = 3;
-/// With it signals are governed too.
+/// From this Landlock ABI on, sending signals is restricted.
 const SIGNAL_ABI: i32 = 6;
 
 pub(super) fn findings() -> Vec<Finding> {
@@ -32,7 +32,7 @@ fn version_in(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Makes a group and removes it again: what a mount table says is not what a container allows.
+/// Creates and removes a control group: mount options alone do not show whether a container allows it.
 fn control_groups() -> Finding {
     const CHECK: &str = "cgroups";
     if !rustix::process::geteuid().is_root() {
@@ -66,7 +66,7 @@ fn landlock() -> Finding {
         return Finding::ok(CHECK, format!("Landlock ABI {abi}: all rules hold"));
     }
     let only_uid = if abi < TRUNCATE_ABI { "truncating files, device ioctls and signals" } else { "signals" };
-    let detail = format!("Landlock ABI {abi}: only the uid guards against {only_uid}");
+    let detail = format!("Landlock ABI {abi}: only the uid protects against {only_uid}");
     Finding::warning(CHECK, detail, "use Linux 6.12 or newer for all rules")
 }
 

@@ -1,10 +1,10 @@
-//! What is true of the machine whatever runs on it: swap, hyper-threads, its clock.
+//! Checks properties of the machine: KVM, swap, hyper-threads, clock.
 
 use std::{fs, io, time::Duration};
 
 use super::Finding;
 
-/// A clock that may be this far off is as good as none: keys and tickets go by it.
+/// The largest acceptable clock error: expiry of keys and times of tickets depend on the clock.
 const WORST_ERROR: Duration = Duration::from_secs(1);
 
 pub(super) fn findings() -> Vec<Finding> {
@@ -15,7 +15,7 @@ fn kvm() -> Finding {
     const CHECK: &str = "kvm";
     let way_out = "load the module (modprobe kvm_intel or kvm_amd), or use a machine that has virtualization";
     match fs::File::options().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Finding::ok(CHECK, "/dev/kvm can be opened; whether it is fast stands at `engine`"),
+        Ok(_) => Finding::ok(CHECK, "/dev/kvm can be opened; see `engine` for its speed"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Finding::warning(CHECK, "there is no /dev/kvm: VMs are emulated, and slower", way_out)
         }
@@ -25,7 +25,7 @@ fn kvm() -> Finding {
     }
 }
 
-/// What a guest has in memory, keys too, would lie on a disk that outlives it.
+/// Swap may write guest memory, including keys, to a disk, where it outlives the guest.
 fn swap(table: &str) -> Finding {
     const CHECK: &str = "swap";
     let areas: Vec<&str> = table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
@@ -36,7 +36,7 @@ fn swap(table: &str) -> Finding {
     Finding::warning(CHECK, detail, "swapoff -a and remove it from /etc/fstab, or encrypt it")
 }
 
-/// Two VMs on the two threads of one core can learn from each other through what the core shares.
+/// Two VMs on the hyper-threads of one core can observe each other through the resources that they share.
 fn smt() -> Finding {
     const CHECK: &str = "smt";
     match fs::read_to_string("/sys/devices/system/cpu/smt/active").map(|text| text.trim() == "1") {
@@ -46,11 +46,11 @@ fn smt() -> Finding {
             "on: VMs on the threads of one core might spy on each other",
             "where accounts do not trust each other: echo off > /sys/devices/system/cpu/smt/control, or boot with nosmt",
         ),
-        Err(_) => Finding::ok(CHECK, "this kernel does not tell; a machine without hyper-threads has none"),
+        Err(_) => Finding::ok(CHECK, "the kernel reports no hyper-threads"),
     }
 }
 
-/// What the kernel says of its clock.
+/// The synchronization state of the kernel's clock.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     synchronized: bool,
@@ -58,9 +58,9 @@ struct Clock {
 }
 
 fn read_clock() -> io::Result<Clock> {
-    // SAFETY: all zeros is a valid `timex`: `modes` 0 asks, and sets nothing.
+    // SAFETY: all zeros is a valid `timex`; `modes` 0 only reads.
     let mut told: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a `timex` of ours that lives through the call.
+    // SAFETY: the pointer is to a local `timex` that outlives the call.
     let state = unsafe { libc::adjtimex(&raw mut told) };
     if state < 0 {
         return Err(io::Error::last_os_error());
@@ -73,9 +73,7 @@ fn clock(told: io::Result<Clock>) -> Finding {
     const CHECK: &str = "clock";
     let way_out = "run a time service: apt-get install systemd-timesyncd, or chrony";
     match told {
-        Err(error) => {
-            Finding::warning(CHECK, format!("whether it is right cannot be told: {error}"), way_out)
-        }
+        Err(error) => Finding::warning(CHECK, format!("its state cannot be read: {error}"), way_out),
         Ok(Clock { synchronized: false, .. }) => Finding::warning(
             CHECK,
             "the clock is not synchronized: keys may expire too early or too late",

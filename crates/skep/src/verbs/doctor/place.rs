@@ -1,4 +1,4 @@
-//! Where a server would run: its privileges, its user, its data directory.
+//! Checks privileges, the server's user, the data directory and the admin key.
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
@@ -10,7 +10,7 @@ use super::Finding;
 use crate::settings::Settings;
 
 const DATA: &str = "data";
-/// Less is soon filled by a template and a few private layers.
+/// Warning threshold of free space: a template and a few private layers soon fill less.
 const LOW_DISK_BYTES: u64 = 10 << 30;
 
 pub(super) fn privileges() -> Finding {
@@ -18,7 +18,7 @@ pub(super) fn privileges() -> Finding {
     if rustix::process::geteuid().is_root() {
         return Finding::ok(CHECK, "VMs can be jailed");
     }
-    let detail = "VMs need root for namespaces, taps and control groups; all else is served without";
+    let detail = "VMs need root for namespaces, taps and control groups; everything else works without root";
     Finding::missing(CHECK, detail, "start `skep serve` as root")
 }
 
@@ -47,7 +47,7 @@ fn data_dir(settings: &Settings) -> Finding {
         return found;
     }
     if !path.is_dir() {
-        return Finding::ok(CHECK, format!("{shown} is made by the first start"));
+        return Finding::ok(CHECK, format!("{shown} is created by the first start"));
     }
     if let Some(holder) = DataDir::find(path).ok().and_then(|dir| holder(&dir).ok()).flatten() {
         let address = holder.address.unwrap_or_else(|| "an unknown address".to_owned());
@@ -65,15 +65,15 @@ fn data_dir(settings: &Settings) -> Finding {
     }
 }
 
-/// A data directory on a file system that takes no writes, or where no folder can be made.
+/// A finding if the data directory is on a read-only file system, or on one of the kernel such as /proc.
 fn unwritable(path: &Path) -> Option<Finding> {
     let shown = path.display();
     let wrong = |why: String, way_out: String| Some(Finding::wrong(DATA, why, way_out));
     if Location::of(path).is_ok_and(|found| found.is_the_kernels_own().unwrap_or(false)) {
-        let why = format!("{shown} lies on a file system of the kernel, where no folder can be made");
+        let why = format!("{shown} is on a kernel file system, where no folder can be created");
         return wrong(why, "name another place by --data-dir".to_owned());
     }
-    // Its parts may lie on file systems of their own. What is missing is made in the folder above.
+    // The subdirectories may be mount points. A missing one is created in its parent.
     let parts = ["", "server", "workspaces", "keeper"].map(|part| path.join(part));
     let existing = parts.iter().filter_map(|part| part.ancestors().find(|folder| folder.exists()));
     let read_only = |folder: &Path| {
@@ -98,9 +98,9 @@ fn admin_key(settings: &Settings) -> Finding {
     let path = settings.admin_key();
     let shown = path.display();
     match path.metadata() {
-        Err(_) => Finding::ok(CHECK, format!("{shown} is made by the first start, or was taken away")),
+        Err(_) => Finding::ok(CHECK, format!("{shown} is created by the first start, or was removed")),
         Ok(found) if found.permissions().mode() & 0o077 != 0 => {
-            let way_out = format!("chmod 600 {shown}, revoke it by `skep keys revoke`, and make another");
+            let way_out = format!("chmod 600 {shown}, revoke it with `skep keys revoke`, and create another");
             Finding::wrong(CHECK, format!("{shown} can be read by others"), way_out)
         }
         Ok(_) => Finding::ok(CHECK, shown.to_string()),

@@ -1,10 +1,10 @@
-//! Programs that bakes and VMs need.
+//! Checks for programs that bakes and VMs need.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// What is looked for, where, in which package, and for what.
+/// Name, directories, Debian package and purpose of each program.
 const PROGRAMS: [(&str, &[&str], &str, &str); 6] = [
     ("mmdebstrap", &["/usr/bin"], "mmdebstrap", "makes the root file system"),
     ("mkfs.erofs", &["/usr/bin", "/usr/sbin"], "erofs-utils", "packs the root file system"),

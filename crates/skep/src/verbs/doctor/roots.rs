@@ -1,4 +1,4 @@
-//! The roots of accounts: whether each is a folder that an account may have.
+//! Checks that the roots of accounts are folders that an account may have.
 
 use std::path::PathBuf;
 
@@ -15,15 +15,15 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let rules = match RootRules::of(&settings.data_dir) {
         Ok(rules) => rules,
         Err(error) => {
-            let detail = format!("{} cannot be looked at: {error}", settings.data_dir.display());
+            let detail = format!("{} cannot be read: {error}", settings.data_dir.display());
             return vec![Finding::warning(CHECK, detail, "run `sudo skep doctor`")];
         }
     };
     let own = settings.roots().into_iter().map(|path| of(DEFAULT_ACCOUNT, path));
     let all: Vec<AccountRoot> = match stored(settings) {
-        // The roots of `default` are settings; the store has those of the last start.
+        // The roots of `default` come from the settings; the store has those of the last start.
         Ok(stored) => own.chain(stored.into_iter().filter(|root| root.account != DEFAULT_ACCOUNT)).collect(),
-        // The check of the store reports it.
+        // The finding of the store check reports the error.
         Err(_) => own.collect(),
     };
     let found: Vec<Finding> = all.iter().filter_map(|root| wrong(&rules, root, &all)).collect();

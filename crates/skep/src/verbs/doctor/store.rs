@@ -1,4 +1,4 @@
-//! The store: who may read it, its version, and whether it is whole.
+//! Checks the store: access rights, version, integrity.
 
 use std::{
     fs,
@@ -21,15 +21,15 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Whether others may do with a folder or file what these bits say.
+/// Checks that none of the permission bits `others` is set.
 fn closed(check: &'static str, path: &Path, others: u32) -> Finding {
     let shown = path.display();
     match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Finding::ok(check, format!("{shown} is made by the first start"))
+            Finding::ok(check, format!("{shown} is created by the first start"))
         }
         Err(error) => {
-            Finding::warning(check, format!("{shown} cannot be looked at: {error}"), "run `sudo skep doctor`")
+            Finding::warning(check, format!("{shown} cannot be read: {error}"), "run `sudo skep doctor`")
         }
         Ok(found) if found.permissions().mode() & others != 0 => {
             let mode = found.permissions().mode() & 0o7777;
@@ -50,14 +50,14 @@ fn database(settings: &Settings) -> Finding {
     let shown = store.display();
     let folder = settings.server_dir();
     let Ok(owner) = folder.metadata().map(|found| found.uid()) else {
-        return Finding::ok(CHECK, format!("{shown} is made by the first start"));
+        return Finding::ok(CHECK, format!("{shown} is created by the first start"));
     };
     let own = geteuid();
     if !own.is_root() && own.as_raw() != owner {
         return Finding::warning(CHECK, format!("{shown} belongs to uid {owner}"), "run `sudo skep doctor`");
     }
     if fs::symlink_metadata(&store).is_err() {
-        return Finding::ok(CHECK, format!("{shown} is made by the first start"));
+        return Finding::ok(CHECK, format!("{shown} is created by the first start"));
     }
     for file in ["", "-wal", "-shm"] {
         let mut path = store.as_os_str().to_owned();
@@ -71,12 +71,12 @@ fn database(settings: &Settings) -> Finding {
         Err(error) => Finding::wrong(
             CHECK,
             output::one_line(&error),
-            "see who has it open and whether its disk is full; else put a backup in its place by `skep restore`",
+            "check who has it open and whether the disk is full, else restore a backup: `skep restore`",
         ),
     }
 }
 
-/// A file of the database that its owner cannot use, or that others can read.
+/// A finding if a file of the database has the wrong owner or can be read by others.
 fn misplaced(path: &Path, owner: u32) -> Option<Finding> {
     let found = path.symlink_metadata().ok()?;
     let shown = path.display();
@@ -98,12 +98,12 @@ fn judged(found: &Inspection, store: &Path) -> Finding {
         _ if version > known => Finding::wrong(
             CHECK,
             format!("{shown} has version {version}, and this skep knows versions up to {known}"),
-            "use a newer skep, or put an older backup in its place by `skep restore`",
+            "use a newer skep, or restore an older backup with `skep restore`",
         ),
         Some(problem) => Finding::wrong(
             CHECK,
             format!("{shown} is damaged: {problem}"),
-            "stop the server, and put a backup in its place by `skep restore`",
+            "stop the server and restore a backup with `skep restore`",
         ),
         None if version < known => Finding::ok(
             CHECK,

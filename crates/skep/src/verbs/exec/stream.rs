@@ -1,4 +1,4 @@
-//! A command with bytes both ways: this verb's input is the command's, and its output this verb's.
+//! A command with streamed input and output.
 
 use std::{
     io::{self, ErrorKind, Read},
@@ -24,22 +24,21 @@ use tokio::{
 use super::ended;
 use crate::signals::{Signals, exit_code};
 
-/// The most that is read of the input at once, in bytes.
+/// Size of one read of standard input, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// How long a command may take to end after SIGTERM, before it is ended.
+/// Time between SIGTERM to the command and its forced end.
 const TERM_GRACE: Duration = Duration::from_secs(10);
 
-/// Where the command's input comes from.
+/// Source of the command's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// It has none.
     Nothing,
-    /// The standard input of this process, a terminal's too.
+    /// The standard input of this process; may be a terminal.
     Stdin,
 }
 
-/// Runs a command to its end. SIGINT and SIGTERM are passed on to it; a second SIGINT, ten seconds after SIGTERM, and SIGHUP
-/// end it, also where it ignores them.
+/// Runs a command until it ends. SIGINT and SIGTERM are forwarded to it. It is killed by a second SIGINT, ten seconds
+/// after SIGTERM, and by SIGHUP.
 pub(super) async fn run(client: &Client, request: &ExecRequest, input: Input) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let (sender, output) = tokio::select! {
@@ -60,7 +59,7 @@ async fn copy(sender: DuplexInput, output: DuplexOutput, input: Input) -> anyhow
             Input::Nothing => sender.end().await?,
             Input::Stdin => copy_input(sender).await?,
         }
-        // The command's end is what counts.
+        // Only the command's end ends the copying.
         std::future::pending().await
     };
     tokio::select! {
@@ -70,18 +69,18 @@ async fn copy(sender: DuplexInput, output: DuplexOutput, input: Input) -> anyhow
 }
 
 async fn copy_output(mut output: DuplexOutput) -> anyhow::Result<ExecExit> {
-    // Not the blocking ones: a reader that takes nothing would keep signals waiting too.
+    // Asynchronous streams: a blocked reader must not delay signals.
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
     loop {
         match output.next().await? {
             DuplexEvent::Started(_) => {}
             DuplexEvent::Stdout(bytes) => {
-                // A reader that went away ends the command, as it would on this machine.
+                // A closed reader ends the command, as it would locally.
                 let written = async {
                     out.write_all(&bytes).await?;
                     out.flush().await
                 };
-                written.await.context("the output has no reader")?;
+                written.await.context("the output was closed by its reader")?;
             }
             DuplexEvent::Stderr(bytes) => {
                 let _ = err.write_all(&bytes).await;
@@ -92,14 +91,14 @@ async fn copy_output(mut output: DuplexOutput) -> anyhow::Result<ExecExit> {
     }
 }
 
-/// Copies the standard input to its end, or until the command takes no more of it.
+/// Copies standard input until its end or until the command accepts no more.
 async fn copy_input(mut sender: DuplexInput) -> anyhow::Result<()> {
     let mut pieces = read_stdin();
     while let Some(piece) = pieces.recv().await {
-        let piece = piece.context("the input cannot be read; give -n where the command needs none")?;
+        let piece = piece.context("the input cannot be read; give -n if the command needs none")?;
         match sender.write(piece).await {
             Ok(true) => {}
-            // The connection is lost where this fails, and the output has the reason.
+            // On a lost connection, the output side reports the reason.
             Ok(false) | Err(_) => return Ok(()),
         }
     }
@@ -107,8 +106,7 @@ async fn copy_input(mut sender: DuplexInput) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The standard input in pieces, read by a thread of its own: a read of a terminal cannot be given up, and must not keep this
-/// process from ending.
+/// Reads standard input in a separate thread: a read of a terminal cannot be cancelled and must not delay the exit.
 fn read_stdin() -> mpsc::Receiver<io::Result<Bytes>> {
     let (sender, pieces) = mpsc::channel(1);
     thread::spawn(move || {
@@ -130,12 +128,12 @@ fn read_stdin() -> mpsc::Receiver<io::Result<Bytes>> {
     pieces
 }
 
-/// Passes signals on until one of them shall end the command; that one is returned.
+/// Forwards signals; returns the signal that must end the command.
 async fn pass_on(sender: DuplexInput, signals: &mut Signals) -> SignalKind {
     let mut interrupted = false;
     loop {
         let kind = signals.recv().await;
-        // Where the connection is lost, the output has the reason.
+        // On a lost connection, the output side reports the reason.
         if kind == SignalKind::interrupt() && !interrupted {
             interrupted = true;
             let _ = sender.signal(SignalName::Int).await;

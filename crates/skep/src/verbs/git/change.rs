@@ -18,16 +18,16 @@ use crate::output;
 pub(super) struct Branch {
     /// Branch to create, or to delete with -d.
     name: Option<String>,
-    /// Commit or branch to start from.
+    /// Commit or branch to start from [default: the current commit].
     #[arg(requires = "name")]
     from: Option<String>,
-    /// List remote branches, too.
+    /// Also list remote branches.
     #[arg(short, long, conflicts_with = "name")]
     all: bool,
     /// Delete the branch.
     #[arg(short, long, requires = "name", conflicts_with = "from")]
     delete: bool,
-    /// Delete it even if its commits are on no other branch.
+    /// Delete the branch even if no other branch contains its commits.
     #[arg(long, requires = "delete")]
     force: bool,
     #[command(flatten)]
@@ -127,7 +127,7 @@ fn person(text: &str) -> Result<Person, String> {
 pub(super) struct Checkout {
     /// Branch or commit.
     revision: String,
-    /// Create the branch first.
+    /// Create the branch at the current commit first.
     #[arg(short = 'b', long)]
     create: bool,
     #[command(flatten)]
@@ -158,7 +158,7 @@ pub(super) struct Reset {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Mode {
-    /// The branch only.
+    /// Only the branch.
     Soft,
     /// The branch and the index.
     Mixed,
@@ -183,7 +183,7 @@ impl Reset {
 /// Stash changes, or restore them.
 #[derive(Debug, Args)]
 pub(super) struct Stash {
-    /// Action.
+    /// What to do.
     #[arg(value_enum, default_value = "push")]
     action: Action,
     /// Message of a new stash.

@@ -15,13 +15,13 @@ use crate::{
 
 const AFTER_HELP: &str = "SOURCE is an https or ssh URL, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id, id,
 name, host name or address; ssh://HOST/PATH is the ssh URL of a host without a user. TARGET is server:PATH or VM:PATH. A path
-without a place is in the place of --vm. What does not begin with `/` lies below the workspace, in a VM below /root.
+without a place is in the VM of --vm or in the workspace. Relative paths start at the workspace, in a VM at /root.
 
-  skep git clone server:project web:          the repository project, to /root/project in the VM `web`
+  skep git clone server:project web:          the repository project to /root/project in the VM `web`
   skep git clone https://host/project.git web:  the same from a remote; the VM needs no network
-  skep git clone web:project server:copy      a repository of the VM, into the workspace
+  skep git clone web:project server:copy      a repository of the VM into the workspace
 
-A pull or a push with --vm in such a clone leads back to its source.";
+In such a clone, a pull or a push with --vm uses the source.";
 
 /// Clone a repository.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(super) struct Clone {
     source: String,
     /// Target folder [default: the name of the source].
     target: Option<String>,
-    /// Branch to check out.
+    /// Branch to check out [default: that of the source].
     #[arg(short, long)]
     branch: Option<String>,
     /// Number of commits of the history to fetch [default: all].
@@ -43,14 +43,14 @@ pub(super) struct Clone {
     connection: Connection,
 }
 
-/// A source or a target on the command line.
+/// The source or the target on the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// For git itself.
+    /// A URL or `HOST:PATH`, which git resolves.
     Url(String),
-    /// In the workspace (`None`) or a VM.
+    /// In the server's workspace (`None`) or a VM.
     There { vm: Option<String>, path: String },
-    /// In the place of `--vm`.
+    /// In the place that `--vm` selects.
     Path(String),
 }
 
@@ -61,7 +61,7 @@ impl End {
         }
         Ok(match text.parse::<Spot>().map_err(WrongLine)? {
             Spot::There { vm, path } => Self::There { vm, path },
-            // As git reads it: a colon before every slash stands behind a host.
+            // As in git, a colon before any slash separates host and path.
             Spot::Here(_) if text.find(':') < text.find('/').or(Some(text.len())) && text.contains(':') => {
                 Self::Url(text.to_owned())
             }
@@ -107,7 +107,7 @@ impl Clone {
             Some(End::There { vm, path }) if own.is_none() || own == vm => (vm, path),
             Some(End::There { .. }) => {
                 return Err(WrongLine(
-                    "the target names one place and --vm another; leave --vm out".to_owned(),
+                    "the target is in a different place than --vm; leave out --vm".to_owned(),
                 ));
             }
             Some(End::Url(url)) => {
@@ -123,14 +123,14 @@ impl Clone {
         match name_of(named) {
             Some(name) => Ok((vm, name.to_owned())),
             None => Err(WrongLine(format!(
-                "`{}` gives no name for the folder; name the folder after it",
+                "`{}` does not contain a folder name; give TARGET after it",
                 self.source
             ))),
         }
     }
 }
 
-/// A path as the request holds it.
+/// The path as text, for the request.
 fn text_of(path: &skep_api::AbsolutePath) -> anyhow::Result<String> {
     Ok(path
         .as_path()
@@ -139,7 +139,7 @@ fn text_of(path: &skep_api::AbsolutePath) -> anyhow::Result<String> {
         .ok_or_else(|| WrongLine("the path is not UTF-8".to_owned()))?)
 }
 
-/// `project` of `https://host/owner/project.git`.
+/// The repository name in a URL or path: `project` for `https://host/owner/project.git`.
 fn name_of(url: &str) -> Option<&str> {
     let url = url.trim_end_matches('/');
     let url = url.strip_suffix("/.git").unwrap_or(url);

@@ -11,7 +11,7 @@ use console::Term;
 
 use crate::{connection::Connection, output};
 
-/// More than the longest token that the server takes, in bytes.
+/// Read limit for tokens and keys, in bytes; more than the server accepts.
 const LONGEST_TOKEN: u64 = 64 << 10;
 
 /// List, set or remove the account's tokens and keys for git remotes.
@@ -25,7 +25,7 @@ pub(super) struct Credentials {
 enum Verb {
     /// List the hosts that have a credential. Tokens are never shown.
     List(List),
-    /// Set the credential of a host; it is read from standard input, or asked for on a terminal.
+    /// Set the credential of a host. It is read from standard input; on a terminal, a token is prompted for.
     Set(Set),
     /// Remove the credential of a host.
     Remove(Remove),
@@ -41,7 +41,7 @@ struct List {
 struct Set {
     /// Host, with :PORT if the URLs have one; ssh://HOST for a private key.
     host: String,
-    /// User name that git presents with the token [default: x-access-token].
+    /// User name that git sends with the token [default: x-access-token].
     #[arg(long)]
     username: Option<String>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ struct Set {
 
 #[derive(Debug, Args)]
 struct Remove {
-    /// Host, as it was set.
+    /// Host, as given when the credential was set.
     host: String,
     #[command(flatten)]
     connection: Connection,
@@ -85,7 +85,7 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
     if verb.connection.json {
         output::json(&kept.text)?;
     } else {
-        output::line(&format!("git presents it to {} from now on", output::visible(&kept.value.host)))?;
+        output::line(&format!("git now uses it for {}", output::visible(&kept.value.host)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -100,7 +100,7 @@ async fn remove(verb: Remove) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The token, which is no argument: other users of this machine may list those.
+/// Reads the token. It is not an argument, because other users of this machine can list the arguments of processes.
 fn token(host: &str) -> anyhow::Result<String> {
     let is_key = host.starts_with("ssh://");
     let text = if io::stdin().is_terminal() {

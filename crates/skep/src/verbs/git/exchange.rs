@@ -14,7 +14,7 @@ use crate::{connection::Connection, output, place::PlaceOption};
 pub(super) struct Init {
     /// Folder of the repository; it is created if it does not exist.
     path: String,
-    /// Create it without a work tree, to be pushed to.
+    /// Create a bare repository, without a work tree, as a target of pushes.
     #[arg(long)]
     bare: bool,
     #[command(flatten)]
@@ -38,7 +38,7 @@ impl Init {
 pub(super) struct Fetch {
     /// Remote [default: that of the branch, or origin].
     remote: Option<String>,
-    /// Forget branches that the remote no longer has.
+    /// Delete remote-tracking branches that the remote no longer has.
     #[arg(short, long)]
     prune: bool,
     #[command(flatten)]
@@ -86,7 +86,7 @@ pub(super) struct Pull {
     remote: Option<String>,
     /// Branch [default: the upstream of the current one].
     branch: Option<String>,
-    /// How to integrate it.
+    /// How to integrate the remote branch.
     #[arg(long, value_enum, default_value = "ff-only")]
     strategy: Strategy,
     #[command(flatten)]

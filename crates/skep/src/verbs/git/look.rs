@@ -22,12 +22,12 @@ impl Status {
     }
 }
 
-/// Show differences: of the work tree from the index, or of the named commits.
+/// Show differences between work tree and index, or between the given commits.
 #[derive(Debug, Args)]
 pub(super) struct DiffVerb {
-    /// Commit to compare with.
+    /// Commit to compare with [default: the index].
     from: Option<String>,
-    /// Second commit, to compare with instead of the work tree.
+    /// Second commit to compare with, instead of the work tree.
     to: Option<String>,
     /// Compare the index with the current commit.
     #[arg(long, alias = "cached")]
@@ -35,7 +35,7 @@ pub(super) struct DiffVerb {
     /// Show only this file or folder.
     #[arg(long, value_name = "PATH")]
     file: Option<String>,
-    /// Number of context lines.
+    /// Number of lines of context.
     #[arg(short = 'U', long, value_name = "LINES", default_value_t = 3)]
     context: u32,
     #[command(flatten)]
@@ -54,7 +54,7 @@ impl DiffVerb {
         };
         let diff = opened.repository.diff(&query).await?;
         if diff.truncated && !opened.json {
-            output::say("skep: the diff is too long and was cut; limit it with --file");
+            output::say("skep: the diff is too long and was truncated; limit it with --file");
         }
         opened.tell(&diff, |diff| output::bytes(output::visible_lines(&diff.diff).as_bytes()))
     }
@@ -63,7 +63,7 @@ impl DiffVerb {
 /// Show commits, newest first.
 #[derive(Debug, Args)]
 pub(super) struct LogVerb {
-    /// Commit or branch to start from.
+    /// Commit or branch to start from [default: the current commit].
     revision: Option<String>,
     /// Show only commits that change this file or folder.
     #[arg(long, value_name = "PATH")]
@@ -84,7 +84,7 @@ impl LogVerb {
     }
 }
 
-/// Show a commit and what it changed, or a file as it is in a commit.
+/// Show a commit and its changes, or a file at a commit.
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Commit, branch or tag [default: the current commit]; REVISION:FILE prints that file.
@@ -97,7 +97,7 @@ pub(super) struct Show {
 impl Show {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        // No name of a revision has a colon.
+        // Revision names cannot contain a colon.
         let (revision, file) =
             match self.revision.as_deref().map(|text| text.split_once(':').unwrap_or((text, ""))) {
                 None => (None, None),
@@ -110,7 +110,7 @@ impl Show {
         let cut = shown.value.file.as_ref().is_some_and(|file| file.truncated)
             || shown.value.changes.as_ref().is_some_and(|changes| changes.truncated);
         if cut && !opened.json {
-            output::say("skep: what is shown is too long and was cut");
+            output::say("skep: the output is too long and was truncated");
         }
         opened.tell(&shown, show::shown)
     }

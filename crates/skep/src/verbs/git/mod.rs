@@ -38,7 +38,7 @@ enum Verb {
     Diff(look::DiffVerb),
     /// Show commits, newest first.
     Log(look::LogVerb),
-    /// Show a commit and what it changed, or a file as it is in a commit.
+    /// Show a commit and its changes, or a file at a commit.
     Show(look::Show),
     /// List, create or delete branches.
     Branch(change::Branch),
@@ -74,10 +74,10 @@ enum Verb {
     Credentials(credentials::Credentials),
 }
 
-/// Which repository, and at which server.
+/// The options that select a repository.
 #[derive(Debug, Args)]
 struct Where {
-    /// Repository; a relative path is below the workspace, in a VM below /root [default: the only repository there].
+    /// Repository; a relative path starts at the workspace, in a VM at /root [default: the only repository there].
     #[arg(short = 'C', long = "repository", value_name = "PATH")]
     path: Option<String>,
     #[command(flatten)]
@@ -86,7 +86,7 @@ struct Where {
     connection: Connection,
 }
 
-/// A repository at a server.
+/// A selected repository.
 struct Opened {
     repository: Repository,
     place: Place,
@@ -94,7 +94,7 @@ struct Opened {
 }
 
 impl Where {
-    /// The repository that was named, or the only one of the place.
+    /// Selects the named repository, or the only one in the place.
     async fn open(&self) -> anyhow::Result<Opened> {
         let client: Client = self.connection.client()?;
         let place = self.place.open(&client).await?;
@@ -115,8 +115,8 @@ impl Where {
                 Ok(AbsolutePath::parse("PATH", &only.path, only.path_encoding.unwrap_or_default())?)
             }
             [] => Err(WrongLine(format!(
-                "{at} has no repository: `skep git init PATH{option}` or `skep git clone SOURCE{option}` makes one; one that \
-                 lies deeper is named with -C PATH"
+                "{at} has no repository: `skep git init PATH{option}` or `skep git clone SOURCE{option}` creates one; \
+                 name one in a deeper folder with -C PATH"
             ))
             .into()),
             several => {
@@ -129,11 +129,11 @@ impl Where {
     }
 }
 
-/// Repositories that a message names.
+/// Maximum number of repositories listed in an error message.
 const MOST_NAMED: usize = 20;
 
 impl Opened {
-    /// Prints an answer as it came, or as people read it.
+    /// Prints an answer as JSON or with `show`.
     fn tell<T: DeserializeOwned>(
         &self,
         answer: &Answered<T>,

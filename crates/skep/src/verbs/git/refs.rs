@@ -12,10 +12,10 @@ use crate::output;
 pub(super) struct Merge {
     /// Branch, tag or commit.
     revision: String,
-    /// Refuse if the current branch has commits of its own.
+    /// Refuse a merge that is not a fast-forward.
     #[arg(long)]
     ff_only: bool,
-    /// Message of a merge commit.
+    /// Message of the merge commit [default: git's own].
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(super) struct Tag {
     /// Commit to tag [default: the current one].
     #[arg(requires = "name")]
     revision: Option<String>,
-    /// Message; without one the tag is only a name.
+    /// Message of an annotated tag; without it, a lightweight tag is created.
     #[arg(short, long, requires = "name", conflicts_with = "delete")]
     message: Option<String>,
     /// Delete the tag.
@@ -80,9 +80,9 @@ pub(super) struct Remote {
 enum RemoteVerb {
     /// List the remotes.
     List(RemoteList),
-    /// Add a remote. Nothing is fetched.
+    /// Add a remote without fetching from it.
     Add(RemoteUrl),
-    /// Remove a remote, with what was fetched from it.
+    /// Remove a remote and its remote-tracking branches.
     Remove(RemoteName),
     /// Change the URL of a remote.
     SetUrl(RemoteUrl),
@@ -106,7 +106,7 @@ struct RemoteName {
 struct RemoteUrl {
     /// Name of the remote.
     name: String,
-    /// https or ssh URL, path, or skep://server/PATH and skep://VM/PATH.
+    /// https or ssh URL, path, skep://server/PATH or skep://VM/PATH.
     #[arg(value_name = "URL")]
     remote_url: String,
     #[command(flatten)]

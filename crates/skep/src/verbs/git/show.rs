@@ -1,4 +1,4 @@
-//! What git answers, as people read it.
+//! Prints the answers of git operations as text.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use skep_api::git::{
 
 use crate::output::{self, line, visible};
 
-/// Enough of a hash for people.
+/// Abbreviates a hash for output.
 pub(super) fn short(id: &str) -> &str {
     id.get(..10).unwrap_or(id)
 }
@@ -68,7 +68,7 @@ fn commit(commit: &Commit) -> io::Result<()> {
     line("")
 }
 
-/// A commit with its changes, or a file as it is.
+/// Prints a commit with its changes, or the content of a file.
 pub(super) fn shown(shown: &Shown) -> io::Result<()> {
     if let Some(file) = &shown.file {
         return match file.encoding {
@@ -109,7 +109,7 @@ pub(super) fn fetched(fetched: &FetchedRefs) -> io::Result<()> {
     })
 }
 
-/// The lines of a body, with the empty one that parts it from the subject.
+/// The lines of a commit body, preceded by the empty line that separates it from the subject.
 fn body_lines(body: &str) -> impl Iterator<Item = &str> {
     let gap = if body.is_empty() { None } else { Some("") };
     gap.into_iter().chain(body.lines())

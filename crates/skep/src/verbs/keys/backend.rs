@@ -1,4 +1,4 @@
-//! Where `skep keys` does its work: by the API, or in a store on this machine.
+//! Operations of `skep keys`, by the API or directly in a store on this machine.
 
 use std::{fs, path::Path};
 
@@ -16,19 +16,19 @@ use skep_store::{
 
 use crate::{random, verbs::account};
 
-/// Keys on one page of the store.
+/// Page size when keys are listed from the store.
 const PAGE: u32 = 500;
 
 pub(super) enum Backend {
     Api {
         client: Client,
-        /// An account other than the key's own.
+        /// The account to work on, with its name; `None` for the account of the key in use.
         other: Option<(AccountId, String)>,
     },
     Store {
         store: Box<SqliteStore>,
         account: Box<Account>,
-        /// The key in DATA_DIR/admin.key, which `revoke --all` keeps.
+        /// The key in DATA_DIR/admin.key, which `revoke --all` spares.
         own: Option<KeySecret>,
     },
 }
@@ -74,7 +74,7 @@ impl Backend {
             Self::Store { store, account, .. } => (store, account),
         };
         let now = Timestamp::now();
-        // Who may read the store may give everything.
+        // A user who can write the store has all rights.
         let granted = grant(&request, Target { account: &account.name, creator: Scope::ALL }, now)?;
         let vm = match &granted.vm {
             Some(vm) => Some(living_vm(store, account, &vm.as_text()).await?),
@@ -97,7 +97,7 @@ impl Backend {
         Ok(CreatedKey { key: secret.expose().to_owned(), record: record.await?.key })
     }
 
-    /// All keys, newest first.
+    /// Lists all keys, newest first.
     pub(super) async fn list(&self) -> anyhow::Result<Vec<Key>> {
         let mut keys = Vec::new();
         match self {
@@ -137,7 +137,7 @@ impl Backend {
         };
         let at = Timestamp::now();
         let old = store.key(account.id, id).await?.key;
-        // Who may read the store may give everything.
+        // A user who can write the store has all rights.
         let expires_at = rotation(&old, request, Scope::ALL, at)?;
         let secret = KeySecret::from_random(old.environment, random::bytes()?);
         let record = store.rotate_key(skep_store::RotateKey {
@@ -165,7 +165,7 @@ impl Backend {
         }
     }
 
-    /// Revokes all keys but the one in use: with the API that of the call, in a store the one in DATA_DIR/admin.key.
+    /// Revokes all keys except the one in use: the key of the API call, or in a store the one in DATA_DIR/admin.key.
     pub(super) async fn revoke_all(&self, including_own: bool) -> anyhow::Result<RevokedKeys> {
         match self {
             Self::Api { client, other } => {
@@ -188,7 +188,7 @@ impl Backend {
         }
     }
 
-    /// The name or id of the account, where it is not that of the key in use.
+    /// The account to work on; `None` if it is that of the key in use.
     pub(super) fn account(&self) -> Option<&str> {
         match self {
             Self::Api { other, .. } => other.as_ref().map(|(_, name)| name.as_str()),
@@ -207,10 +207,10 @@ impl Backend {
     }
 }
 
-/// The VM of an account that a text refers to, of those that live as far as the store knows.
+/// Finds a running VM of an account. The store may still list VMs that have died.
 async fn living_vm(store: &SqliteStore, account: &Account, given: &str) -> anyhow::Result<VmId> {
     let unknown =
-        || anyhow!("no VM `{given}` lives in the account `{}`; `skep ps` lists its VMs", account.name);
+        || anyhow!("no VM `{given}` runs in the account `{}`; `skep ps` lists its VMs", account.name);
     let wanted = VmRef::parse(given).ok_or_else(unknown)?;
     let vms = store.alive_vms().await?;
     let is_wanted = |vm: &VmBooted| match &wanted {
@@ -224,11 +224,11 @@ async fn living_vm(store: &SqliteStore, account: &Account, given: &str) -> anyho
     match own.map(|vm| vm.id).collect::<Vec<_>>().as_slice() {
         [] => Err(unknown()),
         [vm] => Ok(*vm),
-        several => bail!("the ids of {} VMs begin with `{given}`; give more of it", several.len()),
+        several => bail!("the ids of {} VMs begin with `{given}`; give a longer beginning", several.len()),
     }
 }
 
-/// The key that commands on this machine use, where this user may read it.
+/// The admin key, if this user may read its file.
 pub(super) fn own_key(path: &Path) -> Option<KeySecret> {
     KeySecret::parse(fs::read_to_string(path).ok()?.trim()).ok()
 }

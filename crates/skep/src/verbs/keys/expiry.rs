@@ -1,19 +1,19 @@
-//! When a key expires: a time, a date, or a duration from now.
+//! Parses expiry times of keys: a time, a date, or a duration from now.
 
 use jiff::Timestamp;
 
 use crate::moment::Moment;
 
-/// When a key expires; `None` is never.
+/// An expiry time; `None` for a key that does not expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expiry(pub(super) Option<Timestamp>);
 
-/// Reads the value of `--expires-at` for a key that need not expire.
+/// Parses the value of `--expires-at` of `rotate`, which may be `never`.
 pub(super) fn expiry_or_never(text: &str) -> Result<Expiry, String> {
     if text == "never" { Ok(Expiry(None)) } else { Ok(Expiry(Some(expiry(text)?))) }
 }
 
-/// Reads the value of `--expires-at`. A date is its beginning in UTC.
+/// Parses the value of `--expires-at`. A date means midnight UTC at its beginning.
 pub(super) fn expiry(text: &str) -> Result<Timestamp, String> {
     expiry_from(text, Timestamp::now())
 }

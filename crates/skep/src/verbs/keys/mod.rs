@@ -1,4 +1,4 @@
-//! `skep keys`: by the API, or in a store on this machine.
+//! `skep keys`: by the API, or directly in a store on this machine.
 
 mod backend;
 mod expiry;
@@ -27,8 +27,8 @@ use crate::{
     settings::DataFolder,
 };
 
-const WHERE: &str = "Where a server or a key is given (--url, --api-key, SKEP_URL or SKEP_API_KEY), the verb uses the API. \
-Else, or with --data-dir and neither flag, it works in the store of the data directory, whether a server runs or not.";
+const WHERE: &str = "If a server or a key is given (--url, --api-key, SKEP_URL or SKEP_API_KEY), the verb uses the API. \
+Otherwise, or with --data-dir and neither flag, it uses the store in the data directory; a server may keep running.";
 
 /// Create, list, rotate and revoke API keys.
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ struct Create {
 #[derive(Debug, Args)]
 #[command(after_help = format!("{WHERE}\n\n{EXIT_CODES}"))]
 struct List {
-    /// List the keys of VMs that have ended, too. With --json all keys are listed always.
+    /// Also list the keys of VMs that have ended; --json always lists them.
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
@@ -92,8 +92,8 @@ struct Rotate {
     /// Id of the key.
     #[arg(value_name = "ID")]
     id: KeyId,
-    /// When the new key expires: a duration, a date or a time, as `skep keys create` takes it, or `never` [default: when
-    /// the old one expires].
+    /// When the new key expires: a duration, a date or a time, as in `skep keys create`, or `never` [default: when the
+    /// old one expires].
     #[arg(long, value_name = "TIME", value_parser = expiry_or_never)]
     expires_at: Option<Expiry>,
     #[command(flatten)]
@@ -106,11 +106,11 @@ struct Revoke {
     /// Ids of the keys.
     #[arg(required_unless_present = "all", value_name = "ID")]
     ids: Vec<KeyId>,
-    /// Revoke all keys of the account but the one in use: the one of the call or, in a store, the one in
+    /// Revoke all keys of the account except the one in use: the key of the call or, in a store, the one in
     /// DATA_DIR/admin.key.
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// With --all: revoke the key in use, too.
+    /// With --all: also revoke the key in use.
     #[arg(long, requires = "all")]
     own: bool,
     #[command(flatten)]
@@ -124,7 +124,7 @@ struct Place {
     account: Option<String>,
     #[command(flatten)]
     connection: Connection,
-    /// File with settings, in TOML; only its `data_dir` is used.
+    /// TOML file with settings; only its `data_dir` is used.
     #[arg(long, env = "SKEP_CONFIG", value_name = "FILE", help_heading = "Connection")]
     config: Option<PathBuf>,
 }
@@ -180,7 +180,7 @@ pub(crate) fn run(Keys { verb }: Keys) -> anyhow::Result<ExitCode> {
         "skep: working in the store {}; give --url or SKEP_URL to use the API of a server",
         store.display()
     ));
-    // Only root may read it, and the process is not root afterwards.
+    // Read as root, because the process changes its user in the next line.
     let own = own_key(&folder.admin_key());
     become_owner_of(&folder.server_dir())?;
     let account = place.account.clone().unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
@@ -203,7 +203,7 @@ async fn create(backend: &Backend, verb: Create) -> anyhow::Result<ExitCode> {
     show(&backend.create(request).await?, verb.place.connection.json)
 }
 
-/// Prints a new key.
+/// Prints a new key and its expiry.
 fn show(created: &CreatedKey, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::value(created)?;
@@ -213,7 +213,7 @@ fn show(created: &CreatedKey, json: bool) -> anyhow::Result<ExitCode> {
             Some(time) => format!("expires at {}", output::time(Some(time))),
             None => "does not expire".to_owned(),
         };
-        output::say(&format!("{}: it {expiry}; keep it, it is not printed again", created.record.id));
+        output::say(&format!("{}: it {expiry}; store it now, it is not printed again", created.record.id));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -249,12 +249,12 @@ async fn list(backend: &Backend, verb: List) -> anyhow::Result<ExitCode> {
     output::table(header, shown.iter().map(row))?;
     if !hidden.is_empty() {
         let count = output::counted(hidden.len() as u64, "key");
-        output::say(&format!("{count} of VMs that have ended: not listed; --all lists them"));
+        output::say(&format!("{count} of VMs that have ended not listed; use --all"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A key of role vm is revoked when its VM ends.
+/// Whether the key's VM has ended: its key is then revoked.
 fn is_of_ended_vm(key: &Key) -> bool {
     key.vm.is_some() && key.revoked_at.is_some()
 }

@@ -14,19 +14,19 @@ use skep_api::tickets::CreateTickets;
 use super::show::printable;
 use crate::{connection::Connection, output};
 
-/// The largest batch that the API takes, in bytes.
+/// Maximum size of a batch in the API, in bytes.
 const LARGEST: u64 = 16 << 20;
 
-const AFTER_HELP: &str = "The file is what POST /api/tickets/batch takes:
+const AFTER_HELP: &str = "The file has the format of POST /api/tickets/batch:
   {\"tickets\": [{\"ref\": \"plan\", \"title\": \"Plan the port\", \"labels\": [\"port\"]},
                {\"title\": \"Port the parser\", \"dependencies\": [\"ref:plan\"]}]}
-All tickets are created, or none.";
+Either all tickets are created or none.";
 
 /// Create tickets that may depend on each other, from a file, and print their ids.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Batch {
-    /// The file, in JSON; - reads standard input.
+    /// File with the tickets, in JSON; - reads standard input.
     file: PathBuf,
     #[command(flatten)]
     connection: Connection,
@@ -56,7 +56,7 @@ fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
         if file.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(file)?) };
     from.by_ref().take(LARGEST + 1).read_to_end(&mut text)?;
     if text.len() as u64 > LARGEST {
-        bail!("it has more than {LARGEST} bytes; send it in parts");
+        bail!("it has more than {LARGEST} bytes; split it into several batches");
     }
     Ok(text)
 }

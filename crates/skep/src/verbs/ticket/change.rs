@@ -25,10 +25,10 @@ use crate::{
     verbs::boot::{milliseconds, variables},
 };
 
-/// Create a ticket, and print its id.
+/// Create a ticket and print its id.
 #[derive(Debug, Args)]
 pub(super) struct Create {
-    /// Title: one line that says what is to be done.
+    /// Title: one line that describes the task.
     title: String,
     /// Description; - reads it from standard input.
     #[arg(short, long, value_name = "TEXT")]
@@ -36,16 +36,16 @@ pub(super) struct Create {
     /// Priority: critical, high, medium or low [default: medium].
     #[arg(short, long)]
     priority: Option<Priority>,
-    /// Prerequisite: a ticket that must be completed first; may be given several times.
+    /// Ticket that must be completed first; may be given several times.
     #[arg(long = "after", value_name = "ID")]
     dependencies: Vec<TicketId>,
-    /// Label, such as plan/port, by which lists, claims and workers filter; may be given several times.
+    /// Label, such as plan/port, for filters of lists, claims and workers; may be given several times.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
-    /// Metadata, kept on the ticket's record; may be given several times.
+    /// Metadata for the ticket's record; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
-    /// Number of attempts: the ticket fails when so many have ended without a result [default: 5].
+    /// Maximum number of attempts: the ticket fails when so many have ended without a result [default: 5].
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
     /// Maximum duration of one attempt, such as 90s or 2h [default: 24h].
@@ -81,27 +81,27 @@ pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Claim a ticket, or those that are ready: by priority, then by age.
+/// Claim a ticket, or the next ready tickets: by priority, then by age.
 #[derive(Debug, Args)]
 pub(super) struct Claim {
-    /// Ticket [default: those that are ready].
+    /// Ticket [default: the next ready ones].
     id: Option<TicketId>,
-    /// Assignee [default: the key's name].
+    /// Assignee [default: the name of the key].
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
-    /// Duration of the lease, which each heartbeat renews, such as 10m or 1h [default: 1h].
+    /// Duration of the lease, such as 10m or 1h; each heartbeat renews it [default: 1h].
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
-    /// Maximum number of tickets, 1 to 100.
+    /// Maximum number of tickets, 1 to 100 [default: 1].
     #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "id")]
     count: Option<u32>,
-    /// Only tickets of this priority; may be given several times.
+    /// Claim only tickets of this priority; may be given several times.
     #[arg(short, long, conflicts_with = "id")]
     priority: Vec<Priority>,
-    /// Only tickets that have this label; of several, all.
+    /// Claim only tickets with this label; may be given several times, and then all labels are required.
     #[arg(short, long = "label", value_name = "LABEL", conflicts_with = "id")]
     labels: Vec<Label>,
-    /// Duration to wait when no ticket is ready, at most 60s.
+    /// Time to wait if no ticket is ready, such as 30s; at most 60s [default: do not wait].
     #[arg(long, value_name = "TIME", conflicts_with = "id")]
     wait: Option<String>,
     #[command(flatten)]
@@ -129,22 +129,22 @@ pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
     if verb.connection.json {
         output::json(&claimed.text)?;
     } else if claimed.tickets.is_empty() {
-        output::say("nothing is ready");
+        output::say("no ticket is ready");
     } else {
         table(&claimed.tickets)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which ticket, and whose it is.
+/// The options that identify a ticket and its holder.
 #[derive(Debug, Args)]
 struct Held {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
-    /// Attempt that you work on; the request is refused if it is not the current one.
+    /// Attempt that you work on; the request is refused if it is not the current attempt.
     #[arg(long, value_name = "NUMBER")]
     attempt: Option<u32>,
-    /// Assignee that you work as; the request is refused if another one holds the ticket.
+    /// Assignee that you work as; the request is refused if another assignee holds the ticket.
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
     #[command(flatten)]
@@ -163,13 +163,13 @@ impl Held {
     }
 }
 
-/// Renew the lease of a ticket that you hold. If it is refused, the ticket is lost: stop working.
+/// Renew the lease of a ticket that you hold. If the request is refused, you have lost the ticket: stop working.
 #[derive(Debug, Args)]
 pub(super) struct Heartbeat {
-    /// Duration of the lease from now on, such as 10m [default: the same as before].
+    /// Duration of the lease from now on, such as 10m [default: unchanged].
     #[arg(long, value_name = "TIME")]
     lease: Option<String>,
-    /// Progress, which is shown on the ticket's record.
+    /// Progress, shown in the ticket's record.
     #[arg(long, value_name = "TEXT")]
     progress: Option<String>,
     #[command(flatten)]
@@ -184,7 +184,7 @@ pub(super) async fn heartbeat(verb: Heartbeat) -> anyhow::Result<ExitCode> {
     if connection.json {
         output::json(&beat.text)?;
     } else {
-        output::line(&format!("attempt {} holds until {:.0}", beat.attempt, beat.lease_expires_at))?;
+        output::line(&format!("attempt {} has a lease until {:.0}", beat.attempt, beat.lease_expires_at))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -206,10 +206,10 @@ pub(super) async fn finish(verb: Finish, status: TicketStatus) -> anyhow::Result
     verb.held.send(&change).await
 }
 
-/// Give back a ticket that is held; it does not count as a failed attempt.
+/// Release a ticket that is held; this does not count as a failed attempt.
 #[derive(Debug, Args)]
 pub(super) struct Release {
-    /// Duration in which the ticket cannot be claimed, such as 5m.
+    /// Time during which the ticket cannot be claimed, such as 5m [default: claimable at once].
     #[arg(long, value_name = "TIME")]
     retry_after: Option<String>,
     #[command(flatten)]
@@ -225,9 +225,9 @@ pub(super) async fn release(verb: Release) -> anyhow::Result<ExitCode> {
 /// Make a failed ticket ready again.
 #[derive(Debug, Args)]
 pub(super) struct Retry {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
-    /// Duration in which the ticket cannot be claimed, such as 5m.
+    /// Time during which the ticket cannot be claimed, such as 5m [default: claimable at once].
     #[arg(long, value_name = "TIME")]
     retry_after: Option<String>,
     #[command(flatten)]
@@ -240,13 +240,13 @@ pub(super) async fn retry(verb: Retry) -> anyhow::Result<ExitCode> {
     if found.status != TicketStatus::Failed {
         let status = found.status;
         bail!(
-            "{} is {status}: only what failed is tried again; `skep ticket release` gives back what is held",
+            "{} is {status}: only failed tickets can be retried; `skep ticket release` releases a held one",
             found.id
         );
     }
     let change = ChangeTicket {
         status: Some(TicketStatus::Pending),
-        // Whoever tried it again and claimed it meanwhile keeps it.
+        // Refuses the change if the ticket was retried and claimed in the meantime.
         attempt: Some(found.attempt),
         retry_after_ms: verb.retry_after.as_deref().map(milliseconds).transpose()?,
         ..ChangeTicket::default()
@@ -254,7 +254,7 @@ pub(super) async fn retry(verb: Retry) -> anyhow::Result<ExitCode> {
     changed(&client.change_ticket(verb.id, &change).await?, verb.connection.json)
 }
 
-/// Shows what became of a ticket.
+/// Prints a changed ticket.
 pub(super) fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::json(&ticket.text)?;
@@ -266,7 +266,7 @@ pub(super) fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// An object as it is; any other text as what was put out.
+/// Parses a result: a JSON object is kept, other text becomes `{"output": TEXT}`.
 pub(super) fn result_of(text: &str) -> Object {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => object,
@@ -279,7 +279,7 @@ pub(super) fn or_stdin(text: String) -> anyhow::Result<String> {
         return Ok(text);
     }
     let mut read = String::new();
-    io::stdin().read_to_string(&mut read).context("the input is not UTF-8 text, or cannot be read")?;
+    io::stdin().read_to_string(&mut read).context("the input is not UTF-8 text or cannot be read")?;
     Ok(read)
 }
 

@@ -18,10 +18,11 @@ use crate::{
     verbs::boot::{milliseconds, variables},
 };
 
-/// Change the fields of a ticket. Labels and metadata may change at any time, other fields until it is completed.
+/// Change fields of a ticket. Labels and metadata can be changed at any time, other fields until the ticket is
+/// completed.
 #[derive(Debug, Args)]
 pub(super) struct Edit {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
     #[command(flatten)]
     fields: Fields,
@@ -32,34 +33,34 @@ pub(super) struct Edit {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 struct Fields {
-    /// Title: one line that says what is to be done.
+    /// Title: one line that describes the task.
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// Description; - reads it from standard input, and an empty text removes it.
+    /// Description; - reads it from standard input, an empty text removes it.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
     /// Priority: critical, high, medium or low.
     #[arg(short, long)]
     priority: Option<Priority>,
-    /// Label, in place of all present ones; may be given several times.
+    /// Label, instead of the current ones; may be given several times.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
     /// Remove all labels.
     #[arg(long, conflicts_with = "labels")]
     no_labels: bool,
-    /// Prerequisite, in place of all present ones; may be given several times.
+    /// Ticket that must be completed first, instead of the current ones; may be given several times.
     #[arg(long = "after", value_name = "ID")]
     dependencies: Vec<TicketId>,
     /// Remove all dependencies.
     #[arg(long, conflicts_with = "dependencies")]
     no_dependencies: bool,
-    /// Metadata, in place of all that is present; may be given several times.
+    /// Metadata, instead of the current metadata; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     /// Remove all metadata.
     #[arg(long, conflicts_with = "metadata")]
     no_metadata: bool,
-    /// Number of attempts: the ticket fails when so many have ended without a result.
+    /// Maximum number of attempts: the ticket fails when so many have ended without a result.
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
     /// Maximum duration of one attempt, such as 90s or 2h.
@@ -68,7 +69,7 @@ struct Fields {
     /// Earliest time at which the ticket can be claimed, such as 2027-01-01T00:00:00Z.
     #[arg(long, value_name = "TIME")]
     not_before: Option<Timestamp>,
-    /// Remove that time: the ticket can be claimed at once.
+    /// Remove the earliest time: the ticket can be claimed at once.
     #[arg(long, conflicts_with = "not_before")]
     no_not_before: bool,
 }
@@ -108,25 +109,26 @@ pub(super) async fn edit(verb: Edit) -> anyhow::Result<ExitCode> {
     changed(&verb.connection.client()?.change_ticket(verb.id, &change).await?, verb.connection.json)
 }
 
-/// What becomes of unfinished tickets that depend on one that is deleted.
+/// Treatment of unfinished tickets that depend on a deleted one.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Dependents {
-    /// They no longer depend on it.
+    /// Remove the dependency.
     Detach,
-    /// They are deleted too, with their own dependents.
+    /// Delete them too, with their own dependents.
     Delete,
 }
 
 /// Delete tickets. Their history is kept.
 #[derive(Debug, Args)]
 pub(super) struct Delete {
-    /// The tickets.
+    /// Ids of the tickets.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<TicketId>,
-    /// Delete also tickets that are held.
+    /// Also delete tickets that are held.
     #[arg(short, long)]
     force: bool,
-    /// What becomes of unfinished tickets that depend on it; unless given, a ticket that has some is not deleted.
+    /// Treatment of unfinished tickets that depend on a deleted one [default: refuse to delete a ticket with
+    /// dependents].
     #[arg(long, value_name = "HOW")]
     dependents: Option<Dependents>,
     #[command(flatten)]

@@ -15,13 +15,13 @@ use skep_client::{Client, TicketQuery};
 use super::show::{printable, state};
 use crate::{connection::Connection, output};
 
-/// Tickets of one page.
+/// Page size when tickets are listed.
 const PAGE: u32 = 1_000;
 
-/// Show what a ticket waits for, and what these wait for; all tickets that are not completed unless one is named.
+/// Show a ticket and its dependencies as a tree; without an id, all tickets that are not completed.
 #[derive(Debug, Args)]
 pub(super) struct Graph {
-    /// The ticket.
+    /// Id of the ticket [default: all tickets that are not completed].
     id: Option<TicketId>,
     #[command(flatten)]
     connection: Connection,
@@ -54,7 +54,7 @@ pub(super) async fn run(verb: Graph) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A ticket, and all that it waits for.
+/// Loads a ticket and its dependencies, recursively.
 async fn below(client: &Client, id: TicketId) -> anyhow::Result<Tickets> {
     let (mut tickets, mut open) = (Tickets::new(), vec![id]);
     while let Some(id) = open.pop() {
@@ -62,7 +62,7 @@ async fn below(client: &Client, id: TicketId) -> anyhow::Result<Tickets> {
             continue;
         }
         let ticket = client.ticket(id).await?.value;
-        // What a completed one once waited for may be gone.
+        // Dependencies of a completed ticket may have been deleted.
         if ticket.status != TicketStatus::Completed {
             open.extend(&ticket.dependencies);
         }
@@ -85,13 +85,13 @@ async fn unfinished(client: &Client) -> anyhow::Result<Tickets> {
     }
 }
 
-/// Those that no other one waits for.
+/// The tickets on which no other ticket depends.
 fn roots(tickets: &Tickets) -> Vec<TicketId> {
     let waited_for: HashSet<TicketId> = tickets.values().flat_map(|one| one.dependencies.clone()).collect();
     tickets.keys().copied().filter(|id| !waited_for.contains(id)).collect()
 }
 
-/// A line for each, below what waits for it. What was shown already is not shown again with all below it.
+/// One line per ticket, indented below its dependents. The dependencies of a ticket are listed only once.
 fn lines(tickets: &Tickets, roots: &[TicketId]) -> Vec<String> {
     let (mut lines, mut shown) = (Vec::new(), HashSet::new());
     let mut open: Vec<(usize, TicketId)> = roots.iter().rev().map(|id| (0, *id)).collect();

@@ -12,15 +12,15 @@ use skep_api::{
 use super::show::printable;
 use crate::{connection::Connection, output};
 
-/// The longest value of a field that is shown, in characters.
+/// Length to which values of fields are truncated, in characters.
 const LONGEST_VALUE: usize = 60;
 
-/// Show what happened to a ticket: its events, and its attempts. Also of a ticket that was deleted.
+/// Show the events and attempts of a ticket, also of a deleted one.
 #[derive(Debug, Args)]
 pub(super) struct History {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
-    /// With --json: go on where an earlier page ended.
+    /// With --json: cursor of an earlier page to continue after.
     #[arg(long, requires = "json")]
     cursor: Option<String>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(super) async fn run(verb: History) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An event in one line: when, what, by whom, and the new values of the fields that changed.
+/// Formats an event on one line: time, type, assignee, and the new values of the changed fields.
 fn line(event: &TicketEvent) -> String {
     let kind = event.kind.strip_prefix("ticket.").unwrap_or(&event.kind);
     let by = event.actor.assignee.as_deref().map_or_else(|| "-".to_owned(), printable);

@@ -9,46 +9,46 @@ use skep_client::TicketQuery;
 use super::show::{listed, table};
 use crate::{connection::Connection, output};
 
-/// The statuses of tickets that are open, and of those that are finished.
+/// The statuses of open and of finished tickets.
 const OPEN: &str = "pending,in_progress";
 const FINISHED: &str = "completed,failed";
 const LATEST_FIRST: &str = "-updated_at";
 
-const AFTER_HELP: &str = "Without --status, open tickets come first, then finished ones, the latest first. With --json the \
-answer of the API is printed as it is, in the order of --sort.";
+const AFTER_HELP: &str = "Without --status, open tickets come first, then finished ones, the latest first. With --json, the \
+answer of the API is printed unchanged, in the order of --sort.";
 
 /// List tickets, open ones first.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct List {
-    /// Only tickets with one of these, separated by commas: pending, in_progress, completed, failed.
+    /// List only tickets with one of these statuses, separated by commas: pending, in_progress, completed, failed.
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// Only tickets with one of these, separated by commas: critical, high, medium, low.
+    /// List only tickets with one of these priorities, separated by commas: critical, high, medium, low.
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
-    /// Only tickets that this assignee holds, or finished.
+    /// List only tickets that this assignee holds or has finished.
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
-    /// Only tickets that have this label; of several, all.
+    /// List only tickets with this label; may be given several times, and then all labels are required.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
-    /// Only tickets that can be claimed now.
+    /// List only tickets that can be claimed now.
     #[arg(long, conflicts_with_all = ["blocked", "status"])]
     ready: bool,
-    /// Only pending tickets that cannot be claimed yet.
+    /// List only pending tickets that cannot be claimed yet.
     #[arg(long, conflicts_with = "status")]
     blocked: bool,
-    /// Only tickets that depend on this one.
+    /// List only tickets that depend on this one.
     #[arg(long, value_name = "ID")]
     depends_on: Option<TicketId>,
-    /// created (the oldest first), priority (as they are claimed) or -updated_at (the latest change first).
+    /// Order: created (oldest first), priority (the order of claims) or -updated_at (latest change first).
     #[arg(long, value_name = "ORDER", allow_hyphen_values = true)]
     sort: Option<String>,
     /// Maximum number of tickets, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
-    /// Cursor at which an earlier page ended; the list continues there.
+    /// Cursor of an earlier page to continue after.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
         output::json(&client.tickets(&query).await?.text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Where the caller names no order, finished tickets have one of their own.
+    // Without --sort, finished tickets are sorted by their latest change.
     let (sort, sorted) = match &query.sort {
         Some(sort) => (sort.clone(), String::new()),
         None => (LATEST_FIRST.to_owned(), format!(" --sort {LATEST_FIRST}")),
@@ -81,7 +81,7 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
     let finished = format!("--status {FINISHED}{sorted}");
     if query.status.is_some() || query.cursor.is_some() {
         let page = client.tickets(&query).await?.value;
-        // The last page of open tickets, which an earlier page led to, leads on to the finished ones.
+        // After the last page of open tickets, the list continues with the finished ones.
         let was_open = query.cursor.is_some() && query.status.as_deref() == Some(OPEN);
         let next = page.next_cursor.map(|cursor| format!("--cursor {cursor}"));
         return show(&page.tickets, next.or(was_open.then_some(finished)));

@@ -12,11 +12,11 @@ use tokio::time::sleep;
 
 use crate::{connection::Connection, output, signals::Signals, verbs::events::is_passing};
 
-/// The pause before a server that was away is asked again.
+/// Delay before the server is contacted again.
 const AGAIN: Duration = Duration::from_secs(1);
-const AFTER_HELP: &str = "The log has what the command of `skep boot --ticket ID --command COMMAND` printed, standard output and standard error
-in the order in which they came, and is printed as it is. The server keeps the last 4 MiB of each attempt for 30 days, also
-when the VM is gone.
+const AFTER_HELP: &str = "The log has the output of the command of `skep boot --ticket ID --command COMMAND`: standard output and
+standard error in their original order, unchanged. The server keeps the last 4 MiB of each attempt for 30 days, even if
+the VM has ended.
 
 Exit codes: 0 done; 1 refused, failed, or no server; 2 the command line is wrong; 128 and the number of the signal that
 ended it.";
@@ -25,15 +25,15 @@ ended it.";
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Logs {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
     /// Follow the output until the command ends.
     #[arg(short, long, conflicts_with = "json")]
     follow: bool,
-    /// The attempt [default: the latest that has a log].
+    /// Attempt [default: the latest one with a log].
     #[arg(long, value_name = "NUMBER")]
     attempt: Option<u32>,
-    /// The first byte to print; with --json, where an earlier page ended.
+    /// Offset of the first byte to print; with --json, the end of an earlier page.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     offset: u64,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(super) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints what is there, page by page.
+/// Prints the existing log, page by page.
 async fn print(client: &Client, id: TicketId, mut query: TicketLogQuery) -> anyhow::Result<()> {
     loop {
         let page = client.ticket_log(id, query).await?.value;
@@ -69,12 +69,12 @@ async fn print(client: &Client, id: TicketId, mut query: TicketLogQuery) -> anyh
         if !page.truncated {
             return Ok(());
         }
-        // A later attempt does not take the place of this one.
+        // Continue with the same attempt, even if a later one starts meanwhile.
         query = TicketLogQuery { attempt: Some(page.attempt), vm: Some(page.vm), offset: page.next_offset };
     }
 }
 
-/// Prints what is there and what comes. A server that goes away is come back to.
+/// Prints the existing and new output. Reconnects if the connection is lost.
 async fn follow(client: &Client, id: TicketId, mut query: TicketLogQuery) -> anyhow::Result<()> {
     let found = client.ticket_log(id, query).await?.value;
     note_gap(query.offset, found.offset);
@@ -83,7 +83,7 @@ async fn follow(client: &Client, id: TicketId, mut query: TicketLogQuery) -> any
         match follow_once(client, id, &mut query).await {
             Ok(()) => return Ok(()),
             Err(Stop::Broken(error)) if is_passing(&error) => {
-                output::say(&format!("skep: {error}; tried again until it is there"));
+                output::say(&format!("skep: {error}; trying again until the server answers"));
                 sleep(AGAIN).await;
             }
             Err(Stop::Broken(error)) => return Err(error.into()),
@@ -92,7 +92,7 @@ async fn follow(client: &Client, id: TicketId, mut query: TicketLogQuery) -> any
     }
 }
 
-/// Why the log is not printed any further.
+/// Why following the log ended early.
 enum Stop {
     Broken(Error),
     Unprintable(anyhow::Error),
@@ -115,11 +115,11 @@ async fn follow_once(client: &Client, id: TicketId, query: &mut TicketLogQuery) 
 
 fn note_gap(wanted: u64, found: u64) {
     if found > wanted {
-        output::say(&format!("skep: {} bytes before this are not kept any more", found - wanted));
+        output::say(&format!("skep: {} bytes before this are no longer kept", found - wanted));
     }
 }
 
 fn write(data: &str) -> anyhow::Result<()> {
-    let bytes = BASE64.decode(data.as_bytes()).context("the server's answer is no base64")?;
+    let bytes = BASE64.decode(data.as_bytes()).context("the server's answer is not base64")?;
     Ok(output::bytes(&bytes)?)
 }

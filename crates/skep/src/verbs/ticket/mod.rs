@@ -1,4 +1,4 @@
-//! `skep ticket`: a file for each verb, or for a few that are alike.
+//! `skep ticket`: one file per verb or group of related verbs.
 
 mod batch;
 mod change;
@@ -40,13 +40,13 @@ enum Verb {
     Edit(edit::Edit),
     /// Delete tickets.
     Delete(edit::Delete),
-    /// Show what happened to a ticket.
+    /// Show the events and attempts of a ticket.
     History(history::History),
     /// Print the output of the command that worked on a ticket in its VM.
     Logs(logs::Logs),
     /// Wait until tickets are completed or failed.
     Wait(wait::Wait),
-    /// Claim a ticket, or whatever is ready.
+    /// Claim a ticket, or the next ready tickets.
     Claim(change::Claim),
     /// Renew the lease of a ticket that is held.
     Heartbeat(change::Heartbeat),
@@ -54,15 +54,15 @@ enum Verb {
     Done(change::Finish),
     /// Fail a ticket.
     Fail(change::Finish),
-    /// Give back a ticket that is held.
+    /// Release a ticket that is held.
     Release(change::Release),
     /// Make a failed ticket ready again.
     Retry(change::Retry),
-    /// Show what a ticket waits for, and what these wait for.
+    /// Show a ticket and its dependencies as a tree.
     Graph(graph::Graph),
-    /// Show what keeps a ticket from its next step, and what would free it.
+    /// Show why a ticket cannot proceed, and what would unblock it.
     Why(show::Why),
-    /// Run a command for each ticket that is ready, one after the other.
+    /// Run a command for each ready ticket, one after the other.
     Work(work::Work),
 }
 

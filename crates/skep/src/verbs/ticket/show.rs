@@ -1,4 +1,4 @@
-//! `skep ticket show` and `why`, and how tickets are shown.
+//! `skep ticket show` and `why`, and the formatting of tickets.
 
 use std::process::ExitCode;
 
@@ -7,12 +7,11 @@ use skep_api::{Label, TicketId, tickets::Ticket};
 
 use crate::{connection::Connection, output};
 
-/// Labels in a line.
 pub(super) fn listed(labels: &[Label], between: &str) -> String {
     labels.iter().map(Label::as_str).collect::<Vec<_>>().join(between)
 }
 
-/// Tickets as people read them.
+/// Prints tickets as a table.
 pub(super) fn table(tickets: &[Ticket]) -> anyhow::Result<()> {
     let row = |ticket: &Ticket| {
         [
@@ -28,12 +27,12 @@ pub(super) fn table(tickets: &[Ticket]) -> anyhow::Result<()> {
     Ok(output::table(header, tickets.iter().map(row))?)
 }
 
-/// Where it stands, in a word; what can be claimed is told from what waits.
+/// The status of a ticket, or `ready` if it can be claimed.
 pub(super) fn state(ticket: &Ticket) -> String {
     if ticket.ready { "ready".to_owned() } else { ticket.status.to_string() }
 }
 
-/// A text of others without what controls a terminal.
+/// Replaces control characters in untrusted text with blanks.
 pub(in crate::verbs) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -41,7 +40,7 @@ pub(in crate::verbs) fn printable(text: &str) -> String {
 /// Show a ticket: its record, line by line.
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
     #[command(flatten)]
     connection: Connection,
@@ -96,10 +95,10 @@ fn record(ticket: &Ticket) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Show what keeps a ticket from its next step, and what would free it.
+/// Show why a ticket cannot proceed, and what would unblock it.
 #[derive(Debug, Args)]
 pub(super) struct Why {
-    /// The ticket.
+    /// Id of the ticket.
     id: TicketId,
     #[command(flatten)]
     connection: Connection,

@@ -19,27 +19,27 @@ use crate::{
     verbs::{boot::milliseconds, events::is_passing},
 };
 
-/// Some ticket failed.
+/// Exit code if at least one ticket failed.
 pub(super) const SOME_FAILED: u8 = 3;
-/// The time was over, as `timeout` reports it.
+/// Exit code after --timeout, as in timeout(1).
 const TIMED_OUT: u8 = 124;
-/// The events that end a wait.
+/// The events that finish a ticket or delete it.
 const ENDS: &str = "ticket.completed,ticket.failed,ticket.deleted";
-/// How long to wait before the server is asked again: first, and at the most.
+/// Delay before the first reconnection; it doubles up to the maximum.
 const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(15);
 
 const AFTER_HELP: &str = "Exit codes: 0 all are completed; 1 refused, deleted, or no server; 2 the command line is wrong; \
-3 all are finished, and at least one failed; 124 the time of --timeout was over.";
+3 all are finished, and at least one failed; 124 the time of --timeout is over.";
 
-/// Wait until tickets are completed or failed, and print each as it is finished.
+/// Wait until tickets are completed or failed, and print each one as it finishes.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Wait {
-    /// The tickets.
+    /// Ids of the tickets.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<TicketId>,
-    /// Maximum duration of the wait, such as 90s or 2h [default: no limit].
+    /// Maximum duration of the wait, such as 90s or 2h [default: unlimited].
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(super) async fn run(verb: Wait) -> anyhow::Result<ExitCode> {
     };
     if in_time.is_none() {
         let ids: Vec<String> = waiter.open.iter().map(TicketId::to_string).collect();
-        output::say(&format!("skep: the time is over; not finished: {}", ids.join(" ")));
+        output::say(&format!("skep: timeout; not finished: {}", ids.join(" ")));
         return Ok(ExitCode::from(TIMED_OUT));
     }
     Ok(if waiter.failed { ExitCode::from(SOME_FAILED) } else { ExitCode::SUCCESS })
@@ -69,7 +69,6 @@ pub(super) async fn run(verb: Wait) -> anyhow::Result<ExitCode> {
 struct Waiter {
     client: Client,
     json: bool,
-    /// The tickets that are not finished.
     open: BTreeSet<TicketId>,
     failed: bool,
 }
@@ -81,7 +80,7 @@ impl Waiter {
             match self.follow().await {
                 Err(Interrupted::Passing(error)) => {
                     if rest == AGAIN {
-                        output::say(&format!("skep: {error}; tried again until it is there"));
+                        output::say(&format!("skep: {error}; trying again until the server answers"));
                     }
                     sleep(rest).await;
                     rest = (rest * 2).min(LONGEST_REST);
@@ -93,10 +92,10 @@ impl Waiter {
         }
     }
 
-    /// Looks at each ticket, then at those that events name. Ends when none is open, or when the stream ends.
+    /// Checks all tickets once, then each one that an event names. Returns when all are finished or the stream ends.
     async fn follow(&mut self) -> Result<(), Interrupted> {
         let query = EventQuery { types: Some(ENDS.to_owned()), ..EventQuery::default() };
-        // Before the look: what happens after it is in the stream.
+        // Subscribe first, so that no event between subscription and check is lost.
         let mut events = self.client.follow_events(&query).await?;
         for id in self.open.clone() {
             self.look(id).await?;
@@ -136,9 +135,9 @@ impl Waiter {
     }
 }
 
-/// Why a look at tickets, or the stream of their events, ended early.
+/// Why waiting ended early.
 enum Interrupted {
-    /// The server may answer again.
+    /// A retry may succeed.
     Passing(Error),
     Final(anyhow::Error),
 }

@@ -1,4 +1,4 @@
-//! What of skep is on this machine, and what of it may be removed.
+//! Finds the parts of skep on this machine, and decides which of them are removed.
 
 use std::{
     fmt, fs, io,
@@ -12,26 +12,32 @@ use skep_keeper::{DataDir, Footprint, has_others, holder};
 use super::unit::{UNIT, Unit};
 use crate::{output, settings::Settings};
 
-/// Where a program is installed by hand, as the unit says.
+/// The installation path in the systemd unit.
 const PROGRAM: &str = "/usr/local/bin/skep";
-/// The data directory of a server that was given no other.
+/// The default data directory of a server that runs as root.
 const USUAL: &str = "/var/lib/skep";
-/// The system user that set-up makes.
+/// The system user that is created at installation.
 const USER: &str = "skep";
-/// What a server makes in its data directory.
+/// The entries that a server creates in its data directory.
 const OF_DATA: [&str; 5] = ["keeper", "server", "workspaces", "templates", "admin.key"];
 
-/// Something that is removed.
+/// A part of skep to remove.
 pub(super) enum Thing {
-    /// The systemd unit, which is disabled first.
+    /// The systemd unit, which is also disabled.
     Unit,
-    /// VMs, control groups, namespace and sockets, and the remains of a killed bake.
-    Outside { data_dir: PathBuf, image_dir: PathBuf, what: String },
-    /// What skep made in a folder; the folder too, where nothing else is in it.
-    Data { folder: PathBuf, entries: Vec<PathBuf>, what: &'static str },
-    /// The system user.
+    /// VMs, control groups, network namespace and sockets, and the remains of a killed bake.
+    Outside {
+        data_dir: PathBuf,
+        image_dir: PathBuf,
+        what: String,
+    },
+    /// The entries that skep created in a folder, and the folder itself if it is then empty.
+    Data {
+        folder: PathBuf,
+        entries: Vec<PathBuf>,
+        what: &'static str,
+    },
     User,
-    /// The installed program.
     Program,
 }
 
@@ -47,13 +53,13 @@ impl fmt::Display for Thing {
     }
 }
 
-/// What there is, in the order of its removal, and what stays for a reason.
+/// The parts to remove, in order, and those that are kept, with the reason.
 pub(super) struct Found {
     pub(super) things: Vec<Thing>,
     pub(super) kept: Vec<String>,
 }
 
-/// Looks at the machine and changes nothing.
+/// Inspects the machine without changes.
 ///
 /// # Errors
 /// A server runs, the folder is not a data directory, or something is mounted in it.
@@ -126,7 +132,7 @@ impl Found {
         Ok(())
     }
 
-    /// What there is once on a machine.
+    /// Adds the parts that exist once per machine.
     fn of_machine(&mut self, has_unit: bool, others: bool, keep_data: bool) {
         if has_unit {
             self.things.push(Thing::Unit);
@@ -153,7 +159,7 @@ impl Found {
     }
 }
 
-/// What the server has outside of its data directory.
+/// The server's runtime state outside its data directory.
 fn outside(data_dir: &DataDir, image_dir: &Path) -> Option<Thing> {
     let Footprint { vms, groups, namespace, sockets } = Footprint::of(data_dir);
     let mut parts = Vec::new();
@@ -173,7 +179,7 @@ fn outside(data_dir: &DataDir, image_dir: &Path) -> Option<Thing> {
     })
 }
 
-/// Refuses a folder that no server ever used.
+/// Refuses a folder that no server has used.
 fn require_ours(data_dir: &DataDir) -> anyhow::Result<()> {
     let path = data_dir.path();
     if path.join("keeper").is_dir() || path.join("server").is_dir() {
@@ -197,7 +203,7 @@ fn require_stopped(data_dir: &DataDir, is_service: bool) -> anyhow::Result<()> {
     )
 }
 
-/// Refuses a folder in which something is mounted: what is there is not skep's.
+/// Refuses a folder that contains mount points: the mounted files do not belong to skep.
 fn require_unmounted(folder: &Path) -> anyhow::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("the mounts cannot be listed")?;
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped);
@@ -209,7 +215,7 @@ fn require_unmounted(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A path of /proc/self/mountinfo, where blanks are written as `\040`.
+/// Decodes octal escapes in a path of /proc/self/mountinfo, such as `\040` for a blank.
 fn unescaped(text: &str) -> PathBuf {
     let mut path = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! `skep uninstall`.
+//! `skep uninstall`: lists the parts of skep on this machine, asks, and removes them.
 
 mod find;
 mod remove;
@@ -17,25 +17,25 @@ use serde_json::json;
 use self::find::{Found, found};
 use crate::{output, settings::Settings, target::WrongLine};
 
-const AFTER_HELP: &str = "What is removed is listed first: VMs that still run, control groups, the network namespace and sockets of this data directory;
-the directory itself with store, keys, workspaces and templates; and, where the directory is that of the machine's service or
-/var/lib/skep, the systemd unit, the system user `skep` and /usr/local/bin/skep. Other data directories are left alone, and what
-they may need: user, program and a separate image directory stay while another server is on this machine. Folders outside of
-the data directory that were given with --root or to accounts stay.
+const AFTER_HELP: &str = "The command first lists what it removes: VMs that still run, control groups, the network namespace and
+sockets of this data directory; the directory itself with store, keys, workspaces and templates; and, if the directory
+belongs to the systemd unit or is /var/lib/skep, the systemd unit, the system user `skep` and /usr/local/bin/skep. Other
+data directories are kept; while another server is on this machine, so are user, program and a separate image directory.
+Folders outside the data directory that were given with --root or to accounts are kept.
 
-Exit codes: 0 removed, or there was nothing; 1 a server runs, the question was not answered with `yes`, or the removal failed;
-2 the command line is wrong.";
+Exit codes: 0 removed, or nothing to remove; 1 a server runs, the question was not answered with `yes`, or the removal
+failed; 2 the command line is wrong.";
 
-/// Remove skep from this machine: everything that it made, after asking.
+/// Remove skep and all its data from this machine, after asking.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Uninstall {
     #[command(flatten)]
     settings: Settings,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
-    /// Keep the data directory, the image directory, and the system user, who owns data.
+    /// Keep the data directory, the image directory, and the system user that owns them.
     #[arg(long)]
     keep_data: bool,
     /// Print the result as JSON.
@@ -46,7 +46,7 @@ pub(crate) struct Uninstall {
 pub(crate) fn run(verb: Uninstall) -> anyhow::Result<ExitCode> {
     let settings = verb.settings.resolved()?;
     if !geteuid().is_root() {
-        bail!("what a server with VMs makes belongs to root: run `sudo skep uninstall`");
+        bail!("the files of a server with VMs belong to root: run `sudo skep uninstall`");
     }
     let found = found(&settings, verb.keep_data)?;
     if found.things.is_empty() {
@@ -66,14 +66,15 @@ pub(crate) fn run(verb: Uninstall) -> anyhow::Result<ExitCode> {
 
 fn is_agreed(found: &Found) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        return Err(
-            WrongLine("there is no terminal to ask on; --yes removes without asking".to_owned()).into()
-        );
+        return Err(WrongLine(
+            "there is no terminal to ask on; use --yes to remove without asking".to_owned(),
+        )
+        .into());
     }
     output::say("To be removed:");
     found.things.iter().for_each(|thing| output::say(&format!("  {thing}")));
     if !found.kept.is_empty() {
-        output::say("What stays:");
+        output::say("To be kept:");
         found.kept.iter().for_each(|kept| output::say(&format!("  {kept}")));
     }
     output::say("This cannot be undone. Type `yes` to remove all this:");

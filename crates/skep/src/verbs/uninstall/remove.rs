@@ -1,4 +1,4 @@
-//! Removing what was listed.
+//! Removes the parts that were found.
 
 use std::{fs, io, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ use skep_keeper::{DataDir, hold};
 use super::{find::Thing, unit::UNIT};
 
 impl Thing {
-    /// Removes it. What is gone already is no error.
+    /// Removes the part. It may be gone already.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         match self {
             Self::Unit => remove_unit(),
@@ -23,10 +23,10 @@ impl Thing {
     }
 }
 
-/// Removes the folders that all servers of a machine share, where nothing is in them any more.
+/// Removes the folders that are shared by all servers of a machine, if they are empty.
 pub(super) fn empty_folders() {
     for folder in ["/run/skep/uids", "/run/skep"] {
-        // One that another server uses is not empty.
+        // Fails if another server uses the folder.
         let _ = fs::remove_dir(folder);
     }
 }
@@ -38,7 +38,7 @@ fn remove_unit() -> anyhow::Result<()> {
 }
 
 fn remove_data(folder: &Path, entries: &[std::path::PathBuf]) -> anyhow::Result<()> {
-    // No server starts meanwhile.
+    // The lock keeps servers from starting in the meantime.
     let held = if folder.join("keeper").is_dir() {
         Some(hold(&DataDir::find(folder)?, "no address (skep uninstall runs)")?)
     } else {

@@ -1,21 +1,21 @@
-//! The systemd unit of this machine's server.
+//! The systemd unit of the server.
 
 use std::{fs, io, path::PathBuf};
 
 use anyhow::Context;
 
-/// Where `packaging/skep.service` is installed.
+/// Installation path of `packaging/skep.service`.
 pub(super) const UNIT: &str = "/etc/systemd/system/skep.service";
 
-/// The unit, as far as it says whose it is.
+/// The settings of the unit that identify its server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// Its server's data directory; `None` where only the server itself could tell.
+    /// The data directory of the server; `None` if it depends on a settings file.
     pub(super) data_dir: Option<PathBuf>,
 }
 
 impl Unit {
-    /// The unit of this machine; `None` where there is none.
+    /// Reads the installed unit; `None` if there is none.
     pub(super) fn read() -> anyhow::Result<Option<Self>> {
         match fs::read_to_string(UNIT) {
             Ok(text) => Ok(Some(Self::parse(&text, |path| fs::read_to_string(path).unwrap_or_default()))),
@@ -64,7 +64,7 @@ impl Unit {
         Self { data_dir }
     }
 
-    /// Whose it is, in words.
+    /// Describes the data directory for a message.
     pub(super) fn owner(self) -> String {
         self.data_dir.map_or_else(
             || format!("a data directory that only the settings file of {UNIT} names"),

@@ -13,7 +13,7 @@ use skep_client::Answered;
 use super::show::{sent, table};
 use crate::{connection::Connection, output, verbs::boot::milliseconds};
 
-/// Create a webhook. It receives events from now on.
+/// Create a webhook for future events.
 #[derive(Debug, Args)]
 pub(super) struct Create {
     /// URL of the endpoint (https).
@@ -23,7 +23,7 @@ pub(super) struct Create {
     /// may read].
     #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
-    /// Description, in one line.
+    /// Description, one line.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
     #[command(flatten)]
@@ -36,13 +36,13 @@ pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     secret(&verb.connection.client()?.create_webhook(&request).await?, verb.connection.json)
 }
 
-/// Prints id and secret, which nobody is told again.
+/// Prints the id and the secret, which is not available afterwards.
 fn secret(made: &Answered<CreatedWebhook>, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::json(&made.text)?;
     } else {
         output::line(&format!("{}\n{}", made.record.id, made.secret))?;
-        output::say("Keep the secret: it is not shown again. It checks the header webhook-signature.");
+        output::say("Store the secret, it is not printed again. It verifies the header webhook-signature.");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -55,16 +55,16 @@ pub(super) struct Update {
     /// New URL of the endpoint (https).
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
-    /// Event type; replaces all earlier types; may be given several times.
+    /// Event type, instead of the current types; may be given several times.
     #[arg(short, long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
     /// Description; an empty text removes it.
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
-    /// Enable it: send new events, and those that were waiting.
+    /// Enable the webhook: send pending and new events.
     #[arg(long, conflicts_with = "disable")]
     enable: bool,
-    /// Disable it: send nothing.
+    /// Disable the webhook: send no events.
     #[arg(long)]
     disable: bool,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub(super) async fn update(verb: Update) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Delete webhooks, with the record of their deliveries.
+/// Delete webhooks and the records of their deliveries.
 #[derive(Debug, Args)]
 pub(super) struct Rm {
     /// Ids of the webhooks.
@@ -104,7 +104,7 @@ pub(super) async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let mut code = ExitCode::SUCCESS;
     for id in verb.ids {
-        // One that cannot be deleted keeps none of the others.
+        // A failure does not stop the loop: the other webhooks are still deleted.
         match client.delete_webhook(id).await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => output::line(&format!("{} is deleted", deleted.id))?,
@@ -114,12 +114,12 @@ pub(super) async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Create a new secret for a webhook.
+/// Create a new secret for a webhook. It is printed only once.
 #[derive(Debug, Args)]
 pub(super) struct Rotate {
     /// Id of the webhook.
     id: WebhookId,
-    /// How long deliveries are also signed with the old secret, such as 12h; at most 7d [default: 24h].
+    /// Time during which deliveries are also signed with the old secret, such as 12h; at most 7d [default: 24h].
     #[arg(long, value_name = "TIME")]
     overlap: Option<String>,
     #[command(flatten)]
@@ -132,7 +132,7 @@ pub(super) async fn rotate(verb: Rotate) -> anyhow::Result<ExitCode> {
     secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
 }
 
-/// Send a delivery again, also one that succeeded.
+/// Send a delivery again, even if it succeeded.
 #[derive(Debug, Args)]
 pub(super) struct Redeliver {
     /// Id of the webhook.
@@ -148,7 +148,7 @@ pub(super) async fn redeliver(verb: Redeliver) -> anyhow::Result<ExitCode> {
     delivered(&delivery, verb.connection.json)
 }
 
-/// Send a test event: webhook.test.
+/// Send a test event of type webhook.test.
 #[derive(Debug, Args)]
 pub(super) struct Test {
     /// Id of the webhook.

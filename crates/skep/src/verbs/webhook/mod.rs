@@ -1,4 +1,4 @@
-//! `skep webhook`: what happens, sent to an endpoint.
+//! `skep webhook`: webhooks and their deliveries.
 
 mod change;
 mod show;

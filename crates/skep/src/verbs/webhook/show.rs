@@ -16,7 +16,7 @@ pub(super) struct List {
     /// Maximum number of entries, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100)]
     limit: u32,
-    /// Continue after an earlier page, with its cursor.
+    /// Cursor of an earlier page to continue after.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -40,7 +40,7 @@ fn more(cursor: Option<&str>) {
     }
 }
 
-/// Webhooks as people read them.
+/// Prints webhooks as a table.
 pub(super) fn table(webhooks: &[Webhook]) -> io::Result<()> {
     let row = |webhook: &Webhook| {
         [
@@ -104,7 +104,7 @@ pub(super) struct Deliveries {
     /// Maximum number of entries, 1 to 1000.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     limit: u32,
-    /// Continue after an earlier page, with its cursor.
+    /// Cursor of an earlier page to continue after.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -122,7 +122,7 @@ pub(super) async fn deliveries(verb: Deliveries) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deliveries as people read them.
+/// Prints deliveries as a table.
 pub(super) fn sent(deliveries: &[Delivery]) -> io::Result<()> {
     let row = |delivery: &Delivery| {
         [

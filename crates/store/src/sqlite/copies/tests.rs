@@ -1,4 +1,4 @@
-//! Backups of a store that is used, restores, and what is refused.
+//! Tests of backups of a store in use, of restores, and of refused copies.
 
 use std::{fs, io::Seek, os::unix::fs::PermissionsExt, sync::Arc};
 
@@ -33,7 +33,7 @@ impl Ground {
         SqliteStore::open(SqliteSettings::at(self.database())).await.unwrap()
     }
 
-    /// A store with an account and a key, closed.
+    /// Creates a store with an account and a key, and closes it.
     async fn filled(self) -> Self {
         let store = self.open().await;
         default_account(&store).await;
@@ -42,7 +42,7 @@ impl Ground {
         self
     }
 
-    /// The names in the folder.
+    /// Names of the files in the directory.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path()).unwrap();
         let mut names: Vec<String> =
@@ -56,7 +56,7 @@ impl Ground {
         restore(&self.database(), &mut copy, Path::new("copy.db"))
     }
 
-    /// A file that is no good backup.
+    /// A backup with modifications.
     fn copy_with(&self, alter: impl FnOnce(&Connection)) -> File {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let mut made = backup(&self.database()).unwrap();
@@ -99,7 +99,7 @@ async fn a_backup_of_a_store_in_use_has_all_that_was_answered() {
         other.restore(&made.file).unwrap();
         let kept = keys_of(&other.open().await).await;
         assert!(before.iter().all(|name| kept.contains(name)), "{before:?} {kept:?}");
-        // A moment: what is in it was written in this order.
+        // The backup is consistent: it contains a prefix of the written keys.
         let written: Vec<_> = kept.iter().filter(|name| name.starts_with("key-")).collect();
         assert!(written.iter().enumerate().all(|(i, name)| **name == format!("key-{i:03}")), "{kept:?}");
     }
@@ -157,7 +157,7 @@ async fn a_restore_gives_back_what_was_held_once() {
     let history = crate::ReadTicketHistory { account, id: held, limit: 100, after: None };
     let attempts = store.ticket_history(history).await.unwrap().attempts;
     assert_eq!(attempts[0].outcome.map(|outcome| outcome.as_str()), Some("released"));
-    // The next one who opens it finds it as it is by then.
+    // Opening the store a second time does not release tickets again.
     store.change_ticket(change(account, held, claim("agent-8", None))).await.unwrap();
     drop(store);
     let store = ground.open().await;
@@ -165,7 +165,6 @@ async fn a_restore_gives_back_what_was_held_once() {
     assert!(problems_of(&ground).is_empty());
 }
 
-/// What the inspection says of the store.
 fn problems_of(ground: &Ground) -> Vec<String> {
     inspect(&ground.database()).unwrap().problems
 }
@@ -174,7 +173,7 @@ fn problems_of(ground: &Ground) -> Vec<String> {
 async fn a_log_that_was_not_written_back_is_kept_with_its_store() {
     let ground = Ground::new().filled().await;
     let made = backup(&ground.database()).unwrap();
-    // As after a crash: a copy of database and log, taken while both were open.
+    // Copies the database and WAL while they are open, as after a crash.
     let (crashed, store) = (Ground::new(), ground.open().await);
     let account = default_account(&store).await.id;
     store.create_key(new_key(account, "in-the-log", 7)).await.unwrap();
@@ -235,7 +234,7 @@ async fn what_is_no_good_copy_is_refused_and_changes_nothing() {
         }
         assert_eq!((ground.names(), fs::read(ground.database()).unwrap()), before);
     }
-    // The control: the copy itself is good.
+    // Control: the unmodified copy is accepted.
     ground.restore(&cut).unwrap();
 }
 
@@ -249,7 +248,7 @@ async fn two_that_fill_one_file_do_not_meet() {
     assert!(source.to_string().contains("another process"), "{source}");
     drop(held);
     ground.restore(&good).unwrap();
-    // What a killed one left is in nobody's way.
+    // Files that a killed backup or restore left are overwritten.
     fs::write(beside(&ground.database(), "restoring"), "half").unwrap();
     fs::write(beside(&ground.database(), "backup"), "half").unwrap();
     let made = backup(&ground.database()).unwrap();

@@ -1,4 +1,4 @@
-//! A migration that is killed at its worst moment.
+//! Test: a migration is killed while part of it is in SQLite's files.
 
 use std::{
     env, fs,
@@ -16,12 +16,12 @@ use crate::{
     suite::{admin_key, default_account},
 };
 
-/// Names the database, for the process that is going to be killed.
+/// Environment variable with the path of the database, for the process that the test kills.
 const VICTIM: &str = "SKEP_TEST_MIGRATION_VICTIM";
-/// More than SQLite keeps in memory, so that part of the migration is in its files.
+/// WAL size in bytes at which the process is killed: more than SQLite keeps in memory.
 const UNDER_WAY: u64 = 8 << 20;
 
-/// Does nothing in an ordinary run: it is the process that the next test kills.
+/// The process that the next test kills. Does nothing in an ordinary test run.
 #[test]
 fn victim() {
     let Some(database) = env::var_os(VICTIM) else { return };

@@ -1,4 +1,4 @@
-//! A change of a ticket: its row, its attempts, its events, and what becomes of those that depend on it.
+//! Writes a decided change of a ticket: the row, attempts, events and the effect on dependent tickets.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
@@ -21,15 +21,15 @@ use super::{
 };
 use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, VmWithoutAttempt, WaitingTicket};
 
-/// A change that is decided.
+/// A decided change, not yet written.
 pub(super) struct Change<'a> {
-    /// As it stands in the store.
+    /// The ticket as stored.
     pub(super) before: &'a Row,
-    /// With its fields edited.
+    /// The ticket with the edits, before the steps.
     pub(super) edited: Row,
-    /// What the edits changed: each field with its old and its new value.
+    /// Old and new value of each edited field.
     pub(super) edits: Object,
-    /// Where it goes from there.
+    /// Transitions that follow the edits.
     pub(super) steps: Vec<Step>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Writes a change, and gives the ticket after it.
+/// Writes a change and returns the new row.
 pub(super) fn apply(
     connection: &Connection,
     call: &TicketCall,
@@ -58,13 +58,13 @@ pub(super) fn apply(
     let (mut last, mut expired) = (edited.ticket.clone(), false);
     for step in &steps {
         let mut changes = differences(&last, &step.ticket);
-        // Becoming ready is derived: it is no version of its own.
+        // Readiness is derived from other fields and does not count as a new version.
         if step.kind != StepKind::Ready {
             changes.extend(version_change.take().map(|change| ("version".to_owned(), change)));
         }
         let by = step.assignee.as_deref();
         append(connection, call, &step.ticket, event_of(step.kind), by, json!(id), changes)?;
-        // An attempt that ended by itself and made the ticket fail keeps how it ended.
+        // If the end of an attempt made the ticket fail, the attempt keeps its own outcome, not that of the ticket.
         if !expired {
             keep_attempt(connection, call, &last, step)?;
         }
@@ -92,7 +92,7 @@ pub(super) fn apply(
     Ok(after)
 }
 
-/// Writes the events of steps that change nothing but what is derived.
+/// Writes the events of steps that change only derived state.
 pub(super) fn announce(
     connection: &Connection,
     call: &TicketCall,
@@ -144,7 +144,7 @@ fn event_of(kind: StepKind) -> EventKind {
     }
 }
 
-/// Each field of the record that is not the same, with its old and its new value.
+/// Old and new value of each field of the record that differs.
 fn differences(before: &Ticket, after: &Ticket) -> Object {
     let (old, new) = (facts(before), facts(after));
     let changed = old.into_iter().zip(new).filter(|((_, old), (_, new))| old != new);
@@ -165,12 +165,12 @@ fn facts(ticket: &Ticket) -> [(&'static str, Value); 8] {
     ]
 }
 
-/// A time as it stands in a record.
+/// Formats a time as in a record.
 pub(super) fn time(at: Option<Timestamp>) -> Value {
     at.map_or(Value::Null, |at| Value::String(format!("{at:.3}")))
 }
 
-/// Begins or ends the attempt of a step.
+/// Inserts or ends the attempt that a step concerns.
 fn keep_attempt(
     connection: &Connection,
     call: &TicketCall,
@@ -191,7 +191,7 @@ fn keep_attempt(
         return Ok(());
     }
     let Some(outcome) = step.kind.ends() else { return Ok(()) };
-    // Whoever gives a ticket up that nobody holds ends no attempt.
+    // Failing a ticket that is not in progress ends no attempt.
     let held = matches!(before.state, State::InProgress(_)) || after.assignee().is_some();
     if held {
         let result =
@@ -203,7 +203,7 @@ fn keep_attempt(
     Ok(())
 }
 
-/// Whether claims find the ticket, as the column `stage` has it.
+/// Whether claims select the ticket; must match the generated column `stage`.
 pub(super) fn is_claimable(ticket: &Ticket) -> bool {
     matches!(ticket.state, State::Pending { .. })
         && ticket.blockers.total == 0
@@ -262,7 +262,7 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
     if changed == 1 { Ok(()) } else { Err(lost(ticket.id)) }
 }
 
-/// Somebody else was faster, though we hold the lock: then what was decided counts for nothing.
+/// The error for a row that changed although this transaction holds the write lock.
 fn lost(id: TicketId) -> Fault {
     Fault::Broken(crate::Cause::text(format!("ticket `{id}` changed under the writer")))
 }
@@ -278,7 +278,7 @@ fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Res
     Ok(())
 }
 
-/// What timers and those who wait must know of a change.
+/// Adds the signals of a change.
 fn tell(before: &Row, after: &Row, steps: &[Step], at: Timestamp, news: &mut Vec<TicketNews>) {
     let ticket = &after.ticket;
     match &ticket.state {
@@ -289,7 +289,7 @@ fn tell(before: &Row, after: &Row, steps: &[Step], at: Timestamp, news: &mut Vec
     if let Wait::Until(not_before) = ticket.wait
         && ticket.wait != before.ticket.wait
     {
-        // A rest that a step gave is a length of time; a time that somebody wrote is the clock's.
+        // A back-off set by a step is a duration; a `not_before` set by a caller is wall-clock time.
         let given = !steps.is_empty();
         let rest =
             given.then(|| std::time::Duration::try_from(not_before.duration_since(at)).unwrap_or_default());
@@ -300,7 +300,7 @@ fn tell(before: &Row, after: &Row, steps: &[Step], at: Timestamp, news: &mut Vec
     }
 }
 
-/// Has the VM end whose attempt ended, unless it is kept or ended before.
+/// Adds the signal to end the VM that held the attempt, unless the VM is to be kept or has ended.
 pub(super) fn end_vm_of_attempt(
     connection: &Connection,
     before: &Row,
@@ -317,7 +317,7 @@ pub(super) fn end_vm_of_attempt(
     Ok(())
 }
 
-/// The news of a ticket that somebody holds.
+/// The signal of a ticket that is in progress.
 pub(super) fn held(row: &Row) -> Option<TicketNews> {
     let State::InProgress(holder) = &row.ticket.state else { return None };
     Some(TicketNews::Held(OpenAttempt {
@@ -329,7 +329,7 @@ pub(super) fn held(row: &Row) -> Option<TicketNews> {
     }))
 }
 
-/// What a step means for those that depend on the ticket. However many they are, it is a few statements.
+/// Updates the dependent tickets after a step. The number of statements does not depend on the number of dependents.
 fn spread(
     connection: &Connection,
     call: &TicketCall,
@@ -347,7 +347,7 @@ fn spread(
                            ready_at = CASE WHEN unmet = 1 AND waiting = 0 AND status = 'pending' THEN ?2 END
                        WHERE id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
             change(connection, sql, params![id, millis(call.at)])?;
-            // Each of them waited for this ticket until now.
+            // Those that are claimable now became so by this step, because this ticket blocked all of them.
             (EventKind::TicketReady, "t.stage = 1")
         }
         StepKind::Failed => (EventKind::TicketBlocked, "t.status = 'pending'"),

@@ -1,4 +1,4 @@
-//! An attempt that a VM was booted for: claimed before the boot, the VM's from its record on.
+//! Attempts that VMs are booted for: claimed before the boot, and held by the VM once its boot is recorded.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{BootedFor, Error, TicketCall, TicketNews, VmBooted};
 
-/// Gives the attempt to the VM. Refused where it has ended meanwhile: then the VM has nothing to work on.
+/// Makes the VM the holder of the attempt; fails if the attempt has ended meanwhile.
 pub(in super::super) fn hand_to_vm(
     connection: &Connection,
     vm: &VmBooted,
@@ -22,7 +22,7 @@ pub(in super::super) fn hand_to_vm(
     request_id: Option<&str>,
 ) -> Result<Vec<TicketNews>, Fault> {
     let before = of_account(connection, vm.account, work.ticket)?;
-    // Whoever may beat still holds it.
+    // The attempt is still held if the rules would accept a renewal.
     let holds = Command::Beat(Beat { attempt: Some(work.attempt), ..Beat::default() });
     decide(&before.ticket, &holds, at).map_err(Error::from)?;
     let mut edited = before.clone();

@@ -1,4 +1,4 @@
-//! A PATCH: fields, or where the ticket stands; and the beat of its holder.
+//! Edits and transitions of a ticket by a caller, and renewals of its lease.
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{BeatTicket, ChangeTicket, Error, TicketNews};
 
-/// Changes a ticket, and answers its record.
+/// Changes a ticket and returns its record.
 pub(in super::super) fn change(
     connection: &Connection,
     command: &ChangeTicket,
@@ -35,7 +35,7 @@ pub(in super::super) fn change(
     if !changes.is_empty()
         && let Some(ready) = readied(Some(&before.ticket), &edited.ticket, call.at)
     {
-        // What is said here is not said again by the transition.
+        // Becoming ready is recorded here and must not be recorded again by the transition.
         edited.ticket = ready.ticket.clone();
         steps.push(ready);
     }
@@ -65,12 +65,12 @@ pub(in super::super) fn change(
     Ok((record(connection, current, call.at)?, news))
 }
 
-/// Whether claims that passed over the ticket may choose it after these edits: those that wait for work look again.
+/// Whether waiting claims that did not match the ticket may match it after these edits.
 fn chosen_anew(edits: &Edits) -> bool {
     edits.labels.is_some() || edits.priority.is_some()
 }
 
-/// A key of one VM may finish that VM's ticket, and nothing else.
+/// A key that is bound to a VM may finish the ticket of that VM, and nothing else.
 fn check_vm_key(command: &ChangeTicket) -> Result<(), Fault> {
     let Some(vm) = command.call.vm else { return Ok(()) };
     let finishes = matches!(command.transition, Some(Command::Finish(_)));
@@ -80,7 +80,6 @@ fn check_vm_key(command: &ChangeTicket) -> Result<(), Fault> {
     Err(Error::VmKeyLimited { vm, what: "change tickets in another way" }.into())
 }
 
-/// Renews a lease.
 pub(in super::super) fn beat(
     connection: &Connection,
     command: &BeatTicket,
@@ -89,7 +88,7 @@ pub(in super::super) fn beat(
     let decided =
         decide(&row.ticket, &Command::Beat(command.beat.clone()), command.call.at).map_err(Error::from)?;
     let Decision::Renewed(lease) = decided else {
-        return Err(Fault::Broken(crate::Cause::text("a beat did something else than to renew")));
+        return Err(Fault::Broken(crate::Cause::text("a beat did not renew the lease")));
     };
     renew(connection, &row, lease, command.progress.as_deref())?;
     let mut after = row;
@@ -98,7 +97,7 @@ pub(in super::super) fn beat(
     Ok((answer, apply::held(&after).into_iter().collect()))
 }
 
-/// Writes a renewed lease: no event, no version.
+/// Writes a renewed lease. Writes no event and keeps the version.
 pub(super) fn renew(
     connection: &Connection,
     row: &Row,
@@ -120,7 +119,7 @@ pub(super) fn renew(
     }
 }
 
-/// The same in a row that was read.
+/// Applies a renewal to a row in memory.
 pub(super) fn renewed(row: &mut Row, lease: Lease) {
     row.beats += 1;
     if let State::InProgress(holder) = &mut row.ticket.state {
@@ -128,7 +127,7 @@ pub(super) fn renewed(row: &mut Row, lease: Lease) {
     }
 }
 
-/// The ticket with its fields edited, and what that changed. Its texts and dependencies are written.
+/// Applies edits, and returns the edited row with the old and new values. Texts and dependencies are written here.
 fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result<(Row, Object), Fault> {
     let Edits { title, priority, labels, max_attempts, max_runtime, .. } = &command.edits;
     let mut changes = Object::new();
@@ -209,7 +208,7 @@ fn edit_texts(
     Ok(())
 }
 
-/// A ticket as the rules see it, for whoever changes only what is around it.
+/// The ticket without one of its dependencies, which was completed or not.
 pub(super) fn without(ticket: &Ticket, completed: bool) -> Ticket {
     let mut blockers = ticket.blockers.clone();
     blockers.total = blockers.total.saturating_sub(u32::from(!completed));

@@ -1,10 +1,10 @@
-//! Whether what is counted is what is there.
+//! Consistency checks of counters and indexes that triggers maintain.
 
 use rusqlite::Connection;
 
 use super::super::{columns::one, fault::Fault};
 
-/// A ticket whose entries in the index of labels are not its labels, in words.
+/// Describes a ticket whose entries in the label index differ from its labels, if there is one.
 pub(in super::super) fn label_index(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "WITH truth AS (
                    SELECT t.account, l.value AS label, t.stage, t.priority, t.id AS ticket, t.status, t.updated_at
@@ -16,11 +16,11 @@ pub(in super::super) fn label_index(connection: &Connection) -> Result<Option<St
                LIMIT 1";
     one(connection, sql, [], |row| {
         let (ticket, label) = (row.plain::<String>("ticket")?, row.plain::<String>("label")?);
-        Ok(format!("ticket `{ticket}` is not in the index of label `{label}` as its record has it"))
+        Ok(format!("ticket `{ticket}` is not in the index of label `{label}` as in its record"))
     })
 }
 
-/// A ticket whose counter of open dependencies is not their number, in words.
+/// Describes a ticket whose counter of unfinished dependencies is wrong, if there is one.
 pub(in super::super) fn counters(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "SELECT id, unmet, truth FROM (
                    SELECT t.id, t.unmet, (
@@ -35,8 +35,8 @@ pub(in super::super) fn counters(connection: &Connection) -> Result<Option<Strin
     })
 }
 
-/// An account whose counts of tickets are not their numbers, or whose time of becoming ready is not that of a ready ticket, in
-/// words.
+/// Names an account whose ticket counts are wrong, or with a ticket whose `ready_at` does not match its stage, if there
+/// is one.
 pub(in super::super) fn state_counts(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "SELECT account FROM (
                    SELECT account, stage, count(*) AS tickets FROM tickets GROUP BY account, stage
@@ -50,6 +50,6 @@ pub(in super::super) fn state_counts(connection: &Connection) -> Result<Option<S
                LIMIT 1";
     one(connection, sql, [], |row| {
         let account = row.plain::<String>("account")?;
-        Ok(format!("the counts of tickets of account `{account}` are not those of its tickets"))
+        Ok(format!("the ticket counts of account `{account}` are not those of its tickets"))
     })
 }

@@ -1,4 +1,4 @@
-//! Claims of whatever is ready.
+//! Claims of ready tickets.
 
 use rusqlite::{Connection, params};
 use skep_api::{
@@ -21,16 +21,16 @@ use super::{
 };
 use crate::{Answered, ClaimTickets, Error, TicketNews};
 
-/// Records of an answer, in bytes: a claim ends with the ticket that reaches it.
+/// Maximum size of the records in an answer, in bytes. A claim ends with the ticket that reaches it.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Claims what is ready: most urgent first, then oldest first. Picked and claimed in one transaction.
+/// Selects and claims ready tickets in one transaction, most urgent first, then oldest first.
 pub(in super::super) fn claim(
     connection: &Connection,
     command: &ClaimTickets,
 ) -> Result<Told<Answered<ClaimedTickets>>, Fault> {
     let mut news = Vec::new();
-    // An answer without tickets had no effect: whoever asks again may find some.
+    // An answer without tickets is not stored, so that a retry may find some.
     let answered = once::answer(
         connection,
         &command.call,
@@ -64,7 +64,7 @@ fn pick(
         let ticket = record(connection, after, command.call.at)?;
         bytes += cost(&ticket);
         tickets.push(ticket);
-        // What is left stays ready, for the next claim.
+        // The remaining tickets stay ready for the next claim.
         if bytes >= MOST_BYTES {
             break;
         }
@@ -95,7 +95,7 @@ fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId
     Ok(ids)
 }
 
-/// What is ready and has all the labels of the claim.
+/// Returns ready tickets that have all labels of the claim.
 fn labelled(
     connection: &Connection,
     command: &ClaimTickets,

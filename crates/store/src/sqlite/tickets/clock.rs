@@ -1,4 +1,4 @@
-//! What happens to tickets by itself: time passes, VMs end.
+//! Changes of tickets by the server itself: expired timers, and ends of VMs and commands.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::{
     WaitingTicket, WakeTicket,
 };
 
-/// Ends an attempt whose time is up; tells whether it did.
+/// Ends an attempt whose timer fired; returns whether it was ended.
 pub(in super::super) fn end_attempt(
     connection: &Connection,
     command: &EndAttempt,
@@ -75,7 +75,7 @@ pub(in super::super) fn of_ended_vm(
     Ok(news)
 }
 
-/// Ends the attempts of a VM whose command ended, by what that end means.
+/// Ends the attempts of a VM whose command ended, according to the outcome.
 pub(in super::super) fn of_ended_command(
     connection: &Connection,
     command: &RecordCommandEnd,
@@ -114,7 +114,7 @@ fn completion(row: &Row, result: &Object) -> Command {
         result: Patch::Value(result.clone()),
         attempt: Some(row.ticket.attempt),
         assignee: None,
-        // Only a ticket that nobody holds is finished in the name of a key.
+        // Used only for tickets without a holder.
         key_name: String::new(),
     })
 }
@@ -123,7 +123,7 @@ fn release(row: &Row) -> Release {
     Release { attempt: Some(row.ticket.attempt), assignee: None, retry_after: None, by_status: true }
 }
 
-/// Keeps with an attempt how its command ended. The ticket has no result of it.
+/// Stores the outcome of a command with the attempt. The result of the ticket does not change.
 fn keep_evidence(connection: &Connection, row: &Row, evidence: &Object) -> Result<(), Fault> {
     let sql = "UPDATE ticket_attempts SET result = ?3 WHERE ticket = ?1 AND attempt = ?2";
     let (id, evidence) = (row.ticket.id.to_string(), columns::json(evidence)?);
@@ -144,7 +144,7 @@ fn transition(
     Ok(())
 }
 
-/// Gives back all that is held.
+/// Releases all tickets that are in progress.
 pub(in super::super) fn release_all(connection: &Connection, at: Timestamp) -> Result<(), Fault> {
     let sql = "SELECT id FROM tickets WHERE status = 'in_progress' ORDER BY id";
     for id in all(connection, sql, [], |row| row.word::<TicketId>("id"))? {
@@ -167,7 +167,7 @@ fn end(
     transition(connection, call, row, &Command::End { attempt, cause, earlier }, news)
 }
 
-/// The attempts that ended by themselves since the ticket was made or retried, where the next one is the last.
+/// Returns the attempts that the server ended since the ticket was created or reopened, if no further one is allowed.
 fn earlier(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, Fault> {
     if row.ticket.counted + 1 < row.ticket.max_attempts {
         return Ok(Vec::new());
@@ -186,7 +186,7 @@ fn earlier(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, Faul
     Ok(ended)
 }
 
-/// Says that a ticket's time has come; tells whether it did.
+/// Marks a ticket's `not_before` as passed; returns whether that changed anything.
 pub(in super::super) fn wake(connection: &Connection, command: &WakeTicket) -> Result<Told<bool>, Fault> {
     let nothing = Ok((false, Vec::new()));
     let Some(row) = find(connection, command.ticket)? else { return nothing };
@@ -199,7 +199,7 @@ pub(in super::super) fn wake(connection: &Connection, command: &WakeTicket) -> R
     }
     let call = by_itself(&row, command.at, None);
     let mut news = Vec::new();
-    // As the row has it: in milliseconds, where the command may be finer.
+    // From the row, with millisecond precision; that of the command may be higher.
     let not_before = row.ticket.wait.time().unwrap_or(command.not_before);
     let decided = decide(&row.ticket, &Command::Wake { not_before }, command.at);
     if let Decision::Changed(steps) = decided.map_err(Error::from)? {
@@ -212,14 +212,14 @@ fn by_itself(row: &Row, at: Timestamp, request_id: Option<&str>) -> TicketCall {
     TicketCall { account: row.account, key: None, vm: None, at, request_id: request_id.map(str::to_owned) }
 }
 
-/// Writes when every open lease ends that begins anew at this moment.
+/// Extends all open leases to their full length from `at`.
 pub(in super::super) fn restart_leases(connection: &Connection, at: Timestamp) -> Result<(), Fault> {
     let sql = "UPDATE tickets SET lease_expires_at = ?1 + lease_ms WHERE status = 'in_progress'";
     change(connection, sql, [millis(at)])?;
     Ok(())
 }
 
-/// The attempts that go on.
+/// Returns the open attempts.
 pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<OpenAttempt>, Fault> {
     let sql = "SELECT id, attempt, beats, lease_ms, max_runtime_ms FROM tickets WHERE status = 'in_progress' ORDER BY id";
     all(connection, sql, [], |row| {
@@ -233,7 +233,7 @@ pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<Ope
     })
 }
 
-/// The tickets that wait for their time.
+/// Returns the tickets whose `not_before` is in the future.
 pub(in super::super) fn waiting(connection: &Connection) -> Result<Vec<WaitingTicket>, Fault> {
     let sql = "SELECT id, not_before FROM tickets WHERE waiting = 1 ORDER BY not_before, id";
     all(connection, sql, [], |row| {

@@ -1,4 +1,4 @@
-//! New tickets: one, or a graph of them.
+//! Creation of tickets, alone or as a graph.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Answered, CreateTickets, EventKind, TicketCall, TicketNews, WaitingTicket};
 
-/// Makes tickets, all of them or none.
+/// Creates tickets, all of them or none.
 pub(in super::super) fn create(
     connection: &Connection,
     ids: &TicketIds,
@@ -56,7 +56,7 @@ fn make(
         waits.push((row, prerequisites));
     }
     let mut tickets = Vec::with_capacity(own.len());
-    // Only now: a ticket may wait for one that comes after it.
+    // After all inserts, because a ticket may depend on a later one of the command.
     for (row, prerequisites) in &waits {
         dependencies::insert(connection, row.ticket.id, prerequisites)?;
     }
@@ -67,7 +67,7 @@ fn make(
     Ok(CreatedTickets { tickets, refs: refs.collect::<BTreeMap<_, _>>() })
 }
 
-/// What a ticket waits for, and how many of these are not completed.
+/// Returns the dependencies of a ticket, and how many of them are not completed.
 fn prerequisites(
     connection: &Connection,
     call: &TicketCall,

@@ -1,4 +1,4 @@
-//! Tickets that are deleted. What happened to them stays on record.
+//! Deletion of tickets. Their history is kept.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{DeleteTicket, Dependents, Error, EventKind, TicketNews};
 
-/// Deletes a ticket.
 pub(in super::super) fn delete(
     connection: &Connection,
     command: &DeleteTicket,
@@ -60,7 +59,7 @@ fn refused(id: TicketId, unfinished: &[Blocker]) -> Fault {
     Error::HasDependents { id, total: unfinished.len(), dependents }.into()
 }
 
-/// The tickets that depend on one: the unfinished ones, or those whose dependencies may still matter.
+/// Returns the dependents of a ticket that are not completed; with `unfinished`, failed ones are excluded too.
 fn dependents(connection: &Connection, id: TicketId, unfinished: bool) -> Result<Vec<Blocker>, Fault> {
     let sql = "SELECT t.id, t.status FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
                WHERE d.prerequisite = ?1 AND t.status <> 'completed' AND (NOT ?2 OR t.status <> 'failed')
@@ -70,7 +69,7 @@ fn dependents(connection: &Connection, id: TicketId, unfinished: bool) -> Result
     })
 }
 
-/// Deletes the unfinished tickets that depend on one, and theirs.
+/// Deletes the unfinished tickets that depend on the ticket of the command, recursively.
 fn delete_those(
     connection: &Connection,
     command: &DeleteTicket,
@@ -85,7 +84,7 @@ fn delete_those(
             }
         }
     }
-    // Last made first: what depends on others goes before them, as far as ids tell.
+    // Newest first, so that dependents are usually deleted before their dependencies.
     for id in all.into_iter().rev() {
         let Some(row) = find(connection, id)? else { continue };
         check_holder(&row, command)?;
@@ -95,7 +94,7 @@ fn delete_those(
     Ok(())
 }
 
-/// Takes a ticket out of the dependencies of those that are not completed.
+/// Removes a ticket from the dependencies of tickets that are not completed.
 fn detach(
     connection: &Connection,
     command: &DeleteTicket,
@@ -104,7 +103,7 @@ fn detach(
 ) -> Result<(), Fault> {
     let completed = row.ticket.status() == TicketStatus::Completed;
     if !completed {
-        // Those that were finished late, before what they waited for: their records stay, their counters must be true.
+        // Tickets that were completed before this dependency keep their record, but their counter must be correct.
         let sql = "UPDATE tickets SET unmet = unmet - 1 WHERE status = 'completed'
                    AND id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
         change(connection, sql, [row.ticket.id.to_string()])?;

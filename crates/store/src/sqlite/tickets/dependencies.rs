@@ -1,4 +1,4 @@
-//! What tickets wait for.
+//! Dependencies between tickets.
 
 use rusqlite::{Connection, params};
 use skep_api::{
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::Error;
 
-/// What a ticket depends on, in its order.
+/// Returns the dependencies of a ticket, in the order in which they were given.
 pub(super) fn of(connection: &Connection, id: TicketId) -> Result<Vec<TicketId>, Fault> {
     let sql = "SELECT prerequisite FROM ticket_dependencies WHERE dependent = ?1 ORDER BY position";
     all(connection, sql, [id.to_string()], |row| row.word("prerequisite"))
@@ -28,14 +28,14 @@ pub(super) fn has_dependents(connection: &Connection, id: TicketId) -> Result<bo
     Ok(one(connection, sql, [id.to_string()], |_| Ok(()))?.is_some())
 }
 
-/// Those of them that are not completed.
+/// Returns the dependencies of a ticket that are not completed.
 pub(super) fn blockers(connection: &Connection, id: TicketId, limit: usize) -> Result<Vec<Blocker>, Fault> {
     let sql = "SELECT p.id, p.status FROM ticket_dependencies AS d JOIN tickets AS p ON p.id = d.prerequisite
                WHERE d.dependent = ?1 AND p.status <> 'completed' ORDER BY d.position LIMIT ?2";
     row::blockers(connection, sql, id, limit)
 }
 
-/// The status of a ticket that shall be depended on.
+/// Returns the status of a ticket that is to become a dependency.
 pub(super) fn status_of(
     connection: &Connection,
     account: AccountId,
@@ -43,11 +43,11 @@ pub(super) fn status_of(
 ) -> Result<TicketStatus, Fault> {
     let sql = "SELECT status FROM tickets WHERE id = ?1 AND account = ?2";
     let found = one(connection, sql, [id.to_string(), account.to_string()], |row| row.word("status"))?;
-    // One of another account is answered in the words of what does not exist.
+    // The error for a ticket of another account is the same as for an unknown one.
     found.ok_or_else(|| Error::UnknownDependency { id }.into())
 }
 
-/// Writes what a ticket depends on, from this place in its list on.
+/// Inserts the dependencies of a ticket.
 pub(super) fn insert(connection: &Connection, id: TicketId, prerequisites: &[TicketId]) -> Result<(), Fault> {
     let sql = "INSERT INTO ticket_dependencies (dependent, position, prerequisite) VALUES (?1, ?2, ?3)";
     for (position, prerequisite) in (0_i64..).zip(prerequisites) {
@@ -56,7 +56,7 @@ pub(super) fn insert(connection: &Connection, id: TicketId, prerequisites: &[Tic
     Ok(())
 }
 
-/// Replaces what a ticket depends on, unless it would wait for itself.
+/// Replaces the dependencies of a ticket; fails if that would create a cycle.
 pub(super) fn replace(
     connection: &Connection,
     account: AccountId,
@@ -74,7 +74,7 @@ pub(super) fn replace(
         }
     }
     let found = find_cycle(id, prerequisites, |one| {
-        // What is completed waits for nothing, and neither does anything behind it.
+        // Completed tickets block nothing, so the search stops there.
         let open = blockers_of_node(connection, one);
         open.map(|open| open.into_iter().map(|blocker| blocker.id).collect())
     })?;

@@ -1,4 +1,4 @@
-//! Counts of tickets, which triggers maintain: a look reads a few rows for each account, however many tickets there are.
+//! Metrics about tickets, from counters that triggers maintain: a query reads a few rows for each account.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
@@ -10,10 +10,10 @@ use super::super::{
 };
 use crate::{TicketCounts, TicketFigures};
 
-/// Accounts that are answered together.
+/// Maximum number of accounts in the result.
 const MOST_ACCOUNTS: u32 = 1_000;
 
-/// The figures of one account, or of all that are not deleted: of more than a thousand, the oldest.
+/// Returns the metrics of one account, or of all that are not deleted; beyond the maximum, of the oldest.
 pub(in super::super) fn figures(
     connection: &Connection,
     account: Option<AccountId>,
@@ -37,7 +37,7 @@ fn of_account(connection: &Connection, id: &str, account: String) -> Result<Tick
             2 => &mut counts.in_progress,
             3 => &mut counts.completed,
             4 => &mut counts.failed,
-            other => return Err(broken("stage", format!("{other} is none"))),
+            other => return Err(broken("stage", format!("unknown value {other}"))),
         };
         *count = tickets;
     }

@@ -1,4 +1,4 @@
-//! What happened to a ticket, also to one that is gone.
+//! History of tickets, which outlives their deletion.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{Event, ReadTicketHistory, TicketHistoryPage};
 
-/// Attempts that a history shows.
+/// Maximum number of attempts in a history.
 const MOST_ATTEMPTS: u32 = 1_000;
-/// JSON of the events of a page, in bytes. Numbers and empty objects take sixteen times as much in memory.
+/// Maximum size of the JSON of a page's events, in bytes. In memory, numbers and empty objects take sixteen times as
+/// much.
 const PAGE_BYTES: usize = 2 << 20;
 
-/// A page of a ticket's history.
 pub(in super::super) fn history(
     connection: &Connection,
     query: &ReadTicketHistory,
@@ -47,7 +47,7 @@ pub(in super::super) fn history(
         Some(_) => Vec::new(),
     };
     if found.is_empty() && attempts.is_empty() {
-        // Where all that happened is too old to be kept, the ticket itself tells that it is there.
+        // The events may all have been deleted, so check whether the ticket exists.
         row::of_account(connection, query.account, query.id).map_err(|fault| match fault {
             super::super::fault::Fault::Refused(_) => unknown(query.id),
             other => other,
@@ -96,7 +96,7 @@ fn decode(row: &Columns<'_>) -> Result<Attempt, Fault> {
     })
 }
 
-/// Forgets a few of the attempts of tickets that were deleted before this time.
+/// Deletes one batch of attempts of tickets that were deleted before this time.
 pub(in super::super) fn forget(
     connection: &Connection,
     before: Timestamp,

@@ -1,8 +1,9 @@
-//! Tickets of one stage and priority that have several words in common: all of some labels, and maybe an assignee.
+//! Intersection of index ranges: tickets of one stage and priority that have several terms in common, namely all of
+//! some labels and optionally an assignee.
 //!
-//! Each word has an index of its own with its tickets in order. The next ticket is the one at which all indexes meet: each is
-//! asked for its first ticket from the candidate on, and that ticket is the next candidate. With one word a step reads
-//! one entry; with several, no more entries than the rarest word has there, however many tickets have the others.
+//! For each term an index contains its tickets in order. The search seeks in one index after the other to the first
+//! entry at or after the candidate, which becomes the next candidate, until all indexes agree. With one term a step
+//! reads one entry; with several, at most as many as the rarest term has.
 
 use rusqlite::{Connection, params};
 use skep_api::Label;
@@ -12,28 +13,28 @@ use super::{
     list::Stretch,
 };
 
-/// A word that tickets have in common.
+/// A term that all tickets of an intersection have.
 #[derive(Clone, Copy)]
 pub(super) enum Word<'a> {
     Label(&'a Label),
     Assignee(&'a str),
 }
 
-/// A ticket's place in an index: when it changed last, and its id.
+/// Sort key of an index entry: time of the last change, and ticket id.
 pub(super) type Entry = (i64, String);
 
-/// The tickets of a stretch that have all words in common, one after the other.
+/// Iterates over the tickets of an index range that have all terms.
 pub(super) struct Intersection<'a> {
     pub(super) connection: &'a Connection,
     pub(super) account: String,
-    /// At least one.
+    /// Must not be empty.
     pub(super) words: Vec<Word<'a>>,
     pub(super) stretch: Stretch,
-    /// Ordered by the latest change, latest first; else by id.
+    /// Order by time of the last change, latest first; otherwise by id.
     pub(super) by_change: bool,
-    /// By the latest change: all tickets of the status, of each stage.
+    /// Only with `by_change`: include all stages of the status.
     pub(super) whole: bool,
-    /// The entry after which the next one comes.
+    /// The last entry that was returned, or the start position.
     pub(super) after: Entry,
 }
 
@@ -56,7 +57,7 @@ impl Intersection<'_> {
         Ok(Some(found))
     }
 
-    /// The first entry of a word that comes after this one, or is this one.
+    /// Returns the first entry of a term after `from`, or at `from` if `or_equal`.
     fn seek(&self, word: &Word<'_>, from: &Entry, or_equal: bool) -> Result<Option<Entry>, Fault> {
         let sql = sql_of(word, self.by_change, or_equal);
         let text = match word {

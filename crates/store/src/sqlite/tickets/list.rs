@@ -1,6 +1,6 @@
-//! Pages of tickets. Each combination of stage and priority is a stretch of one index, in order; a page merges the stretches
-//! that its filter names, and reads of each no more than it takes: it costs the same however many tickets there are. (What is
-//! ready, by its latest change, is looked for among all that is pending.)
+//! Lists of tickets. Each combination of stage and priority is an ordered range of an index. A page merges the ranges
+//! that its filter selects and reads only the entries that it needs, so that its cost does not depend on the number of
+//! tickets. The exception is ready tickets by time of change, which are searched among all pending ones.
 
 use rusqlite::{CachedStatement, Connection, Rows, ToSql};
 use skep_api::{
@@ -18,14 +18,13 @@ use super::{
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 
-/// Records of a page, in bytes of their JSON and of what their objects take in memory: a page ends with the record that reaches
-/// it.
+/// Maximum size of the records of a page, in bytes of JSON plus the memory of their objects. A page ends with the
+/// record that reaches it.
 const LARGEST_PAGE: usize = 8 << 20;
 
-/// A ticket's place: what it is ordered by, smallest first.
+/// Sort key of a ticket: rank, time of change and id; those that do not apply to the sort order are 0.
 type Place = (i64, i64, String);
 
-/// A page of tickets.
 pub(in super::super) fn list(connection: &Connection, query: &ListTickets) -> Result<TicketPage, Fault> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let places = match query.filter.depends_on {
@@ -57,7 +56,7 @@ fn page(tickets: Vec<Record>, sort: TicketSort, more: bool) -> TicketPage {
     TicketPage { tickets, next }
 }
 
-/// One stretch of an index.
+/// An index range.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
     pub(super) status: TicketStatus,
@@ -65,7 +64,7 @@ pub(super) struct Stretch {
     pub(super) priority: i64,
 }
 
-/// The stages and priorities that a filter names.
+/// Returns the index ranges that a filter selects.
 fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
     let statuses: &[TicketStatus] =
         if filter.statuses.is_empty() { TicketStatus::ALL } else { &filter.statuses };
@@ -82,7 +81,7 @@ fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
     ranks.flat_map(of).collect()
 }
 
-/// The stage of what can be claimed.
+/// The stage of claimable tickets.
 pub(super) const READY: i64 = 1;
 
 fn stages_of(status: TicketStatus) -> &'static [i64] {
@@ -94,7 +93,7 @@ fn stages_of(status: TicketStatus) -> &'static [i64] {
     }
 }
 
-/// The place after which a page begins, as what each row is compared with.
+/// Returns the sort key after which the page starts, if its cursor is of the same sort order.
 fn beginning(query: &ListTickets) -> Option<Place> {
     match (query.sort, query.after?) {
         (TicketSort::Created, TicketPosition::Created(id)) => Some((0, 0, id.to_string())),
@@ -106,15 +105,16 @@ fn beginning(query: &ListTickets) -> Option<Place> {
     }
 }
 
-/// The first places of all stretches together.
+/// Merges the selected ranges and returns the first sort keys.
 fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<Place>, Fault> {
     let by_change = query.sort == TicketSort::Updated;
     let begins = beginning(query);
     let account = query.account.to_string();
     let assignee = query.filter.assignee.as_ref();
     let sql = sql_of(by_change, assignee.is_some());
-    // By the latest change, all that is pending stands together. Where both what is ready and what is not are wanted, one
-    // stretch has them: to pick either would pass over all of the other.
+    // The index by time of change contains all pending tickets together. If both ready and waiting ones are selected,
+    // one range without a condition on the stage is read, because reading each separately would skip all entries of the
+    // other.
     let whole = by_change && query.filter.ready.is_none();
     let labelled = !query.filter.labels.is_empty();
     let mut statements: Vec<(Option<CachedStatement<'_>>, Stretch)> = Vec::new();
@@ -157,10 +157,10 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
     take(streams, by_change, wanted)
 }
 
-/// What comes after it in a stretch is on the page.
+/// Start position in the range of a priority.
 fn bound(sort: TicketSort, begins: Option<&Place>, priority: i64) -> (i64, String) {
     match begins {
-        // Of a less urgent priority, all come after.
+        // All tickets of a less urgent priority follow the cursor.
         Some((rank, ..)) if sort == TicketSort::Priority && priority > *rank => (i64::MAX, String::new()),
         Some((_, at, id)) => (*at, id.clone()),
         None if sort == TicketSort::Updated => (i64::MAX, "~".to_owned()),
@@ -194,19 +194,19 @@ fn sql_of(by_change: bool, assignee: bool) -> &'static str {
     }
 }
 
-/// What the tickets of a filter with labels have in common.
+/// Returns the terms of a filter with labels.
 fn words(filter: &TicketFilter) -> Vec<Word<'_>> {
     let assignee = filter.assignee.as_deref().map(Word::Assignee);
     filter.labels.iter().map(Word::Label).chain(assignee).collect()
 }
 
-/// Where the tickets of a stretch are read.
+/// Source of the entries of a range.
 enum Source<'a> {
     Rows(Rows<'a>),
     Intersection(Intersection<'a>),
 }
 
-/// A stretch that is being read, one ticket ahead.
+/// A range that is being read, with its next entry.
 struct Stream<'a> {
     source: Source<'a>,
     rank: i64,
@@ -241,7 +241,7 @@ fn take(mut streams: Vec<Stream<'_>>, latest_first: bool, wanted: usize) -> Resu
     let mut places = Vec::new();
     while places.len() < wanted {
         let heads = streams.iter_mut().filter(|stream| stream.head.is_some());
-        // Streams are a few: at most one for each stage of each priority.
+        // Linear search suffices: there is at most one stream for each stage of each priority.
         let next = if latest_first {
             heads.max_by(|a, b| a.head.cmp(&b.head))
         } else {
@@ -254,7 +254,7 @@ fn take(mut streams: Vec<Stream<'_>>, latest_first: bool, wanted: usize) -> Resu
     Ok(places)
 }
 
-/// Those that depend on one ticket: all of them are looked at, and nothing else.
+/// Returns the sort keys of matching dependents of a ticket. Examines all its dependents and no other tickets.
 fn dependents(
     connection: &Connection,
     query: &ListTickets,

@@ -1,5 +1,5 @@
-//! Tickets in SQLite, a file for each subject. What may happen is decided by the rules of `skep-tickets`; here it is read,
-//! written with its events, and told.
+//! Tickets in SQLite. The rules in `skep-tickets` decide on transitions; this module reads and writes tickets with
+//! their events and collects the signals to send.
 
 mod apply;
 mod boot;
@@ -39,15 +39,14 @@ pub(super) use self::{
 };
 use crate::TicketNews;
 
-/// What a command did, and what is to be told of it.
+/// Result of a command, with the signals to send once it is durable.
 pub(super) type Told<T> = (T, Vec<TicketNews>);
 
-/// Gives ids, each later in order than all before it.
+/// Generates ids that increase strictly, also within one millisecond.
 #[derive(Debug, Default)]
 pub(super) struct TicketIds(Mutex<Option<TicketId>>);
 
 impl TicketIds {
-    /// The next one.
     pub(super) fn next(&self) -> TicketId {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = TicketId::generate_after(*last);

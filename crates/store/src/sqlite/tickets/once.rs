@@ -1,4 +1,4 @@
-//! Requests that have their effect once: the answer is kept with the effect, in one transaction.
+//! Idempotency keys: the answer of a request is stored in the transaction of its effect and repeated for retries.
 
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
@@ -11,12 +11,12 @@ use super::super::{
 };
 use crate::{Answered, Error, Once, TicketCall};
 
-/// How long an answer is kept.
+/// How long answers are kept.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
-/// Old answers that go with each new one: more than one, so that they become fewer.
+/// Number of expired answers to delete with each new one; more than one, so that their number decreases.
 const SWEPT: u32 = 4;
 
-/// The answer that was given before, or the one of `work`, which is kept where it is worth keeping.
+/// Returns the stored answer of the request, or that of `work`, which is stored if `worth_keeping` returns true.
 pub(super) fn answer<T: Serialize + DeserializeOwned>(
     connection: &Connection,
     call: &TicketCall,
@@ -35,7 +35,7 @@ pub(super) fn answer<T: Serialize + DeserializeOwned>(
     Ok(Answered { answer, replayed: false })
 }
 
-/// Keeps an answer, in the transaction of its effect.
+/// Stores an answer, in the transaction of its effect.
 pub(in super::super) fn keep(
     connection: &Connection,
     account: AccountId,
@@ -53,7 +53,7 @@ pub(in super::super) fn keep(
     Ok(())
 }
 
-/// The answer that was given before, if there is one.
+/// Returns the stored answer of the request, if there is one.
 pub(in super::super) fn given<T: DeserializeOwned>(
     connection: &Connection,
     account: AccountId,

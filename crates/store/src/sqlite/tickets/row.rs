@@ -1,4 +1,4 @@
-//! The row of a ticket, and the record that callers read.
+//! Reading of ticket rows, and their conversion to API records.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{Error, TicketCall};
 
-/// A ticket as it stands in its row.
+/// A stored ticket.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    /// What the rules see; its blockers are counted, not named.
+    /// State for the transition rules. At most [`limits::NAMED`] of the blockers are named.
     pub(super) ticket: Ticket,
     pub(super) account: AccountId,
     pub(super) title: String,
@@ -37,7 +37,6 @@ pub(super) struct Row {
     pub(super) updated_at: Timestamp,
 }
 
-/// A ticket's record.
 pub(in super::super) fn read(
     connection: &Connection,
     account: AccountId,
@@ -48,7 +47,8 @@ pub(in super::super) fn read(
     record(connection, row, at)
 }
 
-/// The record of a ticket that a VM may know: one that it holds or held, or a direct prerequisite of one.
+/// Returns the record of a ticket that a VM may read: one that it holds or held, or a direct dependency of such a
+/// ticket.
 pub(in super::super) fn read_of_vm(
     connection: &Connection,
     account: AccountId,
@@ -67,7 +67,7 @@ pub(in super::super) fn read_of_vm(
     record(connection, row, at)
 }
 
-/// Why a ticket does not take its next step.
+/// Returns why a ticket is not ready or not progressing.
 pub(in super::super) fn why(
     connection: &Connection,
     account: AccountId,
@@ -79,7 +79,8 @@ pub(in super::super) fn why(
     Ok(skep_tickets::why(&row.ticket, at))
 }
 
-/// A ticket that this caller may act on. A key of one VM knows only those that its VM ever held.
+/// Returns a ticket that the caller may act on. For a key that is bound to a VM, that is a ticket that the VM holds or
+/// held.
 pub(super) fn reached(connection: &Connection, call: &TicketCall, id: TicketId) -> Result<Row, Fault> {
     let row = of_account(connection, call.account, id)?;
     if let Some(vm) = call.vm {
@@ -90,7 +91,6 @@ pub(super) fn reached(connection: &Connection, call: &TicketCall, id: TicketId) 
     Ok(row)
 }
 
-/// A ticket of this account.
 pub(super) fn of_account(connection: &Connection, account: AccountId, id: TicketId) -> Result<Row, Fault> {
     find(connection, id)?.filter(|row| row.account == account).ok_or_else(|| unknown(id))
 }
@@ -111,7 +111,7 @@ pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>,
     Ok(Some(row))
 }
 
-/// Fails where the ticket is not as the caller knows it.
+/// Fails unless the version of the ticket is one of the expected ones.
 pub(super) fn check_version(row: &Row, expected: Option<&[u64]>) -> Result<(), Fault> {
     match expected {
         Some(expected) if !expected.contains(&row.version) => {
@@ -121,7 +121,7 @@ pub(super) fn check_version(row: &Row, expected: Option<&[u64]>) -> Result<(), F
     }
 }
 
-/// The record that callers read.
+/// Converts a row to the API record.
 pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, Fault> {
     let id = row.ticket.id;
     let ready = row.ticket.is_ready(at);
@@ -173,7 +173,7 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a priority stands in its column: what is claimed first is least.
+/// Encodes a priority; the most urgent one is the least.
 pub(super) fn rank(priority: Priority) -> i64 {
     match priority {
         Priority::Critical => 0,
@@ -185,23 +185,22 @@ pub(super) fn rank(priority: Priority) -> i64 {
 
 fn of_rank(rank: i64) -> Result<Priority, Fault> {
     let found = Priority::ALL.iter().copied().find(|priority| self::rank(*priority) == rank);
-    found.ok_or_else(|| broken("priority", format!("{rank} is none")))
+    found.ok_or_else(|| broken("priority", format!("unknown value {rank}")))
 }
 
-/// An object in a column that may be empty.
+/// Decodes a nullable JSON object.
 pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, Fault> {
     let text = row.plain::<Option<String>>(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| broken(column, error))).transpose()
 }
 
-/// The labels of a ticket.
 pub(super) fn labels(row: &Columns<'_>) -> Result<Vec<Label>, Fault> {
     let text = row.plain::<Option<String>>("labels")?;
     let labels = text.map(|text| serde_json::from_str(&text).map_err(|error| broken("labels", error)));
     Ok(labels.transpose()?.unwrap_or_default())
 }
 
-/// Labels as they stand in their column.
+/// Encodes labels; no labels are null.
 pub(super) fn labels_column(labels: &[Label]) -> Result<Option<String>, Fault> {
     (!labels.is_empty()).then(|| columns::json(&labels)).transpose()
 }
@@ -277,7 +276,7 @@ fn state(connection: &Connection, id: TicketId, row: &Columns<'_>) -> Result<Sta
     }
 }
 
-/// Tickets and where they stand, by a query of `id` and `status`.
+/// Returns the tickets of a query that selects `id` and `status`.
 pub(super) fn blockers(
     connection: &Connection,
     sql: &str,
@@ -290,7 +289,7 @@ pub(super) fn blockers(
     })
 }
 
-/// What a record takes in an answer: its JSON, and its objects in memory, in bytes.
+/// Size of a record in an answer, in bytes: its JSON plus the memory of its objects.
 pub(super) fn cost(ticket: &Record) -> usize {
     let objects = [&ticket.metadata, &ticket.result].into_iter().flatten();
     json_bytes(ticket) + objects.flat_map(Object::values).map(value_bytes).sum::<usize>()

@@ -1,4 +1,4 @@
-//! What agents, timers and operators do to a few tickets, at random, and the command that it is.
+//! Generates random actions of agents, timers and operators, and converts them to commands.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,15 +18,16 @@ use crate::{
     TimeUp,
 };
 
-/// The name that a finish is written on where its caller gives none.
+/// Assignee of a finished ticket if the caller gives none.
 pub(super) const KEY_NAME: &str = "key";
-/// How long the shortest lease is, in seconds.
+/// Length of the shortest lease, in seconds.
 const SHORTEST_LEASE_S: u64 = 5;
 
-/// What somebody does. Tickets are named by numbers: any of those that were ever made, deleted or not.
+/// A random action. Numbers refer to tickets in order of creation, including deleted ones.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
-    /// One ticket or a batch: each with what it needs, and whether it needs the next one of the batch too.
+    /// Creates one or more tickets, each with its dependencies and whether it also depends on the next one of the
+    /// batch.
     Make {
         tickets: Vec<(Vec<u8>, bool)>,
         wait: Option<u16>,
@@ -53,7 +54,7 @@ pub(super) enum Act {
         lease: Option<u8>,
         progress: bool,
     },
-    /// A timer: of the lease after the latest beat or an earlier one, or of the runtime.
+    /// A timer fires: for the lease after the latest or an earlier renewal, or for the maximum runtime (`None`).
     TimeUp {
         ticket: u8,
         attempt: Which,
@@ -65,14 +66,14 @@ pub(super) enum Act {
         force: bool,
         dependents: Dependents,
     },
-    /// Time goes by; the timers of those that wait for it may be late.
+    /// Advances the clock. Without `timers`, tickets whose `not_before` passes are not woken.
     Pass {
         seconds: u16,
         timers: bool,
     },
 }
 
-/// An attempt that a caller names.
+/// The attempt number that a caller gives, relative to the latest one.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Which {
     None,
@@ -102,7 +103,7 @@ pub(super) enum Move {
     Result(Option<u8>),
 }
 
-/// An act as a command.
+/// The command of an action.
 #[derive(Debug, Clone)]
 pub(super) enum Order {
     Create(CreateTickets),
@@ -114,7 +115,7 @@ pub(super) enum Order {
     Pass { seconds: u16, timers: bool },
 }
 
-/// What the caller of an act knows of its ticket.
+/// What the caller of an action knows about its ticket.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Known {
     pub(super) attempt: u32,
@@ -122,9 +123,9 @@ pub(super) struct Known {
     pub(super) version: u64,
 }
 
-/// Acts of which some are refused, and most are not.
+/// Generates actions of which most succeed and some are refused.
 pub(super) fn act() -> impl Strategy<Value = Act> {
-    // Mostly the same few: what is wrong shows in what happens to one ticket.
+    // Mostly the same few tickets, because errors are caused by several actions on one ticket.
     let ticket = || prop_oneof![4 => 0..3_u8, 1 => 3..9_u8];
     let agent = || 0..2_u8;
     let which = prop::sample::select(vec![
@@ -160,12 +161,12 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// None, or some of three.
+/// Generates a subset of three labels, often empty.
 fn labels() -> impl Strategy<Value = Vec<u8>> {
     prop::sample::subsequence(vec![0, 1, 2], 0..3)
 }
 
-/// Labels of which one begins as another does.
+/// Labels of which one is a prefix of another.
 pub(super) fn label(number: u8) -> Label {
     ["plan", "plan/b", "gpu"][usize::from(number) % 3].parse().unwrap()
 }
@@ -202,7 +203,7 @@ fn step() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// The command of an act now; `None` where there is no ticket yet.
+/// Converts an action to a command; `None` if it needs a ticket and there is none yet.
 pub(super) fn order(
     act: &Act,
     account: AccountId,
@@ -224,7 +225,7 @@ pub(super) fn order(
         Act::Change { ticket, expected: version, edit, step } => {
             let id = pick(ticket)?;
             let edits = edits(edit, at, ids);
-            // Requests change these and the status one after the other.
+            // The API does not combine these edits with a change of the status.
             let alone = edits.dependencies.is_some() || edits.not_before.is_some();
             let transition = if alone { None } else { transition(step, known(id).attempt) };
             Order::Change(ChangeTicket { call, id, expected: expected(version, id), edits, transition })
@@ -282,7 +283,7 @@ fn common_ticket(
     NewTicket { priority, max_attempts, not_before, labels, ..new_ticket("a", Vec::new()) }
 }
 
-/// Tickets that differ in what they need.
+/// New tickets that differ in their dependencies only.
 fn creations(
     tickets: &[(Vec<u8>, bool)],
     ids: &[TicketId],
@@ -300,7 +301,7 @@ fn needs_of(tickets: &[(Vec<u8>, bool)], ids: &[TicketId]) -> Vec<Vec<Needed>> {
     tickets.iter().enumerate().map(needs).collect()
 }
 
-/// Each ticket once, as requests give them to the store.
+/// The tickets with these numbers, without duplicates, as the API passes them to the store.
 fn picked(numbers: &[u8], ids: &[TicketId]) -> Vec<TicketId> {
     let mut seen = BTreeSet::new();
     let picked = numbers.iter().filter_map(|number| ids.get(usize::from(*number) % ids.len().max(1)));

@@ -1,5 +1,5 @@
-//! Tickets as they should be, in memory. The rules stand here a second time, as plainly as can be: nothing is shared with
-//! those that the store asks.
+//! The in-memory model of an account's tickets: a second, simple implementation of the rules that shares no code with
+//! the one that the store uses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,30 +16,28 @@ use skep_tickets::NewTicket;
 use super::acts::Known;
 use crate::{DeleteTicket, Dependents, EventKind};
 
-/// What is answered: nothing, or why not.
+/// Result of a command on the model.
 pub(super) type Said = Result<(), ErrorCode>;
 
-/// All tickets of an account.
+/// Model of all tickets of an account.
 #[derive(Debug, Clone)]
 pub(super) struct Board {
     pub(super) now: Timestamp,
     pub(super) cards: BTreeMap<TicketId, Card>,
-    /// The sorts of events of each ticket that ever was.
+    /// Kinds of the events of each ticket, including deleted ones.
     pub(super) told: BTreeMap<TicketId, Vec<EventKind>>,
-    /// The attempts at each.
     pub(super) attempts: BTreeMap<TicketId, Vec<Attempt>>,
 }
 
-/// One ticket.
 #[derive(Debug, Clone)]
 pub(super) struct Card {
-    /// Its record; what is derived is worked out when it is asked for.
+    /// The record, without derived fields.
     pub(super) record: Ticket,
-    /// The attempts that ended by themselves since it was made or retried, as its result tells of them.
+    /// Attempts that the server ended since the ticket was created or reopened, as in the result of a failed ticket.
     pub(super) counted: Vec<serde_json::Value>,
-    /// Whether somebody saw its time pass, where it has one.
+    /// Whether `not_before` is unset or its timer has fired.
     pub(super) awake: bool,
-    /// Who held it until the lease ran out, where nobody claimed it since.
+    /// The last holder, if the lease expired and the ticket has not been claimed since.
     pub(super) lapsed: Option<String>,
     pub(super) beats: u64,
     pub(super) lease: Duration,
@@ -50,7 +48,7 @@ impl Board {
         Self { now, cards: BTreeMap::new(), told: BTreeMap::new(), attempts: BTreeMap::new() }
     }
 
-    /// What a caller may know of a ticket, also of one that is gone.
+    /// What a caller may know about a ticket, which may be deleted.
     pub(super) fn known(&self, id: TicketId) -> Known {
         let of = |card: &Card| {
             let Ticket { attempt, version, .. } = card.record;
@@ -59,7 +57,7 @@ impl Board {
         self.cards.get(&id).map(of).unwrap_or_default()
     }
 
-    /// The record that is answered.
+    /// The complete record.
     pub(super) fn record(&self, id: TicketId) -> Ticket {
         let record = self.cards[&id].record.clone();
         Ticket { ready: self.is_ready(id), blocked_by: self.blockers(id), ..record }
@@ -77,12 +75,12 @@ impl Board {
         record.status == TicketStatus::Pending && time && self.blockers(id).is_empty()
     }
 
-    /// Whether it is ready and was said to be.
+    /// Whether the ticket is ready and an event was written for that.
     pub(super) fn is_announced(&self, id: TicketId) -> bool {
         self.is_ready(id) && self.cards[&id].awake
     }
 
-    /// What a claim of anything finds, most urgent first, then oldest first.
+    /// Tickets that a claim selects, most urgent first, then oldest first.
     pub(super) fn claimable(&self, priorities: &[Priority], labels: &[Label]) -> Vec<TicketId> {
         let wanted = |id: &TicketId| {
             let record = &self.cards[id].record;
@@ -97,14 +95,14 @@ impl Board {
         ids
     }
 
-    /// Those that wait for a time that nobody saw pass.
+    /// Tickets with a `not_before` whose timer has not fired.
     pub(super) fn waiting(&self) -> BTreeMap<TicketId, Timestamp> {
         let waits =
             |(id, card): (&TicketId, &Card)| Some((*id, card.record.not_before.filter(|_| !card.awake)?));
         self.cards.iter().filter_map(waits).collect()
     }
 
-    /// Those that are held: attempt, beat, length of the lease.
+    /// Tickets in progress: attempt, number of renewals, and length of the lease.
     pub(super) fn held(&self) -> BTreeMap<TicketId, (u32, u64, Duration)> {
         let held = self.cards.iter().filter(|(_, card)| card.record.status == TicketStatus::InProgress);
         held.map(|(id, card)| (*id, (card.record.attempt, card.beats, card.lease))).collect()
@@ -129,7 +127,6 @@ impl Board {
         }
     }
 
-    /// One version more.
     pub(super) fn changed(&mut self, id: TicketId) {
         let now = self.now;
         let record = &mut self.card(id).record;
@@ -141,7 +138,7 @@ impl Board {
         self.cards.values().filter(needs).map(|card| card.record.id).collect()
     }
 
-    /// A batch, whose ids the store gave.
+    /// Adds tickets with the ids that the store generated.
     pub(super) fn make(&mut self, tickets: Vec<(TicketId, NewTicket, Vec<TicketId>)>) {
         let now = self.now;
         let ids: Vec<TicketId> = tickets.iter().map(|(id, ..)| *id).collect();
@@ -183,7 +180,7 @@ impl Board {
         }
     }
 
-    /// The first of these that can be claimed, in order.
+    /// Claims the first `count` claimable tickets and returns their ids.
     pub(super) fn claim_next(
         &mut self,
         assignee: &str,
@@ -234,7 +231,7 @@ impl Board {
         progress.iter().for_each(|progress| card.record.progress = Some((*progress).clone()));
     }
 
-    /// Completed or failed; by nobody where it was given up before anybody began.
+    /// Completes or fails a ticket; `by` is `None` if a ticket fails before it was claimed.
     pub(super) fn close(
         &mut self,
         id: TicketId,
@@ -280,7 +277,7 @@ impl Board {
         (record.result, record.finished_at) = (None, None);
     }
 
-    /// Nobody may claim it for so long; then it may be ready.
+    /// Applies a back-off, during which the ticket cannot be claimed.
     pub(super) fn rest(&mut self, id: TicketId, rest: Duration) {
         let until = self.now + rest;
         let card = self.card(id);
@@ -291,7 +288,7 @@ impl Board {
         self.announce_if_ready(id);
     }
 
-    /// An attempt ended by itself; tells whether it was the one that goes on.
+    /// Ends an attempt by a timer; returns whether the attempt was open.
     pub(super) fn end(&mut self, id: TicketId, attempt: u32, beats: Option<u64>) -> bool {
         let Some(card) = self.cards.get(&id) else { return false };
         let record = &card.record;
@@ -316,14 +313,14 @@ impl Board {
                 serde_json::json!({"error": "max_attempts", "message": message, "attempts": attempts});
             let kept = self.attempts[&id].clone();
             self.close(id, false, holder, result.as_object().cloned());
-            // The attempt keeps how it ended.
+            // The attempt keeps its own outcome.
             self.attempts.insert(id, kept);
         }
         self.changed(id);
         true
     }
 
-    /// Somebody saw the time of a ticket pass.
+    /// The timer of a ticket's `not_before` fires.
     pub(super) fn wake(&mut self, id: TicketId) {
         self.card(id).awake = true;
         if self.is_ready(id) {
@@ -365,7 +362,7 @@ impl Board {
         self.dependents(id).into_iter().filter(|id| open.contains(&self.cards[id].record.status)).collect()
     }
 
-    /// It is gone, and out of the dependencies of those that are not completed.
+    /// Removes a ticket, also from the dependencies of tickets that are not completed.
     fn remove(&mut self, id: TicketId) {
         let unfinished = self.dependents(id).into_iter();
         let unfinished: Vec<_> =

@@ -1,4 +1,4 @@
-//! What holds of a store whatever was done to it, and what a model of it knows besides.
+//! Invariants of the store after any sequence of actions, and comparison with the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use crate::{
     TicketFilter, TicketSort,
 };
 
-/// What a replay does not give: it is derived, or written by beats.
+/// Fields that a replay of events does not contain, because they are derived or written by renewals.
 const NOT_TOLD: [&str; 4] = ["ready", "blocked_by", "lease_expires_at", "progress"];
 
-/// All tickets, in this order.
+/// Lists all tickets in this order.
 pub(super) async fn list(
     store: &dyn Store,
     account: AccountId,
@@ -29,7 +29,7 @@ pub(super) async fn list(
     filtered(store, account, at, TicketFilter { ready, ..TicketFilter::default() }, sort).await
 }
 
-/// All tickets of a filter, in this order.
+/// Lists all tickets that match a filter, in this order.
 async fn filtered(
     store: &dyn Store,
     account: AccountId,
@@ -49,7 +49,7 @@ async fn filtered(
     }
 }
 
-/// All events of tickets, in order.
+/// Returns all ticket events, in order.
 pub(super) async fn events(store: &dyn Store, account: AccountId) -> Vec<Event> {
     let (of, kinds) = (EventsOf::Account(account), EventKind::ALL.to_vec());
     let query = ReadEvents { of, kinds, after: 0, limit: 100_000, bytes: usize::MAX };
@@ -57,7 +57,7 @@ pub(super) async fn events(store: &dyn Store, account: AccountId) -> Vec<Event> 
     page.events.into_iter().filter(|event| event.ticket.is_some()).collect()
 }
 
-/// The six invariants, of all tickets of an account.
+/// Checks the six invariants for all tickets of an account.
 pub(super) async fn invariants(store: &dyn Store, account: AccountId, at: Timestamp) {
     let tickets = list(store, account, at, None, TicketSort::Created).await;
     let by_id: BTreeMap<TicketId, &Ticket> = tickets.iter().map(|one| (one.id, one)).collect();
@@ -90,7 +90,7 @@ pub(super) async fn invariants(store: &dyn Store, account: AccountId, at: Timest
     }
 }
 
-/// Follows what is open from a ticket on; what is completed waits for nothing.
+/// Checks that a ticket does not depend on itself, following unfinished dependencies.
 fn waits_not_for_itself(ticket: &Ticket, by_id: &BTreeMap<TicketId, &Ticket>) {
     if ticket.status == TicketStatus::Completed {
         return;
@@ -111,8 +111,8 @@ fn told(mut ticket: Value) -> Value {
     ticket
 }
 
-/// The tickets that events make. Each says truly what was before it; versions and attempts grow by one; and nothing but
-/// `metadata` and `labels` change of what is completed.
+/// Rebuilds the tickets from events. Checks that the old values in each event are correct, that versions and attempts
+/// increase by one, and that only `metadata` and `labels` of completed tickets change.
 fn replay(events: &[Event]) -> BTreeMap<TicketId, Value> {
     let mut tickets = BTreeMap::new();
     for event in events {
@@ -144,7 +144,7 @@ fn tell(ticket: &mut Value, event: &Event) {
 }
 
 impl Play {
-    /// The store says of all tickets what the model says.
+    /// Compares all tickets of the store with the model.
     pub(super) async fn check(&self) {
         let (store, account, now) = (&*self.store, self.account, self.board.now);
         let expected: Vec<Ticket> = self.board.cards.keys().map(|id| self.board.record(*id)).collect();
@@ -172,7 +172,7 @@ impl Play {
         invariants(store, account, now).await;
     }
 
-    /// Lists by one label and by two, with and without an assignee, hold what the model holds, in each order.
+    /// Compares lists by one and two labels, with and without an assignee, with the model, for each order.
     async fn check_labels(&self) {
         let (store, account, now) = (&*self.store, self.account, self.board.now);
         for labels in [vec![0], vec![1], vec![0, 2], vec![2, 0, 1]] {
@@ -201,7 +201,7 @@ impl Play {
         }
     }
 
-    /// The counts that metrics show are those of the model.
+    /// Compares the metrics with the model.
     async fn check_figures(&self) {
         let figures = self.store.ticket_figures(Some(self.account)).await.unwrap();
         let [figures] = figures.as_slice() else { panic!("{figures:?}") };
@@ -220,7 +220,7 @@ impl Play {
         assert!(figures.oldest_ready.is_none_or(|at| at <= self.board.now), "{figures:?}");
         let ends =
             |outcome| figures.outcomes.iter().find(|(one, _)| *one == outcome).map_or(0, |(_, count)| *count);
-        // A lapsed attempt that was finished late has another outcome now, and counts under both.
+        // A lapsed attempt that was finished late has a new outcome and is counted under both.
         for outcome in [AttemptOutcome::Released, AttemptOutcome::Completed, AttemptOutcome::Failed] {
             let attempts = self.board.attempts.values().flatten();
             let known = attempts.filter(|attempt| attempt.outcome == Some(outcome)).count();

@@ -1,4 +1,4 @@
-//! Agents that act all at once.
+//! Concurrent execution of random actions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,19 +23,19 @@ use crate::{EventKind, Store, TicketSort, WakeTicket, suite::moment};
 
 const AGENTS: usize = 8;
 
-/// What agents do, and what they were told.
+/// State shared by the concurrent agents.
 #[derive(Default)]
 struct Ground {
-    /// Milliseconds since the beginning.
+    /// Current step of [`moment`], in milliseconds.
     clock: AtomicI64,
     ids: Mutex<Vec<TicketId>>,
-    /// For whom each attempt was said to begin or to go on.
+    /// The assignee that the store reported for each attempt.
     holders: Mutex<BTreeMap<(TicketId, u32), String>>,
-    /// The attempts that claims of anything were answered.
+    /// Attempts returned by `claim_tickets`.
     claimed: Mutex<BTreeSet<(TicketId, u32)>>,
 }
 
-/// The acts are dealt out to agents, who begin at once.
+/// Distributes the actions among agents that run concurrently.
 pub(super) async fn at_once(store: Arc<dyn Store>, account: AccountId, acts: Vec<Act>) {
     let ground = Arc::new(Ground::default());
     ground.clock.store(10, Ordering::Relaxed);
@@ -55,7 +55,7 @@ pub(super) async fn at_once(store: Arc<dyn Store>, account: AccountId, acts: Vec
     agents.join_all().await;
     let at = moment(ground.clock.load(Ordering::Relaxed));
     checks::invariants(&*store, account, at).await;
-    // Every attempt that began was answered to somebody, and to nobody else.
+    // Each attempt that started was returned to exactly one agent.
     let claims = checks::events(&*store, account).await.into_iter();
     let claims = claims.filter(|event| event.kind == EventKind::TicketClaimed);
     let number = |attempt: &serde_json::Value| u32::try_from(attempt.as_u64().unwrap()).unwrap();
@@ -66,13 +66,13 @@ pub(super) async fn at_once(store: Arc<dyn Store>, account: AccountId, acts: Vec
 }
 
 impl Ground {
-    /// One act. Refusals are as good as anything: what was answered must be so.
+    /// Executes one action. Refusals are accepted; successful answers are checked.
     async fn act(&self, store: &dyn Store, account: AccountId, act: &Act) {
         let at = moment(self.clock.load(Ordering::Relaxed));
         let known: BTreeMap<TicketId, Known> = checks::list(store, account, at, None, TicketSort::Created)
             .await
             .into_iter()
-            // Renewals are not in the record: it is the first one, or one too many.
+            // The number of renewals is not in the record, so lease timers assume none.
             .map(|one| (one.id, Known { attempt: one.attempt, beats: 0, version: one.version }))
             .collect();
         let known = |id: TicketId| known.get(&id).copied().unwrap_or_default();
@@ -115,7 +115,7 @@ impl Ground {
         }
     }
 
-    /// Somebody holds an attempt, or has finished it.
+    /// Records that the store reported a holder of an attempt, which must always be the same.
     fn hear(&self, ticket: &Ticket) {
         let Some(assignee) = ticket.assignee.clone() else { return };
         let mut holders = self.holders.lock().unwrap();

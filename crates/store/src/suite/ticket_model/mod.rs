@@ -1,6 +1,6 @@
-//! Random acts of many agents on a few tickets. One after the other, each is answered as a small model says, and at the end
-//! the store and the model agree. All at once, the order is the store's own; then the invariants hold, and nobody was told
-//! what is not so.
+//! Property tests with random actions of several agents on a few tickets. In sequence, each answer and the final state
+//! must equal those of a simple model. Concurrently, where the order is unknown, the invariants must hold and no answer
+//! may contradict them.
 
 mod acts;
 mod board;
@@ -32,11 +32,11 @@ use self::{
 use super::{account_named, moment};
 use crate::{CreateTickets, Store, WakeTicket};
 
-/// Sequences that are tried, unless `PROPTEST_CASES` says how many.
+/// Number of sequences, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 64;
-/// The longest of them.
+/// Maximum length of a sequence.
 const ACTS: usize = 200;
-/// How long a sequence that failed is made shorter, in milliseconds.
+/// Time limit for shrinking a failed sequence, in milliseconds.
 const SHRINK_MS: u32 = 30_000;
 
 pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn Store>) {
@@ -55,7 +55,7 @@ pub async fn whatever_agents_do_at_once_the_invariants_hold(store: Arc<dyn Store
     try_sequences(store, many::at_once).await;
 }
 
-/// Tries sequences of acts, each with an account of its own; shows a short one where one fails.
+/// Runs random sequences of actions, each with an account of its own, and reports a shrunk one on failure.
 async fn try_sequences<F>(
     store: Arc<dyn Store>,
     play: impl Fn(Arc<dyn Store>, AccountId, Vec<Act>) -> F + Send + 'static,
@@ -65,7 +65,7 @@ async fn try_sequences<F>(
     let (runtime, number) = (Handle::current(), AtomicU32::new(0));
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { CASES };
     let config = Config { cases, failure_persistence: None, max_shrink_time: SHRINK_MS, ..Config::default() };
-    // Its shrinking is a loop of its own, which blocks.
+    // The test runner is synchronous and blocks.
     let trying = spawn_blocking(move || {
         let found = TestRunner::new(config).run(&prop::collection::vec(act(), 1..ACTS), |acts| {
             let name = format!("model-{}", number.fetch_add(1, Ordering::Relaxed));
@@ -80,18 +80,18 @@ async fn try_sequences<F>(
     trying.await.unwrap();
 }
 
-/// A few tickets that wait for each other, for acts to be about.
+/// Creates the initial tickets, which depend on each other.
 fn beginning() -> Act {
     let tickets = vec![(vec![], true), (vec![], true), (vec![], false)];
     Act::Make { tickets, wait: None, priority: Priority::Medium, attempts: 2, labels: vec![0] }
 }
 
-/// The store and the model, side by side.
+/// Executes each action on the store and the model, and compares the answers.
 struct Play {
     store: Arc<dyn Store>,
     account: AccountId,
     board: Board,
-    /// All tickets that ever were, oldest first.
+    /// All tickets ever created, oldest first.
     ids: Vec<TicketId>,
 }
 
@@ -173,7 +173,7 @@ impl Play {
         self.board.now += i64::from(seconds).seconds();
         let at = self.board.now;
         for (ticket, not_before) in self.board.waiting() {
-            // The one that it does not have any more, and the one that it has.
+            // A wake for a different `not_before` has no effect.
             let other = WakeTicket { ticket, not_before: not_before + Duration::from_secs(1), at };
             assert!(!self.store.wake_ticket(other).await.unwrap());
             if timers && not_before <= at {

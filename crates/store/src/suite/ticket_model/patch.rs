@@ -1,4 +1,4 @@
-//! The rules of a PATCH, and of a beat.
+//! The model's rules for changes of tickets and renewals of leases.
 
 use skep_api::{
     ErrorCode, Patch, TicketId,
@@ -10,7 +10,7 @@ use super::board::{Board, Said};
 use crate::EventKind;
 
 impl Board {
-    /// A PATCH. What is refused leaves nothing.
+    /// Changes a ticket. A refused change has no effect.
     pub(super) fn change(
         &mut self,
         id: TicketId,
@@ -94,7 +94,7 @@ impl Board {
         Ok(edited)
     }
 
-    /// Refuses what is not there, and what would make it wait for itself.
+    /// Fails if a dependency is unknown or would create a cycle.
     fn check_needs(&self, id: TicketId, dependencies: &[TicketId]) -> Said {
         if dependencies.iter().any(|need| !self.cards.contains_key(need)) {
             return Err(ErrorCode::UnknownDependency);
@@ -117,7 +117,7 @@ impl Board {
         Ok(())
     }
 
-    /// Refuses an attempt that is not the latest one.
+    /// Fails if the attempt is given and not the latest one.
     fn latest(&self, id: TicketId, attempt: Option<u32>) -> Said {
         match attempt {
             Some(attempt) if attempt != self.cards[&id].record.attempt => Err(ErrorCode::Superseded),
@@ -132,7 +132,7 @@ impl Board {
         if self.is_ready(id) { Ok(()) } else { Err(ErrorCode::NotYet) }
     }
 
-    /// Refuses whoever is not the holder.
+    /// Fails if the caller is not the holder.
     fn require_holder(&self, id: TicketId, attempt: Option<u32>, name: Option<&String>) -> Said {
         self.latest(id, attempt)?;
         let holder = self.cards[&id].record.assignee.as_ref();

@@ -1,18 +1,18 @@
-//! System calls in the name of a waiting process: a routine of a few instructions, which makes all that a table lists
-//! and goes on where the table says. It stands where its program's code ends and the page does not.
+//! Executes system calls in a traced process. A short routine is written into the unused end of the last code page of
+//! its program; it makes all calls that a table lists and then jumps to the address at the end of the table.
 
 use std::io;
 
 use super::trace::{self, Attention, Registers, Tracee};
 
 const WORD: usize = size_of::<u64>();
-/// A call's number, five arguments and its result.
+/// The number of the call, five arguments, the result.
 const ENTRY_WORDS: usize = 7;
 const ENTRY_BYTES: u64 = (ENTRY_WORDS * WORD) as u64;
-/// Ends a table; behind it stand the value of `rdx` and where to go on.
+/// The end of a table. The value of `rdx` and the address to jump to follow.
 const END: u64 = u64::MAX;
 
-/// With `rbx` at a table.
+/// `rbx` points to the table.
 const ROUTINE: [u8; 48] = [
     0x48, 0x8B, 0x03, // next: mov rax, [rbx]
     0x48, 0x85, 0xC0, // test rax, rax
@@ -32,22 +32,22 @@ const ROUTINE: [u8; 48] = [
 ];
 const STOP: u64 = 47;
 
-/// What the routine takes of a program's last page of code.
+/// The space that the routine needs in the last code page.
 pub(super) const ROUTINE_BYTES: u64 = ROUTINE.len() as u64;
 
-/// A system call: its number, then its arguments.
+/// A system call: its number and its arguments.
 pub(super) type Call<'a> = (i64, &'a [u64]);
 
-/// The routine in a process, and in its copies.
+/// The routine in a process and in the copies of the process.
 #[derive(Debug)]
 pub(super) struct Caller {
     code: u64,
-    /// At the program's first instruction.
+    /// The registers at the program's first instruction.
     registers: Registers,
 }
 
 impl Caller {
-    /// Puts the routine at this address, in a process that stands at its program's first instruction.
+    /// Writes the routine to `code`, in a process that is stopped at its program's first instruction.
     pub(super) fn install(tracee: &Tracee, code: u64, registers: Registers) -> io::Result<Self> {
         for (place, word) in (code..).step_by(WORD).zip(ROUTINE.as_chunks().0) {
             tracee.poke(place, u64::from_le_bytes(*word))?;
@@ -55,17 +55,17 @@ impl Caller {
         Ok(Self { code, registers })
     }
 
-    /// A table after which the process stops.
+    /// Encodes a table that ends with a breakpoint.
     pub(super) fn table(&self, calls: &[Call<'_>]) -> Vec<u8> {
         table(calls, [END, 0, self.code + STOP])
     }
 
-    /// A table after which the program begins.
+    /// Encodes a table that ends with a jump to the program.
     pub(super) fn last_table(&self, calls: &[Call<'_>]) -> Vec<u8> {
         table(calls, [END, self.registers.rdx, self.registers.rip])
     }
 
-    /// Makes the calls of the table at this address, all of which must succeed, and returns what each returned.
+    /// Executes the table at this address and returns the results of its calls. Fails if one of them fails.
     pub(super) fn make<const COUNT: usize>(
         &self,
         attention: &Attention,
@@ -74,7 +74,7 @@ impl Caller {
     ) -> io::Result<[i64; COUNT]> {
         self.aim(tracee, table)?;
         tracee.go_on()?;
-        // The same signal can be sent by anybody: what the table holds would be results of its last use then.
+        // Another process can send SIGTRAP too. The table would then hold the results of its previous use.
         let stopped = trace::is_trap(attention.next_stop(tracee.pid())?);
         if !stopped || tracee.registers()?.rip != self.code + STOP + 1 {
             return Err(io::Error::other("a signal came between"));
@@ -92,15 +92,15 @@ impl Caller {
         Ok(results)
     }
 
-    /// Lets the process begin with the table at this address when it next runs.
+    /// Makes the process continue with the table at this address when it is resumed.
     pub(super) fn aim(&self, tracee: &Tracee, table: u64) -> io::Result<()> {
-        // No call of its own is under way that the kernel could begin anew.
+        // The kernel must not restart a system call that was interrupted.
         let none = u64::MAX;
         tracee.set_registers(&Registers { rip: self.code, rbx: table, orig_rax: none, ..self.registers })
     }
 }
 
-/// How long a table of so many calls is, in bytes.
+/// The length of a table with this number of calls, in bytes.
 pub(super) const fn table_bytes(calls: u64) -> u64 {
     calls * ENTRY_BYTES + 3 * WORD as u64
 }

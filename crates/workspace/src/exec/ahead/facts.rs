@@ -1,24 +1,24 @@
-//! What the kernel tells of a process that was just loaded.
+//! The memory layout of a process that has just been loaded, read from `/proc`.
 
 use std::{fs, io};
 
 use super::{scratch::MemoryMap, stack::Stack};
 
 const PAGE: u64 = 4096;
-/// Notes of the kernel: where the program's headers are, how many, and where it begins.
+/// Keys of the auxiliary vector: address and number of the program headers, and the entry point.
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
 const AT_ENTRY: u64 = 9;
-/// A program header: its length, and what is needed of it.
+/// A program header: its length, and the constants needed to read it.
 const HEADER_BYTES: usize = 56;
 const PT_LOAD: u32 = 1;
 const PT_PHDR: u32 = 6;
 const PF_X: u32 = 1;
 
-/// What the kernel tells of a process that was just loaded.
+/// The memory layout of a process that has just been loaded.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// The first instruction of its program.
+    /// The address of the first instruction of its program.
     pub(super) entry: u64,
     pub(super) stack: Stack,
     pub(super) memory: MemoryMap,
@@ -37,7 +37,7 @@ impl Facts {
         Ok(Self { entry, stack, memory, headers, header_count })
     }
 
-    /// Where the program's code ends and its last page does not, for at least so many bytes.
+    /// The address of at least `bytes` unused bytes between the end of the code and the end of its last page.
     pub(super) fn room(
         &self,
         bytes: u64,
@@ -64,7 +64,7 @@ struct Header {
     kind: u32,
     flags: u32,
     address: u64,
-    /// In the file, and all that there is of code.
+    /// The length in the file. For code this is also the length in memory.
     length: u64,
 }
 
@@ -81,7 +81,7 @@ fn note(notes: &[u8], wanted: u64) -> Option<u64> {
     (0..notes.len()).step_by(16).find(|at| word(*at) == Some(wanted)).and_then(|at| word(at + 8))
 }
 
-/// Out of `/proc/PID/stat`, whose fields are numbered from 1 in proc(5). The second may hold blanks.
+/// Parses `/proc/PID/stat`, whose fields are numbered from 1 in proc(5). The second field may contain blanks.
 fn memory(stat: &str) -> Option<MemoryMap> {
     let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -94,7 +94,7 @@ fn memory(stat: &str) -> Option<MemoryMap> {
 }
 
 fn strange() -> io::Error {
-    io::Error::other("the shell is no program as this machine knows them")
+    io::Error::other("the layout of the shell's program is not supported")
 }
 
 #[cfg(test)]

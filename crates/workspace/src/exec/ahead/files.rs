@@ -1,4 +1,5 @@
-//! The files that a shell was made of. Where one is another now, the shell is not what `/bin/sh` would be.
+//! The files that a prepared shell was loaded from. If one of them has changed, the shell differs from a new
+//! `/bin/sh`.
 
 use std::{
     fs, io,
@@ -6,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Read while it was started and not mapped; these need not exist. Its standard input is one too.
+/// Files that the loader reads without mapping them, and the standard input. They need not exist.
 const ALSO: [&str; 4] = ["/bin/sh", "/etc/ld.so.cache", "/etc/ld.so.preload", "/dev/null"];
 
-/// Files and what they were.
+/// Files and their state when the shell was loaded.
 #[derive(Debug)]
 pub(super) struct Files(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -22,7 +23,7 @@ struct Stamp {
 }
 
 impl Files {
-    /// What a process has mapped, by its list of mappings, and what its loader read.
+    /// The files that a process has mapped, according to `/proc/PID/maps`, and those that its loader read.
     pub(super) fn of(maps: &str) -> io::Result<Self> {
         let mut paths: Vec<PathBuf> = ALSO.map(PathBuf::from).into();
         for path in maps.lines().filter_map(|line| Some(&line[line.find('/')?..])) {
@@ -36,7 +37,7 @@ impl Files {
         Ok(Self(paths.into_iter().map(|path| (stamp(&path), path)).map(|(at, path)| (path, at)).collect()))
     }
 
-    /// Whether all are what they were.
+    /// Whether no file has changed.
     pub(super) fn are_the_same(&self) -> bool {
         self.0.iter().all(|(path, before)| stamp(path) == *before)
     }

@@ -1,14 +1,14 @@
-//! Shells that are started ahead: loaded, linked, and stopped before the first instruction of their own.
+//! Prepared shells: loaded, linked, and stopped before the first instruction of their program.
 //!
 //! ```text
-//! zygote (linked once) ── copy ──► ready (streams, session, control group) ── run ──► the shell of a command
+//! zygote (linked once) ── copy ──► ready (streams, session, control group) ── run ──► shell of a command
 //! ```
-//! A shell that is a copy cannot be told from one by `/bin/sh -c`: its arguments, environment and directory are put
-//! where the kernel would have put them before it executes anything, and then it is let go. Its beginning differs only
-//! in what all copies of one zygote share: the random numbers that the kernel gives to each program it starts.
+//! A prepared shell behaves like one started by `/bin/sh -c`: its arguments, environment and directory are written to
+//! where the kernel would have put them before it executes any of its own instructions. The only difference is that
+//! all copies of one zygote share the random numbers that the kernel gives to each program it starts.
 //!
-//! Whatever is unexpected costs the time that was to be saved, and no more: there is none ahead then, and the command
-//! gets a shell of its own. So failures are not told.
+//! If anything unexpected happens, the command is started as a new shell instead. Only the saved time is lost, so
+//! failures are not reported.
 
 mod calls;
 mod facts;
@@ -40,15 +40,15 @@ use crate::Place;
 use trace::{Attention, Tracee};
 use zygote::Zygote;
 
-/// How many failures in a row show that it does not work here.
+/// After this number of failures in a row, no more shells are prepared.
 const MAX_FAILURES: u32 = 3;
-/// How often one looks whether another is done preparing.
+/// The interval at which a concurrent preparation is checked for its end.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// The shells that are started ahead.
+/// Prepares shells and starts commands in them.
 #[derive(Debug)]
 pub(super) struct ShellAhead {
-    /// Where most commands start.
+    /// The working directory of most commands.
     directory: PathBuf,
     state: Mutex<State>,
 }
@@ -58,9 +58,9 @@ struct State {
     linked: Option<Arc<Linked>>,
     ready: Option<Ready>,
     preparing: bool,
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
-    /// Counts how often all was discarded: what was begun before is not wanted after.
+    /// The number of discards. A preparation that began before a discard must not be used after it.
     discarded: u64,
 }
 
@@ -70,7 +70,7 @@ struct Linked {
     zygote: Zygote,
 }
 
-/// A copy that only lacks its command.
+/// A copy of the zygote that has everything except its command.
 #[derive(Debug)]
 struct Ready {
     group: ControlGroup,
@@ -83,7 +83,7 @@ impl ShellAhead {
         Self { directory, state: Mutex::default() }
     }
 
-    /// Runs a command. `None` where no shell is ahead, or the command needs one of its own.
+    /// Starts a command in a prepared shell. `None` if no shell is ready, or the command needs a new one.
     pub(super) fn run(
         &self,
         commands: &Commands,
@@ -118,7 +118,7 @@ impl ShellAhead {
         ready.map_or_else(|| copy(commands, linked, with_stdin), Ok)
     }
 
-    /// Sees to it that a shell is ready, unless somebody else does or it is hopeless. Fails silently.
+    /// Prepares a shell, unless another task does so or it failed too often. Errors are not reported.
     pub(super) async fn prepare(&self, commands: &Commands) {
         let Some(mut discarded) = self.begin() else { return };
         while self.make_ready(commands, discarded).await.is_err() {
@@ -133,7 +133,7 @@ impl ShellAhead {
         self.state().preparing = false;
     }
 
-    /// Begins to prepare where that is needed, and returns how often all was discarded before.
+    /// Begins a preparation if one is needed, and returns the current number of discards.
     fn begin(&self) -> Option<u64> {
         let mut state = self.state();
         if state.preparing || state.is_settled() {
@@ -143,7 +143,7 @@ impl ShellAhead {
         Some(state.discarded)
     }
 
-    /// How often all was discarded: what was to be done before that need not be done after it.
+    /// The number of discards so far. Work for a prepared shell is obsolete once it changes.
     pub(super) fn discarded(&self) -> u64 {
         self.state().discarded
     }
@@ -166,7 +166,7 @@ impl ShellAhead {
         Ok(())
     }
 
-    /// Waits until a shell is ready, or none will be.
+    /// Waits until a shell is ready or preparing has failed for good.
     pub(super) async fn rest(&self, commands: &Commands) {
         self.prepare(commands).await;
         while !self.state().is_settled() {
@@ -175,7 +175,7 @@ impl ShellAhead {
         }
     }
 
-    /// Ends those that wait. The next is a new one from the ground up.
+    /// Kills the prepared shells, including the zygote.
     pub(super) fn discard(&self, commands: &Commands) {
         let (linked, ready) = {
             let mut state = self.state();
@@ -190,7 +190,7 @@ impl ShellAhead {
         }
     }
 
-    /// A panic elsewhere leaves the state whole: every change is a single step.
+    /// Recovering from poisoning is sound: every change is a single step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,7 +221,7 @@ async fn link(commands: &Commands, directory: &Path) -> io::Result<Linked> {
     }
 }
 
-/// Makes a copy and gives it all but its command.
+/// Makes a copy of the zygote and sets up everything except its command.
 fn copy(commands: &Commands, linked: &Linked, with_stdin: bool) -> io::Result<Ready> {
     let (stdin, stdin_pipe) = if with_stdin {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -254,7 +254,7 @@ fn copy(commands: &Commands, linked: &Linked, with_stdin: bool) -> io::Result<Re
     }
 }
 
-/// Ends a shell that is not needed, and awaits it elsewhere.
+/// Kills a shell that is not needed, and reaps it in a separate task.
 fn bury(commands: &Commands, shell: Arc<Shell>, group: Option<ControlGroup>) {
     shell.kill();
     let commands = commands.clone();
@@ -262,7 +262,7 @@ fn bury(commands: &Commands, shell: Arc<Shell>, group: Option<ControlGroup>) {
         shell.ended().await;
         let _ = shell.status();
         commands.disown(&shell);
-        // It had no children, so nothing keeps the group.
+        // The shell had no children, so the group is empty.
         group.map(|group| group.remove());
     });
 }

@@ -1,28 +1,28 @@
-//! The unused end of a waiting shell's stack, where structures for the kernel are put, and the list of its memory,
-//! which the kernel keeps.
+//! The unused part of a prepared shell's stack that holds structures for system calls, and the memory map of a process
+//! as `prctl` takes it.
 
 use std::{io, os::unix::ffi::OsStrExt, path::Path};
 
 use super::{calls::table_bytes, stack::Image, trace::Tracee};
 
-/// How far below the stack's end the structures begin. The dynamic loader has been there, so it is memory.
+/// The distance of the structures from the end of the stack. The dynamic loader has used this part, so it is mapped.
 const STRUCTURES: u64 = 2048;
 const PATH: u64 = 16 * 1024;
 const PATH_BYTES: usize = 4096;
-/// `struct prctl_mm_map`: 12 addresses, and two halves of a word.
+/// The length of `struct prctl_mm_map`: 12 addresses, and two values of half a word.
 const MAP_WORDS: usize = 13;
-/// No other program file.
+/// `exe_fd` is -1: the executable stays the same.
 const NO_FILE: u64 = 0xFFFF_FFFF_0000_0000;
 const CONTROL_BYTES: u64 = 64;
 
-/// Where each structure is.
+/// The addresses of the structures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scratch {
     end: u64,
 }
 
 impl Scratch {
-    /// Below the end of this stack.
+    /// Uses the memory below `end`.
     pub(super) fn below(end: u64) -> Self {
         Self { end }
     }
@@ -31,7 +31,7 @@ impl Scratch {
         self.end - STRUCTURES + offset
     }
 
-    /// The message by which a copy takes its streams.
+    /// The `msghdr` for receiving the standard streams.
     pub(super) fn message(self) -> u64 {
         self.at(0)
     }
@@ -48,27 +48,27 @@ impl Scratch {
         self.at(96)
     }
 
-    /// Its memory map.
+    /// The memory map.
     pub(super) fn map(self) -> u64 {
         self.at(192)
     }
 
-    /// Where the kernel says where it keeps its thread's id.
+    /// Where `PR_GET_TID_ADDRESS` stores its result.
     pub(super) fn tid(self) -> u64 {
         self.at(320)
     }
 
-    /// Calls of the zygote.
+    /// The system calls of the zygote.
     pub(super) fn zygotes_table(self) -> u64 {
         self.at(384)
     }
 
-    /// Calls by which a copy is equipped.
+    /// The system calls that set up a copy.
     pub(super) fn copys_table(self) -> u64 {
         self.zygotes_table() + table_bytes(8)
     }
 
-    /// Calls between the command and the program's beginning.
+    /// The last system calls before the program starts.
     pub(super) fn last_table(self) -> u64 {
         self.copys_table() + table_bytes(4)
     }
@@ -77,7 +77,6 @@ impl Scratch {
         self.end - PATH
     }
 
-    /// Puts down a path.
     pub(super) fn write_path(self, tracee: &Tracee, path: &Path) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         if path.len() >= PATH_BYTES {
@@ -86,41 +85,41 @@ impl Scratch {
         tracee.write(&[(self.path(), &[path, &[0]].concat())])
     }
 
-    /// Puts down the message, which all copies share.
+    /// Writes the `msghdr`, which all copies use.
     pub(super) fn write_message(self, tracee: &Tracee) -> io::Result<()> {
-        // No address to send to, one vector, room for descriptors.
+        // No address, one vector, a buffer for descriptors.
         let message = [0, 0, self.vector(), 1, self.control(), CONTROL_BYTES, 0].map(u64::to_le_bytes);
         let vector = [self.byte(), 1].map(u64::to_le_bytes);
         tracee.write(&[(self.message(), message.as_flattened()), (self.vector(), vector.as_flattened())])
     }
 }
 
-/// Where a process has what, as the kernel has it: what a listing of processes shows.
+/// The memory map of a process as the kernel reports it, for example to `ps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MemoryMap {
-    /// Beginning and end of its code, then of its data.
+    /// Start and end of the code, then of the data.
     pub(super) program: [u64; 4],
-    /// Beginning and end of its heap.
+    /// Start and end of the heap.
     pub(super) heap: [u64; 2],
     pub(super) stack: u64,
-    /// Beginning and end of the arguments' texts, then of the environment's.
+    /// Start and end of the argument strings, then of the environment strings.
     pub(super) texts: [u64; 4],
 }
 
 impl MemoryMap {
-    /// The same with the texts of a command.
+    /// The same map with the strings of a command.
     pub(super) fn with_texts(&self, image: &Image) -> Self {
         let texts = [self.texts[0], image.environment, image.environment, image.end];
         Self { texts, ..self.clone() }
     }
 
-    /// As `prctl` takes it. The kernel's notes stay.
+    /// Encodes `struct prctl_mm_map`. The auxiliary vector stays the same.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let words = self.program.iter().chain(&self.heap).chain([&self.stack]).chain(&self.texts);
         words.chain(&[0, NO_FILE]).flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// What `prctl` is called with to put such a map, which lies at this address, in place of the kernel's.
+    /// The arguments of the `prctl` call that installs the map at this address.
     pub(super) fn arguments(at: u64) -> [u64; 4] {
         [libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, at, (MAP_WORDS * size_of::<u64>()) as u64]
     }

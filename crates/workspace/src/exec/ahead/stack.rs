@@ -1,64 +1,62 @@
-//! What a program finds on its stack when it begins: arguments, environment and the kernel's own notes (System V ABI
-//! for x86-64, 3.4.1).
+//! The initial stack of a program: arguments, environment and auxiliary vector (System V ABI for x86-64, 3.4.1).
 //!
-//! A shell that is started ahead begins with room for more variables and longer texts than it has. What a command needs
-//! is written into that room, at the addresses that its libraries took note of when they were linked.
+//! A prepared shell is started with more and longer environment variables than it needs. Those of a command are
+//! written into this space, at the addresses that its libraries stored while they were linked.
 
 use std::{collections::BTreeMap, ffi::OsString, io, iter};
 
-/// How the shell is started: what precedes the command.
+/// The arguments of the shell before the command.
 pub(super) const ARGUMENTS: [&str; 3] = ["/bin/sh", "-c", "--"];
-/// What stands in the command's place until there is one. It is what a listing of processes shows, and does nothing.
+/// The command until the real one is known. It appears in process listings and does nothing.
 pub(super) const PLACEHOLDER: &str = ": a shell that waits for its command";
-/// Places for variables, and for the kernel's notes behind them.
+/// The number of pointers reserved for variables and for the auxiliary vector after them.
 const PLACES: usize = 512;
-/// Room for all texts, in bytes. The kernel takes no longer variable than 128 KiB.
+/// The space for all strings, in bytes. The kernel accepts no variable longer than 128 KiB.
 const ROOM: usize = 64 * 1024;
-/// Variables that take effect while libraries are linked, which is over: by what their names begin with.
+/// Prefixes of variables that affect the dynamic loader, which has already run.
 const OF_THE_LOADER: [&str; 3] = ["LD_", "GLIBC_TUNABLES", "MALLOC_"];
 const WORD: usize = size_of::<u64>();
 
-/// Variables that make the room.
+/// Variables that reserve the space.
 pub(super) fn spare_environment() -> impl Iterator<Item = (OsString, OsString)> {
     let places = (1..PLACES).map(|number| (format!("_{number}").into(), OsString::new()));
     places.chain(iter::once(("_".into(), "_".repeat(ROOM).into())))
 }
 
-/// Where a process that waits has what its command needs.
+/// The addresses at which a prepared shell finds its arguments and environment.
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
-    /// Of the number of arguments, which everything follows.
+    /// The address of `argc`, which everything else follows.
     top: u64,
-    /// Of the first argument's text.
+    /// The address of the string of the first argument.
     texts: u64,
-    /// Behind the last text.
+    /// The end of the last string.
     texts_end: u64,
-    /// The kernel's notes, with their end.
+    /// The auxiliary vector with its terminator.
     notes: Vec<u8>,
 }
 
-/// What is written for one command.
+/// The data to write for one command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Image {
-    /// Of `pointers`.
+    /// The address of `pointers`.
     pub(super) pointers_at: u64,
     pub(super) pointers: Vec<u8>,
-    /// Of `texts`.
+    /// The address of `texts`.
     pub(super) texts_at: u64,
     pub(super) texts: Vec<u8>,
-    /// Where arguments end and the environment begins.
+    /// The address where the argument strings end and the environment strings begin.
     pub(super) environment: u64,
-    /// Where the environment ends.
+    /// The address where the environment strings end.
     pub(super) end: u64,
 }
 
 impl Stack {
-    /// A stack with its top here, texts from there to there, and these notes.
     pub(super) fn new(top: u64, texts: u64, texts_end: u64, notes: Vec<u8>) -> Self {
         Self { top, texts, texts_end, notes }
     }
 
-    /// Whether what lies there is what was started.
+    /// Checks that the stack of the process has the expected content.
     pub(super) fn check(&self, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
         let (mut head, mut texts) = ([0; 2 * WORD], prefix());
         read(self.top, &mut head)?;
@@ -71,13 +69,14 @@ impl Stack {
         Err(io::Error::other("the shell has another stack than it was given"))
     }
 
-    /// What is written for this command. `None` where it does not fit, or would have changed how libraries are linked.
+    /// The data to write for a command. `None` if it does not fit, or if a variable would have affected the dynamic
+    /// loader.
     pub(super) fn image(&self, command: &str, environment: &BTreeMap<&str, &str>) -> Option<Image> {
         let of_the_loader = |name: &&str| OF_THE_LOADER.iter().any(|begin| name.starts_with(begin));
         if environment.keys().any(of_the_loader) {
             return None;
         }
-        // The kernel's notes stay where they are too: they must not be written over by their copy.
+        // The original auxiliary vector stays in place as well, and its copy must not overwrite it.
         if environment.len() + self.notes.len().div_ceil(WORD) > PLACES {
             return None;
         }
@@ -103,7 +102,7 @@ fn prefix() -> Vec<u8> {
     ARGUMENTS.iter().flat_map(|argument| argument.bytes().chain([0])).collect()
 }
 
-/// These parts as one text with the byte that ends it, unless it would end sooner.
+/// Joins the parts and appends a NUL. `None` if a part contains a NUL.
 fn terminated(parts: &[&str]) -> Option<Vec<u8>> {
     let mut text = parts.concat().into_bytes();
     if text.contains(&0) {

@@ -1,6 +1,6 @@
-//! A process that is stopped under `ptrace`: its registers and its memory.
+//! A process stopped under `ptrace`: access to its registers and memory.
 //!
-//! Only the thread that began to trace a process may ask for any of this; from others the kernel refuses it.
+//! Only the thread that started to trace a process may use these functions; the kernel refuses others.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,24 +14,22 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 
-/// How long a stop that comes at once may take. Nothing is waited for but a processor, so one that takes longer is held
-/// up by somebody.
+/// The time limit for a stop that is expected at once.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
-/// How long a stop may go unnoticed.
+/// The longest single wait for a signal, since another thread may have received it instead.
 const MOMENT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 const SIGTRAP: i32 = libc::SIGTRAP;
 
-/// The registers of a stopped process.
 pub(super) type Registers = libc::user_regs_struct;
 
-/// A stopped process.
+/// A traced process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tracee {
     pid: Pid,
 }
 
-/// Lets this command stop as soon as its program is loaded, traced by the thread that starts it.
+/// Makes a command stop as soon as its program is loaded, traced by the calling thread.
 pub(super) fn stop_at_start(command: &mut Command) {
     let trace_me = || {
         rustix::process::setsid()?;
@@ -39,34 +37,34 @@ pub(super) fn stop_at_start(command: &mut Command) {
         // SAFETY: this request takes no arguments.
         succeeded(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0usize, 0usize) }).map(drop)
     };
-    // SAFETY: between fork and exec only three plain system calls run, and nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only three plain system calls run; nothing allocates or takes a lock.
     unsafe { command.pre_exec(trace_me) };
 }
 
-/// How it stopped or ended, if it did since it was last asked.
+/// The change of the process's state since the last call, if there was one.
 pub(super) fn change(pid: Pid) -> io::Result<Option<WaitStatus>> {
     Ok(waitpid(Some(pid), WaitOptions::NOHANG)?.map(|(_, status)| status))
 }
 
-/// Whether it stands where a step, a breakpoint or the start of its program stopped it.
+/// Whether it was stopped by a breakpoint or by the start of its program.
 pub(super) fn is_trap(status: WaitStatus) -> bool {
     status.stopping_signal() == Some(SIGTRAP)
 }
 
-/// While this exists, nothing tells this thread of its children but [`Attention::next_stop`]: each stop would interrupt
-/// it otherwise, and wake whoever reaps.
+/// Blocks SIGCHLD on this thread, so that expected stops do not interrupt it or wake the reaper. Meanwhile
+/// [`Attention::next_stop`] receives the signals.
 #[derive(Debug)]
 pub(super) struct Attention {
     before: libc::sigset_t,
-    /// Whose stops are waited for here.
+    /// Processes whose stops are expected here.
     ours: RefCell<Vec<Pid>>,
-    /// Whether somebody else's child was told of meanwhile.
+    /// Whether a SIGCHLD for another child was received.
     others: Cell<bool>,
 }
 
 impl Attention {
     pub(super) fn pay() -> io::Result<Self> {
-        // SAFETY: a signal set is an array of integers, of which every bit pattern is one.
+        // SAFETY: a signal set is an array of integers, for which every bit pattern is valid.
         let mut before = unsafe { mem::zeroed() };
         // SAFETY: both sets outlive the call.
         let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &deaths_and_stops(), &mut before) };
@@ -76,7 +74,7 @@ impl Attention {
         Ok(Self { before, ours: RefCell::default(), others: Cell::new(false) })
     }
 
-    /// Waits in place for a stop that comes at once.
+    /// Blocks until the process stops, which is expected at once.
     pub(super) fn next_stop(&self, pid: Pid) -> io::Result<WaitStatus> {
         self.ours.borrow_mut().push(pid);
         let began = Instant::now();
@@ -87,21 +85,21 @@ impl Attention {
             if began.elapsed() > STOP_LIMIT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // No longer than a moment: another thread may have been told instead.
+            // Waits only briefly: another thread may have received the signal instead.
             self.take_signal(&MOMENT);
         }
     }
 
-    /// Waits until a child is told of, at most this long.
+    /// Waits for a SIGCHLD, at most for `limit`.
     fn take_signal(&self, limit: &libc::timespec) {
-        // SAFETY: all bit patterns of a `siginfo_t` are valid.
+        // SAFETY: every bit pattern of a `siginfo_t` is valid.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
         // SAFETY: all three outlive the call.
         let signal = unsafe { libc::sigtimedwait(&deaths_and_stops(), &mut info, limit) };
         if signal != libc::SIGCHLD {
             return;
         }
-        // SAFETY: this signal is about a child, of which it tells the process id.
+        // SAFETY: SIGCHLD carries the process id of a child.
         let child = unsafe { info.si_pid() };
         if !self.ours.borrow().iter().any(|pid| pid.as_raw_pid() == child) {
             self.others.set(true);
@@ -111,19 +109,19 @@ impl Attention {
 
 impl Drop for Attention {
     fn drop(&mut self) {
-        // What is left of our own stops is of interest to nobody.
+        // A pending signal of an expected stop is dropped.
         self.take_signal(&NOW);
         // SAFETY: the set outlives the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
         if self.others.get() {
-            // Whoever reaps is told now.
+            // Notifies the reaper of the other child.
             let _ = kill_process(getpid(), Signal::CHILD);
         }
     }
 }
 
 fn deaths_and_stops() -> libc::sigset_t {
-    // SAFETY: a signal set is an array of integers, of which every bit pattern is one.
+    // SAFETY: a signal set is an array of integers, for which every bit pattern is valid.
     let mut set = unsafe { mem::zeroed() };
     // SAFETY: the set outlives the call.
     unsafe { libc::sigaddset(&mut set, libc::SIGCHLD) };
@@ -131,7 +129,7 @@ fn deaths_and_stops() -> libc::sigset_t {
 }
 
 impl Tracee {
-    /// A process that is stopped, or about to be.
+    /// A process that is stopped or about to stop.
     pub(super) fn new(pid: Pid) -> Self {
         Self { pid }
     }
@@ -140,23 +138,23 @@ impl Tracee {
         self.pid
     }
 
-    /// It ends when its tracer does.
+    /// Makes the kernel kill it when the tracer exits.
     pub(super) fn end_with_tracer(&self) -> io::Result<()> {
         self.request(libc::PTRACE_SETOPTIONS, 0, libc::PTRACE_O_EXITKILL as usize)
     }
 
-    /// Lets it run to its next stop.
+    /// Resumes it until its next stop.
     pub(super) fn go_on(&self) -> io::Result<()> {
         self.request(libc::PTRACE_CONT, 0, 0)
     }
 
-    /// Lets it run for good.
+    /// Resumes it and stops tracing.
     pub(super) fn detach(&self) -> io::Result<()> {
         self.request(libc::PTRACE_DETACH, 0, 0)
     }
 
     pub(super) fn registers(&self) -> io::Result<Registers> {
-        // SAFETY: registers are integers, of which every bit pattern is one.
+        // SAFETY: registers are integers, for which every bit pattern is valid.
         let mut registers: Registers = unsafe { mem::zeroed() };
         let to = ptr::from_mut(&mut registers);
         // SAFETY: the request writes one such structure.
@@ -171,19 +169,19 @@ impl Tracee {
             .map(drop)
     }
 
-    /// Writes one word, also where it may not write itself.
+    /// Writes one word, also to memory that the process itself may not write.
     pub(super) fn poke(&self, address: u64, word: u64) -> io::Result<()> {
         self.request(libc::PTRACE_POKETEXT, address as usize, word as usize)
     }
 
-    /// Whether a signal waits for it.
+    /// Whether a signal is pending for it.
     pub(super) fn has_signal(&self) -> io::Result<bool> {
         for queue in [0, libc::PTRACE_PEEKSIGINFO_SHARED] {
             let which = libc::ptrace_peeksiginfo_args { off: 0, flags: queue, nr: 1 };
-            // SAFETY: all bit patterns of a `siginfo_t` are valid.
+            // SAFETY: every bit pattern of a `siginfo_t` is valid.
             let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
             let (which, info) = (ptr::from_ref(&which), ptr::from_mut(&mut info));
-            // SAFETY: the request reads the one and writes at most `nr` of the other.
+            // SAFETY: the request reads the first structure and writes at most `nr` elements of the other.
             let found = unsafe { libc::ptrace(libc::PTRACE_PEEKSIGINFO, self.pid.as_raw_pid(), which, info) };
             if succeeded(found)? > 0 {
                 return Ok(true);
@@ -192,23 +190,22 @@ impl Tracee {
         Ok(false)
     }
 
-    /// Reads its memory.
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         let local = vector(bytes.as_mut_ptr().cast(), bytes.len());
         let remote = vector(address as *mut _, bytes.len());
-        // SAFETY: our side is a slice that may be written; the other is no memory of ours.
+        // SAFETY: our side is a writable slice; the other side is not memory of this process.
         let count = unsafe { libc::process_vm_readv(self.pid.as_raw_pid(), &local, 1, &remote, 1, 0) };
         complete(count, bytes.len())
     }
 
-    /// Writes pieces of its memory where it may write itself.
+    /// Writes to memory that the process itself may write.
     pub(super) fn write(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
         let local: Vec<_> =
             pieces.iter().map(|(_, bytes)| vector(bytes.as_ptr().cast_mut().cast(), bytes.len())).collect();
         let remote: Vec<_> =
             pieces.iter().map(|(address, bytes)| vector(*address as *mut _, bytes.len())).collect();
         let count = pieces.len() as libc::c_ulong;
-        // SAFETY: our side is slices, which are only read; the other is no memory of ours.
+        // SAFETY: our side is slices that are only read; the other side is not memory of this process.
         let written = unsafe {
             libc::process_vm_writev(self.pid.as_raw_pid(), local.as_ptr(), count, remote.as_ptr(), count, 0)
         };
@@ -216,7 +213,7 @@ impl Tracee {
     }
 
     fn request(&self, kind: c_uint, address: usize, data: usize) -> io::Result<()> {
-        // SAFETY: the requests that come here take numbers, and addresses of the other process.
+        // SAFETY: callers pass only requests whose arguments are numbers or addresses in the traced process.
         succeeded(unsafe { libc::ptrace(kind, self.pid.as_raw_pid(), address, data) }).map(drop)
     }
 }

@@ -1,5 +1,5 @@
-//! The zygote: a `/bin/sh` that is loaded and linked and stands at the first instruction of its own program, for good.
-//! What it has done so far is the same for all commands; each gets a copy.
+//! The zygote: a `/bin/sh` that is loaded, linked and stopped at the first instruction of its program. It never runs;
+//! each command gets a copy of it.
 
 use std::{
     fs,
@@ -32,20 +32,20 @@ use super::{
     trace::{self, Attention, Registers, Tracee},
 };
 
-/// How often a zygote is looked at while it is linked, and for how long.
+/// The interval and the time limit of waiting for a zygote to be linked.
 const GLANCE: Duration = Duration::from_millis(1);
 const LINK_LIMIT: Duration = Duration::from_secs(30);
 const BREAKPOINT: u64 = 0xCC;
-/// Where a zygote holds its end of the socket. All below is free, for what a copy is given.
+/// The descriptor of the zygote's end of the socket. Lower ones are free for the standard streams of a copy.
 const SOCKET: u64 = 3;
-/// As glibc's own `fork` has them, and the parent and the tracer of its zygote.
+/// The flags of glibc's `fork`, plus those that give copies the parent and the tracer of the zygote.
 const CLONE_FLAGS: i32 = libc::CLONE_PARENT
     | libc::CLONE_PTRACE
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID
     | libc::SIGCHLD;
 
-/// A shell that is linked and never runs.
+/// A linked shell that is only copied and never runs.
 #[derive(Debug)]
 pub(super) struct Zygote {
     tracee: Tracee,
@@ -55,12 +55,12 @@ pub(super) struct Zygote {
     scratch: Scratch,
     memory: MemoryMap,
     files: Files,
-    /// The directory that it stands in.
+    /// Device and inode of its working directory.
     directory: (u64, u64),
     socket: OwnedFd,
 }
 
-/// Starts a shell in this directory that will be a zygote, and returns our end of its socket with it.
+/// Starts the shell of a zygote in this directory, and returns our end of its socket.
 pub(super) fn spawn(directory: &Path) -> io::Result<(Child, OwnedFd)> {
     let (socket, its_socket) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -73,7 +73,7 @@ pub(super) fn spawn(directory: &Path) -> io::Result<(Child, OwnedFd)> {
 }
 
 impl Zygote {
-    /// Waits until this shell is linked, and makes it a zygote.
+    /// Waits until the shell is linked, and turns it into a zygote.
     pub(super) async fn link(pid: Pid, directory: &Path, socket: OwnedFd) -> io::Result<Self> {
         let tracee = Tracee::new(pid);
         next_trap(pid).await?;
@@ -101,8 +101,8 @@ impl Zygote {
         Ok(zygote)
     }
 
-    /// Makes the process what its copies are to be, and puts down what they need. Fails where the kernel would refuse
-    /// any of it to them.
+    /// Sets up the state that copies inherit, and writes the structures they need. Fails where the kernel would refuse
+    /// one of the system calls to the copies.
     fn furnish(&mut self) -> io::Result<()> {
         let attention = Attention::pay()?;
         let (scratch, dup) = (self.scratch, libc::F_DUPFD as u64);
@@ -136,7 +136,7 @@ impl Zygote {
         let flags = i64::from(CLONE_FLAGS) as u64;
         let clone = caller.table(&[(libc::SYS_clone, &[flags, 0, 0, tid_address])]);
         let equip = caller.table(&[
-            // They take the lowest free numbers, which are those of the standard streams.
+            // The descriptors take the lowest free numbers, which are those of the standard streams.
             (libc::SYS_recvmsg, &[SOCKET, scratch.message(), libc::MSG_DONTWAIT as u64]),
             (libc::SYS_close, &[SOCKET]),
             (libc::SYS_setsid, &[]),
@@ -145,17 +145,17 @@ impl Zygote {
         self.tracee.write(&[(scratch.zygotes_table(), &clone), (scratch.copys_table(), &equip)])
     }
 
-    /// Whether this thread may ask for copies, and for what is done to them.
+    /// Whether the calling thread is the one that traces the zygote, and so may copy it.
     pub(super) fn is_of_this_thread(&self) -> bool {
         self.thread == thread::current().id()
     }
 
-    /// Whether `/bin/sh` would be the same.
+    /// Whether a new `/bin/sh` would be loaded from the same files.
     pub(super) fn is_current(&self) -> bool {
         self.files.are_the_same()
     }
 
-    /// Whether copies stand in this directory.
+    /// Whether `directory` is the working directory of the copies.
     pub(super) fn stands_in(&self, directory: &Path) -> bool {
         number(directory).is_ok_and(|number| number == self.directory)
     }
@@ -164,16 +164,16 @@ impl Zygote {
         &self.stack
     }
 
-    /// Makes a copy, which is a child of ours and stopped. It has yet to be equipped.
+    /// Makes a copy, which is stopped and a child of this process. [`Self::equip`] must follow.
     ///
-    /// After an error here or in what follows the zygote is of no more use.
+    /// After an error here or in a later step, the zygote must be discarded.
     pub(super) fn copy(&self, attention: &Attention) -> io::Result<Pid> {
         let [pid] = self.caller.make(attention, &self.tracee, self.scratch.zygotes_table())?;
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Gives a copy its standard streams and a session of its own.
+    /// Gives a copy its standard streams and its own session.
     pub(super) fn equip(
         &self,
         attention: &Attention,
@@ -191,10 +191,10 @@ impl Zygote {
         Ok(tracee)
     }
 
-    /// Lets a copy run as the shell of a command, in this directory where it is not the zygote's own.
+    /// Lets a copy run as the shell of a command. `directory` is given if it is not the zygote's own.
     pub(super) fn run(&self, copy: &Tracee, image: &Image, directory: Option<&Path>) -> io::Result<()> {
         let scratch = self.scratch;
-        // Sent while it waited, it is not for the command.
+        // A signal that was sent before belongs to no command.
         if copy.has_signal()? {
             return Err(io::Error::other("a signal waits for the shell"));
         }
@@ -204,7 +204,7 @@ impl Zygote {
             copy.write(&[(scratch.copys_table(), &table)])?;
             let _: [i64; 1] = self.caller.make(&Attention::pay()?, copy, scratch.copys_table())?;
         }
-        // A listing of processes shows the command.
+        // Makes process listings show the command.
         let map = (libc::SYS_prctl, &MemoryMap::arguments(scratch.map())[..]);
         copy.write(&[
             (image.pointers_at, &image.pointers),
@@ -217,7 +217,7 @@ impl Zygote {
     }
 }
 
-/// Runs it up to this instruction, and returns its registers there.
+/// Runs a process up to this instruction, and returns its registers there.
 async fn run_to(tracee: &Tracee, address: u64) -> io::Result<Registers> {
     let mut code = [0; size_of::<u64>()];
     tracee.read(address, &mut code)?;
@@ -227,14 +227,14 @@ async fn run_to(tracee: &Tracee, address: u64) -> io::Result<Registers> {
     next_trap(tracee.pid()).await?;
     tracee.poke(address, code)?;
     let registers = tracee.registers()?;
-    // The breakpoint's own byte is behind it.
+    // After a breakpoint, `rip` points behind its byte.
     if registers.rip != address + 1 {
         return Err(io::Error::other("the shell stopped elsewhere"));
     }
     Ok(Registers { rip: address, ..registers })
 }
 
-/// Waits for a trap that takes its time, beside whatever else is to be done.
+/// Waits for a trap without blocking the thread.
 async fn next_trap(pid: Pid) -> io::Result<()> {
     let began = Instant::now();
     loop {

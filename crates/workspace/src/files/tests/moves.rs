@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Moves the file again and again while another thread adds to it. Every line is somewhere afterwards, once.
+/// Moves the file repeatedly while another thread appends to it. Afterwards every line exists exactly once.
 fn no_line_is_lost_by_moves_to(target: &Path) {
     const LINES: usize = 300;
     let ground = Ground::new();

@@ -1,4 +1,4 @@
-//! Pages of a folder end by what they hold, and nothing is lost between two.
+//! Pages of a folder are limited by their size, and no entry is lost between two pages.
 
 use std::os::unix::{ffi::OsStringExt, fs::symlink};
 

@@ -1,5 +1,5 @@
-//! Where the history of a shallow repository begins: commits whose parents are not there. Git keeps them, a hash a line,
-//! in a file.
+//! The boundary of a shallow repository: commits whose parents are missing. Git stores them in the file `shallow`, one
+//! hash per line.
 
 use std::{
     io::{self, Write},
@@ -17,12 +17,12 @@ use crate::{
     roots::Last,
 };
 
-/// Commits that a history may begin at.
+/// Limit of commits in a boundary.
 pub(super) const MOST: usize = 10_000;
-/// As many lines of the longer hashes.
+/// The size of this many lines with SHA-256 hashes, in bytes.
 const LONGEST_FILE: u64 = MOST as u64 * 65;
 
-/// Where the history of this repository begins; nothing where all of it is there.
+/// The boundary of this repository; empty for a complete history.
 ///
 /// # Errors
 /// [`Refused::Boundary`], and those of files.
@@ -35,7 +35,7 @@ pub(super) async fn told(repository: &Repository) -> Result<Vec<String>, Error> 
     Ok(boundary)
 }
 
-/// Refuses more than a history begins at, and what no commit's hash is.
+/// Refuses boundaries that are too long or contain other text than hashes.
 pub(super) fn check(boundary: &[String]) -> Result<(), Error> {
     if boundary.len() <= MOST && boundary.iter().all(|hash| is_hash(hash)) {
         return Ok(());
@@ -43,19 +43,19 @@ pub(super) fn check(boundary: &[String]) -> Result<(), Error> {
     Err(Refused::Boundary { most: MOST }.into())
 }
 
-/// Lets the history of a repository begin at these commits, all of which it has. It had all of its own until now.
+/// Makes a complete repository shallow at these commits, all of which it has.
 ///
 /// # Errors
 /// Those of files.
 pub(super) async fn note(repository: &Repository, boundary: &[String]) -> Result<(), Error> {
-    // An empty file would say that it is shallow too.
+    // Even an empty file would mark the repository as shallow.
     if boundary.is_empty() {
         return Ok(());
     }
     let (place, path, text) = (repository.place.clone(), file(repository), boundary.join("\n") + "\n");
     let writing = tokio::task::spawn_blocking(move || {
         let slot = place.roots()?.slot(&path)?;
-        // Programs of the account may reach the folder: no link of theirs is followed.
+        // Programs of the account may have access to the folder, so links are not followed.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(slot.folder(), slot.name(), flags, Mode::RUSR | Mode::WUSR);
         let written = opened.map_err(io::Error::from).and_then(|opened| {
@@ -67,10 +67,10 @@ pub(super) async fn note(repository: &Repository, boundary: &[String]) -> Result
     writing.await.map_err(|_| Error::Broken)?
 }
 
-/// Those of the commits that a repository has.
+/// The commits of this list that the repository has.
 ///
 /// # Errors
-/// Git refuses.
+/// A failure of git.
 pub(super) async fn there(repository: &Repository, commits: &[String]) -> Result<Vec<String>, Error> {
     if commits.is_empty() {
         return Ok(Vec::new());
@@ -90,7 +90,7 @@ fn read(place: &Place, path: &std::path::Path) -> Result<String, Error> {
         Err(Error::UnknownPath { .. }) => return Ok(String::new()),
         found => found?,
     };
-    // One byte more, so that what is too long is not taken for the whole.
+    // One byte more than the limit, so that a longer file is detected.
     let text = found.content(LONGEST_FILE + 1).map_err(|error| Error::of_path(path, &error))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

@@ -1,4 +1,4 @@
-//! A repository for a moment.
+//! Temporary repositories, in which the server fetches and pushes.
 
 use std::{fmt::Write, io, path::PathBuf};
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// A bare and empty repository in the first root of an account, where its gits may write. It goes when this is dropped.
+/// A bare repository in the first root of an account, where its gits may write. Removed on drop.
 pub(super) struct Brief {
     pub(super) repository: Repository,
     _folder: Folder,
@@ -26,10 +26,10 @@ pub(super) struct Brief {
 struct Folder(PathBuf);
 
 impl Brief {
-    /// Makes it.
+    /// Creates an empty one.
     ///
     /// # Errors
-    /// Git refuses; the place has no root.
+    /// A failure of git; a workspace without roots.
     pub(super) async fn make(place: &Place) -> Result<Self, Error> {
         let folder = Folder::choose(place).await?;
         let git = Git::new(place, std::path::Path::new("/"), &Settings::default());
@@ -41,10 +41,10 @@ impl Brief {
         Self::in_folder(place, folder).await
     }
 
-    /// Clones a repository into it.
+    /// Creates one as a clone.
     ///
     /// # Errors
-    /// Those of [`CloneSource::clone_into`]; the place has no root.
+    /// Those of [`CloneSource::clone_into`]; a workspace without roots.
     pub(super) async fn cloned(
         place: &Place,
         source: &CloneSource,
@@ -62,18 +62,18 @@ impl Brief {
         Ok(Self { repository: Repository::find(place, Some(&path)).await?, _folder: folder })
     }
 
-    /// Those of the commits that it has.
+    /// The commits of this list that the repository has.
     ///
     /// # Errors
-    /// Git refuses.
+    /// A failure of git.
     pub(super) async fn there(&self, commits: &[String]) -> Result<Vec<String>, Error> {
         boundary::there(&self.repository, commits).await
     }
 
-    /// Lets its history begin at those of the commits that it has.
+    /// Makes the repository shallow at those of these commits that it has.
     ///
     /// # Errors
-    /// Git refuses; those of files.
+    /// A failure of git; those of files.
     pub(super) async fn begin_at(&self, boundary: &[String]) -> Result<(), Error> {
         if boundary.is_empty() {
             return Ok(());
@@ -83,7 +83,7 @@ impl Brief {
 }
 
 impl Folder {
-    /// A new name in the first root of a place.
+    /// A path with a new name in the first root of a workspace.
     async fn choose(place: &Place) -> Result<Self, Error> {
         let (inner, name) = (place.clone(), name()?);
         let folder = tokio::task::spawn_blocking(move || {
@@ -94,7 +94,7 @@ impl Folder {
     }
 }
 
-/// Nobody guesses it, and no list of files shows it unasked.
+/// An unguessable name with the prefix of temporary repositories, which listings of files leave out by default.
 fn name() -> Result<String, Error> {
     let mut bytes = [0; 16];
     let read = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
@@ -110,7 +110,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let folder = std::mem::take(&mut self.0);
         let remove = move || {
-            // Where it was never made, there is nothing to remove.
+            // Ignores errors: the folder may never have been created.
             let _ = std::fs::remove_dir_all(folder);
         };
         match tokio::runtime::Handle::try_current() {

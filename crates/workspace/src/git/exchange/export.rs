@@ -1,4 +1,4 @@
-//! Branches, tags and commits of a repository, for a clone in another place.
+//! Exports branches, tags and commits of a repository for a clone in another workspace.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ use crate::{
     streamed::no_content,
 };
 
-/// The longest list of branches and tags that is read, in bytes.
+/// Limit of the list of branches and tags, in bytes.
 const LONGEST_LIST: usize = 8 << 20;
 
 impl RunStreamed for GitExport {
@@ -39,7 +39,7 @@ impl RunStreamed for GitExport {
             }
             ExportSource::Path(path) => shallow(place, path, options).await?,
             ExportSource::Url { url, reach } => {
-                // Checks that it is one: a path of the server is exported as such.
+                // Refuses paths: a path on the server must be exported as `ExportSource::Path`.
                 super::elsewhere(url)?;
                 Brief::cloned(place, &CloneSource::find(place, url).await?, options, reach).await?
             }
@@ -50,7 +50,7 @@ impl RunStreamed for GitExport {
     }
 }
 
-/// A copy that ends at a depth.
+/// A temporary clone with limited depth.
 async fn shallow(place: &Place, path: &AbsolutePath, options: CloneOptions<'_>) -> Result<Brief, Error> {
     let url = path.as_path().to_str().ok_or_else(|| Error::InvalidValue {
         field: "depth",
@@ -79,7 +79,7 @@ async fn exported(repository: &Repository) -> Result<Exported, Error> {
     Ok(Exported { head, commit, refs, boundary })
 }
 
-/// The branch that git checks out in a clone where a commit is checked out in the source: one that is at that commit.
+/// The branch to check out in a clone of a source with a detached `HEAD`, as git selects it: one at that commit.
 fn guessed(refs: &[ExportedRef], commit: &str) -> Option<String> {
     let mut branches =
         refs.iter().filter(|one| one.id == commit).filter_map(|one| one.name.strip_prefix("refs/heads/"));
@@ -92,7 +92,7 @@ fn exported_ref(line: &str) -> Option<ExportedRef> {
     is_hash(id).then(|| ExportedRef { name: name.to_owned(), id: id.to_owned() })
 }
 
-/// Refuses a branch that is missing before anything is packed.
+/// Refuses a missing branch before anything is packed.
 fn check_branch(exported: &Exported, branch: Option<&str>) -> Result<(), Error> {
     let Some(branch) = branch else { return Ok(()) };
     let is_named = |name: &str| {
@@ -106,7 +106,7 @@ fn check_branch(exported: &Exported, branch: Option<&str>) -> Result<(), Error> 
 
 async fn pack(repository: &Repository, exported: &Exported, export: &GitExport) -> Result<Content, Error> {
     let mut wanted = String::new();
-    // The lines that pack-objects(1) reads: what is below the boundary is not known where the pack goes.
+    // Input for pack-objects(1): commits below the boundary are not known at the destination.
     for begin in boundary::there(repository, &export.has_boundary).await? {
         let _ = writeln!(wanted, "--shallow {begin}");
     }

@@ -1,4 +1,4 @@
-//! A branch of a remote, and a pack of what is new of it: on the server, or where the remote is.
+//! Fetches a branch of a remote and packs its new commits: on the server, or in the workspace of the remote.
 
 use std::fmt::Write;
 
@@ -37,7 +37,8 @@ impl RunStreamed for GitFetch {
         if self.has.contains(&commit) {
             return Ok((Fetched { commit }, no_content()));
         }
-        // What is below was never known there, whatever stands on it: a branch that left from there comes whole.
+        // Commits below the boundary are not known in the VM, even if known commits descend from them. So a branch
+        // that left the main history below the boundary is packed completely.
         brief.begin_at(&self.boundary).await?;
         let mut wanted = format!("{commit}\n");
         for known in brief.there(&self.has).await? {
@@ -48,7 +49,7 @@ impl RunStreamed for GitFetch {
     }
 }
 
-/// Packs a branch of a repository of this place, less what is known.
+/// Packs a branch of a repository in this workspace without the known commits.
 async fn of_this_place(fetch: &GitFetch, place: &Place) -> Result<(Fetched, Content), Error> {
     let path = AbsolutePath::parse("url", &fetch.url, PathEncoding::Percent);
     let path = path.map_err(|_| Refused::UnknownRemote { remote: shown(&fetch.url) })?;
@@ -60,7 +61,7 @@ async fn of_this_place(fetch: &GitFetch, place: &Place) -> Result<(Fetched, Cont
     if fetch.has.contains(&commit) {
         return Ok((Fetched { commit }, no_content()));
     }
-    // The lines that pack-objects(1) reads: what is below the boundary is not known there.
+    // Input for pack-objects(1): commits below the boundary are not known at the destination.
     let mut wanted = String::new();
     for begin in boundary::there(&repository, &fetch.boundary).await? {
         let _ = writeln!(wanted, "--shallow {begin}");
@@ -72,7 +73,7 @@ async fn of_this_place(fetch: &GitFetch, place: &Place) -> Result<(Fetched, Cont
     Ok((Fetched { commit }, packed(&repository, wanted)?))
 }
 
-/// A pack, whose repository stays as long as somebody reads it.
+/// Keeps the temporary repository until its pack has been read.
 pub(super) fn keeping(brief: Brief, pack: Content) -> Content {
     Box::pin(pack.map(move |piece| {
         let _stays = &brief;

@@ -1,4 +1,4 @@
-//! A repository made out of one that another place exported.
+//! Creates a repository from the export of another workspace.
 
 use std::{
     fmt::Write,
@@ -31,7 +31,7 @@ use crate::{
 
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
-/// The remote's name, as git itself calls the source of a clone.
+/// Git's default name for the source of a clone.
 const ORIGIN: &str = "origin";
 
 impl Run for GitCheckTarget {
@@ -46,7 +46,7 @@ impl RunStreamed for GitImport {
         check(&self.exported)?;
         let start = Start::of(&self)?;
         if let Remote::Local(_) = Remote::parse(&self.url)? {
-            let reason = "is a path, which means another thing in the other place".to_owned();
+            let reason = "is a path, which has another meaning in the other workspace".to_owned();
             return Err(Error::InvalidValue { field: "url", reason });
         }
         let folder = new_folder(place, self.path.as_path()).await?;
@@ -65,7 +65,7 @@ impl RunStreamed for GitImport {
     }
 }
 
-/// Refuses what no repository has: names of references are put on lines of their own for git, which judges them besides.
+/// Refuses malformed exports. Names of references become input lines for git, which validates them further.
 pub(super) fn check(exported: &Exported) -> Result<(), Error> {
     let refused = |words: &str| Err(Refused::Other { words: words.to_owned() }.into());
     if exported.refs.len() > MOST_EXPORTED_REFS {
@@ -82,12 +82,11 @@ pub(super) fn check(exported: &Exported) -> Result<(), Error> {
     exported.commit.iter().try_for_each(|commit| check_hash(commit))
 }
 
-/// What is checked out.
+/// The initial checkout of the clone.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {
-    /// A branch, at this commit; it may have none yet.
+    /// A branch and its commit; `None` before the first one.
     Branch(String, Option<String>),
-    /// A commit without a branch.
     Commit(String),
 }
 
@@ -138,7 +137,7 @@ async fn import(
         repository.done(update).await?;
     }
     configure(import, start, &repository).await?;
-    // Filters of the operator fetch from the remote, which is configured now.
+    // The operator's filters fetch from the remote, which is configured only now.
     let repository = Repository::find(place, Some(&import.path)).await?.fed(&import.reach).await?;
     check_out(start, &repository).await?;
     let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
@@ -146,7 +145,8 @@ async fn import(
     Ok(Cloned { path, path_encoding, branch, head })
 }
 
-/// Refuses a pack that lacks something of these revisions, one a line. What references of the repository name is there.
+/// Refuses an incomplete pack: all objects of these revisions, one per line, must be present. Objects that references
+/// reach are not checked again.
 pub(super) async fn whole(repository: &Repository, wanted: String) -> Result<(), Error> {
     let git = repository.reading().args(["rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"]);
     let said = git.stdin(wanted).run().await?;
@@ -167,12 +167,12 @@ async fn init(import: &GitImport, start: &Start, place: &Place, folder: &Path) -
     if said.done() { Ok(()) } else { Err(Refused::by_words(said.words()).into()) }
 }
 
-/// The references, as `git update-ref --stdin` reads them: branches become those of the remote.
+/// The input of `git update-ref --stdin`. Branches become remote-tracking branches.
 fn updates(import: &GitImport, start: &Start) -> String {
     let mut text = String::new();
     for one in &import.exported.refs {
         let name = match one.name.strip_prefix(HEADS) {
-            // The name of the remote's current branch.
+            // It would collide with the symbolic reference to the remote's current branch.
             Some("HEAD") => continue,
             Some(branch) => format!("refs/remotes/{ORIGIN}/{branch}"),
             None => one.name.clone(),
@@ -185,7 +185,7 @@ fn updates(import: &GitImport, start: &Start) -> String {
     text
 }
 
-/// The remote, its current branch, and which branch the current one follows.
+/// Configures the remote, its current branch, and the upstream of the checked-out branch.
 async fn configure(import: &GitImport, start: &Start, repository: &Repository) -> Result<(), Error> {
     let remote = repository.git().args(["remote", "add", "--", ORIGIN, &import.url]);
     repository.done(remote).await?;
@@ -218,7 +218,7 @@ async fn check_out(start: &Start, repository: &Repository) -> Result<(), Error> 
     Ok(())
 }
 
-/// A folder that becomes a repository. Dropped before [`Self::keep`], what was made is removed.
+/// Removes an unfinished clone when it is dropped, unless [`Self::keep`] was called.
 struct Unfinished {
     folder: Option<PathBuf>,
     existed: bool,
@@ -235,7 +235,7 @@ impl Unfinished {
 
     async fn remove(mut self) {
         let (folder, existed) = (self.folder.take(), self.existed);
-        // The error that led here is the one to answer.
+        // Errors are ignored: the caller reports the one that led here.
         let _ = tokio::task::spawn_blocking(move || folder.map(|folder| clear(&folder, existed))).await;
     }
 }
@@ -250,7 +250,8 @@ impl Drop for Unfinished {
     }
 }
 
-/// Removes the folder, or what is in it. A git that was told to end may still make files for a moment.
+/// Removes the folder, or only its content if the folder existed before. Retries, because a git that is ending may
+/// still create files.
 fn clear(folder: &Path, existed: bool) {
     for _ in 0..ATTEMPTS {
         let removed = if existed { remove_entries(folder) } else { fs::remove_dir_all(folder) };
@@ -259,10 +260,10 @@ fn clear(folder: &Path, existed: bool) {
             _ => return,
         }
     }
-    tracing::warn!(folder = %folder.display(), "what an unfinished clone left could not be removed");
+    tracing::warn!(folder = %folder.display(), "the files of an unfinished clone could not be removed");
 }
 
-/// Longer than a git may take to end.
+/// Together longer than the grace period of a git that is ending.
 const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(100);
 

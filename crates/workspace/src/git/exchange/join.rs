@@ -1,4 +1,4 @@
-//! In the VM: what was fetched for it becomes part of the repository.
+//! Integrates fetched commits into the repository in the VM.
 
 use futures_util::{StreamExt, stream};
 use skep_api::git::{GitJoin, Pulled};
@@ -18,7 +18,7 @@ impl RunStreamed for GitJoin {
         let seen = format!("{}/{}", self.remote, self.branch);
         check_name(&repository, "branch", &seen).await?;
         let _turn = turn(&repository.common_dir).await?;
-        // Nothing follows where nothing is new, or pieces without bytes.
+        // Without new commits the content has no bytes, possibly in several empty pieces.
         let first = loop {
             match content.next().await {
                 Some(Ok(piece)) if piece.is_empty() => {}

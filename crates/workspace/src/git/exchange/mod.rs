@@ -1,18 +1,18 @@
-//! Pushes and pulls of a VM's repository, each in parts that are done in two places.
+//! Pushes, pulls and clones of repositories in VMs, split into steps that run in different workspaces.
 //!
 //! ```text
 //!         in the VM                      on the server
-//! push    plan ─► pack ──── pack ──────► a repository for a moment ── git push ──► remote
-//!         note ◄──────────── what came of it
-//! pull    plan ──────── what is known ─► a repository for a moment ◄─ git fetch ── remote
+//! push    plan ─► pack ──── pack ──────► temporary repository ── git push ──► remote
+//!         note ◄──────────── result of the push
+//! pull    plan ────── known commits ───► temporary repository ◄─ git fetch ── remote
 //!         join ◄─────────── pack
-//! clone   import ◄───────── pack and refs ──────────── export: in a VM, in the workspace, or of a remote
+//! clone   import ◄───────── pack and refs ──────────── export: of a VM, of the workspace, or of a remote
 //! ```
-//! A remote in another place of the same server (`skep://`) is spoken to there: what stands on the right is then done in that
-//! place, where the remote is a path.
+//! A remote in another workspace of the same server (`skep://`) is contacted there: the steps on the right then run in that
+//! workspace, where the remote is a path.
 //!
-//! A shallow repository tells where its history begins, and so does the one for a moment: what is below is in neither pack.
-//! Tokens are used on the server alone. What the VM says is looked at there as if a caller had said it.
+//! The plan of a shallow repository contains its boundary, which the temporary repository adopts; commits below it are in
+//! neither pack. Only the server uses credentials. It checks input from the VM like that of any caller.
 
 mod boundary;
 mod brief;
@@ -34,18 +34,18 @@ use super::{
 };
 use crate::Error;
 
-/// The remote of a VM's repository, as the server may go there. A path in the VM is none here.
+/// Parses the remote of a VM's repository for use by the server. A path in the VM is refused.
 fn elsewhere(url: &str) -> Result<Remote, Error> {
     match Remote::parse(url)? {
         Remote::Local(_) | Remote::Relayed(_) => {
-            let why = "is a path, which means another thing on the server".to_owned();
+            let why = "is a path, which has another meaning on the server".to_owned();
             Err(Refused::RemoteForbidden { remote: shown(url), why }.into())
         }
         remote => Ok(remote),
     }
 }
 
-/// Refuses what no commit's hash is.
+/// Refuses text that is not the hash of a commit.
 fn check_hash(hash: &str) -> Result<(), Error> {
     if is_hash(hash) {
         return Ok(());

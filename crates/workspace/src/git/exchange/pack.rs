@@ -1,4 +1,4 @@
-//! In the VM: a commit with all that it stands on, and what a push did.
+//! Packs commits in the VM, and records the result of a push.
 
 use skep_api::git::{GitNotePush, GitPack, NETWORK_LIMIT, Noted};
 
@@ -17,7 +17,7 @@ impl RunStreamed for GitPack {
     }
 }
 
-/// A pack of these revisions, one a line; those behind `^` are known.
+/// Packs these revisions, one per line, without those that are prefixed by `^`.
 pub(super) fn packed(repository: &Repository, wanted: String) -> Result<Content, Error> {
     let git = repository.reading().within(NETWORK_LIMIT).stdin(wanted);
     git.args(["pack-objects", "--revs", "--stdout", "--quiet", "--delta-base-offset"]).pour()

@@ -1,4 +1,4 @@
-//! In the VM: what would be exchanged with which remote.
+//! Plans an exchange in the VM: which remote, which branch, which known commits.
 
 use skep_api::git::{ExchangePlan, GitExchange};
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Commits that are told as known.
+/// Limit of known commits in a plan.
 const MOST_KNOWN: &str = "--count=256";
 
 impl Run for GitExchange {

@@ -1,4 +1,4 @@
-//! The commit of a pack, sent to a remote: from the server, or from where the remote is.
+//! Pushes the commit of a pack to a remote: from the server, or in the workspace of the remote.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ impl RunStreamed for GitSend {
         let way = target.remote().open(&self.url, &self.reach, &repository.settings).await?;
         let git = way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git());
         let whole = format!("refs/heads/{}", self.branch);
-        // What is expected there; nothing where the branch was never seen.
+        // The expected commit of the remote branch; empty if it was never seen.
         let seen = self.last_seen.as_deref().unwrap_or_default();
         if !seen.is_empty() {
             check_hash(seen)?;
@@ -57,11 +57,11 @@ impl RunStreamed for GitSend {
     }
 }
 
-/// Where a pack is sent to.
+/// The remote to push to.
 enum Target {
-    /// A repository of this place.
+    /// A repository in this workspace.
     Here(Neighbour),
-    /// A remote of the network.
+    /// A remote in the network.
     Elsewhere(Remote),
 }
 
@@ -77,17 +77,17 @@ impl Target {
 
     fn remote(&self) -> Remote {
         match self {
-            // The way to all of them is the same: none by the network.
+            // The path does not matter: connections to local remotes need no network.
             Self::Here(_) => Remote::Local(PathBuf::new()),
             Self::Elsewhere(remote) => remote.clone(),
         }
     }
 }
 
-/// Takes a pack into a repository.
+/// Stores a pack in a repository.
 ///
 /// # Errors
-/// It broke off, or is none.
+/// An incomplete or invalid pack.
 pub(super) async fn take_in(repository: &Repository, pack: Content) -> Result<(), Error> {
     let git = repository.git().within(NETWORK_LIMIT).stdin(Vec::new());
     let said = git.args(["index-pack", "--stdin"]).run_fed(pack).await?;

@@ -1,4 +1,4 @@
-//! In the VM: all branches of a remote, as another place exported them.
+//! Updates the remote-tracking branches in the VM from the export of another workspace.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The parts of an exchange, each by itself. All together, with a remote, they are tried through the front door.
+//! Tests the steps of exchanges separately. The integration tests cover them together with a remote.
 
 mod clones;
 mod shallow;
@@ -81,7 +81,7 @@ impl Ground {
         }
     }
 
-    /// Repositories that are there for a moment, as long as the moment lasts.
+    /// The temporary repositories that exist now.
     fn briefs(&self) -> Vec<PathBuf> {
         let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
         names.filter(|path| path.to_string_lossy().contains("skep-exchange")).collect()
@@ -118,7 +118,7 @@ async fn what_one_packs_the_other_joins() {
     assert_eq!((pulled.commits, pulled.files_changed, &pulled.to), (1, 1, &second));
     assert_eq!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
     assert_eq!(fs::read_to_string(ground.folder.path().join("two/file")).unwrap(), "Second");
-    // Again, and nothing is new.
+    // A second time, without new commits.
     for nothing in [no_content(), content(vec![Bytes::new(), Bytes::new()])] {
         let (pulled, _) = ground.join(&second).run_streamed(nothing, &ground.place).await.unwrap();
         assert_eq!(pulled.commits, 0);
@@ -139,7 +139,7 @@ async fn what_one_packs_the_other_joins() {
     assert_ne!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
 }
 
-/// Half a pack, none, or one of something else: the branch stays, and nothing is left.
+/// A truncated, missing or wrong pack leaves the branch unchanged and no files behind.
 #[tokio::test]
 async fn what_does_not_come_whole_changes_nothing() {
     let ground = Ground::new();
@@ -169,7 +169,7 @@ async fn what_does_not_come_whole_changes_nothing() {
     }
 }
 
-/// A VM may say anything.
+/// Input from a VM is not trusted.
 #[tokio::test]
 async fn what_a_vm_says_leads_nowhere_else() {
     let ground = Ground::new();

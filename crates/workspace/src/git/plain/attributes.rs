@@ -1,38 +1,38 @@
-//! What is said of a file's content (gitattributes(5)), as far as it must be known to take the content as it stands.
+//! Attributes of files (gitattributes(5)), as far as they decide whether git would convert or compare contents
+//! specially.
 
 use std::{collections::HashMap, sync::Arc};
 
 use super::{folder::Folder, index::Index, pattern::Pattern};
 
-/// The longest file of attributes that is read, in bytes.
+/// Limit of a file of attributes, in bytes.
 const LONGEST: u64 = 64 << 10;
-/// The longest line; git passes over longer ones.
+/// Limit of a line, in bytes. Git ignores longer ones.
 const LONGEST_LINE: usize = 2_000;
-/// The most lines of one file.
+/// Limit of lines per file.
 const MOST_LINES: usize = 200;
-/// `.gitattributes`
 const NAME: &[u8] = b".gitattributes";
 
-/// What is said of a content.
+/// Effects of a file's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Said {
-    /// Something of the ends of its lines: in what has no `\r` they stay as they are.
+    /// Line endings may be converted. This affects only contents with `\r`.
     pub(super) of_lines: bool,
-    /// Something of how it is compared.
+    /// The comparison may be special.
     pub(super) of_diff: bool,
 }
 
-/// All that is said in a repository, read as it is asked for.
+/// The attributes of a repository, read on demand.
 pub(super) struct Attributes<'a> {
     top: &'a Folder,
     index: &'a Index,
-    /// What `info/attributes` says.
+    /// Lines of `info/attributes`.
     own: Vec<Line>,
-    /// What each folder's own file says.
+    /// Lines of each folder's `.gitattributes`.
     folders: HashMap<Vec<u8>, Arc<Vec<Line>>>,
 }
 
-/// For which files, and what: `None` for what takes git to know.
+/// A pattern and its effects; `None` if their evaluation is left to git.
 #[derive(Debug)]
 struct Line {
     pattern: Pattern,
@@ -44,7 +44,7 @@ impl<'a> Attributes<'a> {
         Some(Self { top, index, own: lines(own)?, folders: HashMap::new() })
     }
 
-    /// What is said of a file. `None` where it may be that its content is changed on its way.
+    /// The effects for a file. `None` if git might convert its content.
     pub(super) fn of(&mut self, path: &[u8]) -> Option<Said> {
         let mut said = Said::default();
         let mut add = |lines: &[Line], folder: usize| {
@@ -75,7 +75,7 @@ impl<'a> Attributes<'a> {
         let path = [folder, NAME].concat();
         match self.top.small(&path, LONGEST)? {
             Some(text) => lines(&text),
-            // Git takes the one of the index then.
+            // Git would use the version in the index instead.
             None => self.index.find(&path).is_none().then(Vec::new),
         }
     }
@@ -90,7 +90,7 @@ fn lines(text: &[u8]) -> Option<Vec<Line>> {
     for line in text.split(|byte| *byte == b'\n') {
         let mut words = line.split(blank).filter(|word| !word.is_empty());
         let Some(pattern) = words.next().filter(|word| !word.starts_with(b"#")) else { continue };
-        // Quoted, the name of a group of attributes, or none that git takes.
+        // A quoted pattern, a macro definition, or a pattern that git does not allow.
         if pattern.starts_with(b"\"")
             || pattern.starts_with(b"[attr]")
             || pattern.starts_with(b"!")
@@ -110,7 +110,7 @@ fn lines(text: &[u8]) -> Option<Vec<Line>> {
     Some(lines)
 }
 
-/// What one attribute says; `None` for those that change a content, and for unknown ones.
+/// The effects of one attribute; `None` for those that convert contents, and for unknown ones.
 fn meaning(word: &[u8]) -> Option<Said> {
     let name = word.split(|byte| *byte == b'=').next()?;
     let name = name.strip_prefix(b"-").or_else(|| name.strip_prefix(b"!")).unwrap_or(name);

@@ -1,4 +1,4 @@
-//! What an object of a content would be called.
+//! Computes the object id of a file's content.
 
 use std::io::Read;
 
@@ -6,17 +6,17 @@ use sha1::{Digest, Sha1};
 
 use super::Id;
 
-/// The largest file that is read to know whether it changed, in bytes.
+/// Limit of a hashed file, in bytes.
 const LARGEST: u64 = 64 << 20;
 
-/// A content that was read to its end.
+/// The result of hashing a file.
 pub(super) struct Hashed {
     pub(super) id: Id,
-    /// Whether ends of lines may mean something else in it than what stands there.
+    /// The content contains `\r`, so line ending conversion could change it.
     pub(super) has_returns: bool,
 }
 
-/// Reads a file of this size. `None` too for one that grew or shrank meanwhile.
+/// Hashes a file of this size. `None` also if the size changed meanwhile.
 pub(super) fn hash(mut file: impl Read, size: u64) -> Option<Hashed> {
     if size > LARGEST {
         return None;
@@ -33,7 +33,7 @@ pub(super) fn hash(mut file: impl Read, size: u64) -> Option<Hashed> {
         read += count as u64;
         has_returns |= buffer[..count].contains(&b'\r');
         hash.update(&buffer[..count]);
-        // There was room for more, so this is all.
+        // The read was shorter than the buffer, so this is the end.
         if count < buffer.len() && read >= size || count == 0 {
             let id = Id::of(hash.finalize().into());
             return (read == size).then_some(Hashed { id, has_returns });

@@ -1,13 +1,12 @@
-//! A file's bytes, read block by block.
+//! Random access to a file through a block cache.
 
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
 
-/// Bytes of a block.
+/// Bytes per block.
 const BLOCK: u64 = 8 << 10;
-/// Blocks that are kept.
 const MOST: usize = 64;
 
-/// A file that is read here and there. Its last blocks are kept.
+/// A file with cached blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
     file: File,
@@ -19,7 +18,7 @@ impl Blocks {
         Self { file, kept: HashMap::new() }
     }
 
-    /// Some of what stands from here on, at least one byte. `None` at the end.
+    /// The cached bytes from this offset on, at least one. `None` at the end of the file.
     pub(super) fn from(&mut self, at: u64) -> Option<&[u8]> {
         let block = at / BLOCK;
         if !self.kept.contains_key(&block) {
@@ -33,7 +32,7 @@ impl Blocks {
         self.kept.get(&block)?.get(inside..).filter(|rest| !rest.is_empty())
     }
 
-    /// So many bytes from here on.
+    /// The `N` bytes at this offset.
     pub(super) fn array<const N: usize>(&mut self, at: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         let mut done = 0;

@@ -1,4 +1,4 @@
-//! Branches, and how far each is from its upstream.
+//! Lists branches and their distance to their upstreams.
 
 use skep_api::{
     budget::Budget,
@@ -8,7 +8,6 @@ use skep_api::{
 use super::{Id, Reader, read, refs::Head};
 use crate::{Place, git::settings::Own};
 
-/// All branches.
 pub(in crate::git) async fn branches(request: &GitBranches, place: &Place) -> Option<Branches> {
     let remote = request.remote;
     read(place, request.path.as_ref(), move |reader| list(reader, remote)).await
@@ -35,7 +34,7 @@ fn list(reader: &mut Reader<'_>, remote: bool) -> Option<Branches> {
 
 fn branch(reader: &mut Reader<'_>, name: &str, id: Id, remote: bool) -> Option<Branch> {
     reader.go_on()?;
-    // One whose commit is missing is git's to tell.
+    // A branch whose commit is missing is left to git.
     reader.objects.commit(&id)?;
     let upstream = if remote { None } else { upstream(&reader.repository.own, name)? };
     let (short, counts) = match &upstream {
@@ -52,7 +51,7 @@ fn branch(reader: &mut Reader<'_>, name: &str, id: Id, remote: bool) -> Option<B
     Some(Branch { name: name.to_owned(), commit: id.to_string(), upstream: short, ahead, behind, remote })
 }
 
-/// The whole name of what a branch follows. The outer is `None` where that takes more than what a clone is configured to.
+/// The full name of a branch's upstream. The outer `Option` is `None` if the config is not that of an ordinary clone.
 pub(super) fn upstream(own: &[Own], branch: &str) -> Option<Option<String>> {
     let values = |key: String| -> Option<Vec<&str>> {
         let all = own.iter().filter(|own| own.key == key.as_bytes());
@@ -70,7 +69,7 @@ pub(super) fn upstream(own: &[Own], branch: &str) -> Option<Option<String>> {
     }
     let fetched = values(format!("remote.{remote}.fetch"))?;
     let usual = format!("+refs/heads/*:refs/remotes/{remote}/*");
-    // Without a URL it is no remote, whatever else it has.
+    // Without a URL it does not count as a remote.
     let is_remote = !values(format!("remote.{remote}.url"))?.is_empty();
     (fetched == [usual.as_str()] && is_remote).then(|| Some(format!("refs/remotes/{remote}/{merge}")))
 }

@@ -1,21 +1,21 @@
-//! What a commit says.
+//! Parses commit objects.
 
 use jiff::Timestamp;
 use skep_api::git::{Commit, Signature};
 
 use super::Id;
 
-/// A commit as git itself writes it.
+/// A commit in the format that git writes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parsed<'a> {
     pub(super) parents: Vec<Id>,
     pub(super) author: Person<'a>,
     pub(super) committer: Person<'a>,
-    /// From the first line behind the head.
+    /// Starts after the empty line behind the header.
     message: &'a [u8],
 }
 
-/// Who, and when: seconds since 1970.
+/// Author or committer, with the date in seconds since 1970.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Person<'a> {
     name: &'a [u8],
@@ -24,7 +24,7 @@ pub(super) struct Person<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    /// `None` for what git reads in ways of its own: another encoding, a person without a date, a zero byte.
+    /// `None` for contents with special rules: another encoding, a person without a date, a zero byte.
     pub(super) fn read(content: &'a [u8]) -> Option<Self> {
         if content.contains(&0) {
             return None;
@@ -43,7 +43,7 @@ impl<'a> Parsed<'a> {
         let committer = Person::read(line(&mut rest)?.strip_prefix(b"committer ")?)?;
         loop {
             let line = line(&mut rest)?;
-            // Signatures and the like have lines of their own.
+            // Signatures and other fields may span several lines.
             if line.is_empty() {
                 break;
             }
@@ -57,7 +57,7 @@ impl<'a> Parsed<'a> {
         Some(Self { parents, author, committer, message: rest })
     }
 
-    /// As an answer tells it.
+    /// Converts it to the type of the API.
     pub(super) fn told(&self, id: &Id) -> Commit {
         let rest = without_blank_lines(self.message);
         let (subject, rest) = subject(rest);
@@ -99,7 +99,7 @@ impl<'a> Person<'a> {
     }
 }
 
-/// The next line, without its end. There is an empty line before a message at the latest.
+/// Takes the next line without its newline. The header ends with an empty line.
 fn line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = rest.iter().position(|byte| *byte == b'\n')?;
     let line = &rest[..end];
@@ -107,12 +107,12 @@ fn line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(line)
 }
 
-/// What git takes for a blank (ctype.c).
+/// Whitespace as git defines it (ctype.c).
 fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// The next line with its end, and what is behind it.
+/// Splits off the next line with its newline.
 fn cut_line(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| end + 1);
     text.split_at(end)
@@ -129,7 +129,7 @@ fn without_blank_lines(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// The first paragraph as one line, and what is behind it.
+/// Joins the lines of the first paragraph, and returns the rest of the text.
 fn subject(mut text: &[u8]) -> (Vec<u8>, &[u8]) {
     let mut subject = Vec::new();
     while !text.is_empty() {
@@ -144,7 +144,7 @@ fn subject(mut text: &[u8]) -> (Vec<u8>, &[u8]) {
     (subject, text)
 }
 
-/// What an annotated tag points at.
+/// The target of an annotated tag.
 pub(super) fn tagged(content: &[u8]) -> Option<Id> {
     let mut rest = content;
     let id = Id::parse(line(&mut rest)?.strip_prefix(b"object ")?);

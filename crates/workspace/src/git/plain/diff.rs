@@ -1,4 +1,4 @@
-//! What differs between two states of the files.
+//! Compares work tree, index and commits.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -29,14 +29,13 @@ use crate::{
     roots::read_up_to,
 };
 
-/// The most files of a diff.
+/// Limit of files in a diff.
 const MOST_FILES: usize = 2_000;
-/// The most content of the work tree that is held at once, in bytes.
+/// Limit of work tree contents in memory, in bytes.
 const MOST_CONTENT: usize = 8 << 20;
 
-/// What differs.
 pub(in crate::git) async fn diff(request: &GitDiff, place: &Place) -> Option<Diff> {
-    // Git compares in another way where nothing is told around a change.
+    // Git uses another algorithm for patches without context lines.
     if request.context == 0 {
         return None;
     }
@@ -44,7 +43,7 @@ pub(in crate::git) async fn diff(request: &GitDiff, place: &Place) -> Option<Dif
     read(place, path.as_ref(), move |reader| answer(reader, &request)).await
 }
 
-/// A file that differs. What the work tree holds is in no object.
+/// A changed file. `content` is set if it comes from the work tree and is in no object.
 struct Differs {
     pair: Pair,
     content: Option<Vec<u8>>,
@@ -82,7 +81,7 @@ fn answer(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
     differ.retain(|differs| is_below(&differs.pair.path, only));
     let is_new = |differs: &Differs| differs.pair.old.is_none();
     let is_gone = |differs: &Differs| differs.pair.new.is_none();
-    // Then some may have been moved.
+    // With added and deleted files git might detect renames.
     if differ.len() > MOST_FILES || differ.iter().any(is_new) && differ.iter().any(is_gone) {
         return None;
     }
@@ -93,7 +92,7 @@ fn answer(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
     Some(fitting(text_of(patch), files))
 }
 
-/// A path below the top that means itself.
+/// A relative path without `.` and `..`.
 fn plain_path(file: &str) -> Option<&[u8]> {
     let plain = |part: &str| !matches!(part, "" | "." | "..");
     file.split('/').all(plain).then_some(file.as_bytes())
@@ -103,7 +102,7 @@ fn is_below(path: &[u8], only: Option<&[u8]>) -> bool {
     only.is_none_or(|only| path.strip_prefix(only).is_some_and(|rest| matches!(rest, [] | [b'/', ..])))
 }
 
-/// What differs from the one to the last, where it is known what differs from the one to the next.
+/// Combines the changes from A to B with those from B to C into those from A to C.
 fn joined(first: Vec<Differs>, then: Vec<Differs>) -> Vec<Differs> {
     let mut all: BTreeMap<_, _> =
         first.into_iter().map(|differs| (differs.pair.path.clone(), differs)).collect();
@@ -116,7 +115,7 @@ fn joined(first: Vec<Differs>, then: Vec<Differs>) -> Vec<Differs> {
     all.into_values().filter(|differs| differs.pair.old != differs.pair.new).collect()
 }
 
-/// What the work tree has otherwise than the index.
+/// The changes of the work tree relative to the index.
 fn in_work_tree(
     reader: &Reader<'_>,
     top: &Arc<Folder>,
@@ -155,7 +154,7 @@ fn in_work_tree(
     Some(differ)
 }
 
-/// What a file of the work tree holds, and how that would be called.
+/// The content of a file in the work tree and its object id.
 fn content(
     top: &Folder,
     entry: &Entry<'_>,
@@ -175,7 +174,7 @@ fn content(
 }
 
 impl Reader<'_> {
-    /// The tree of a revision, or of the last commit. The inner is `None` before the first.
+    /// The tree of a revision, or of the current commit. The inner `Option` is `None` before the first commit.
     fn older(&mut self, revision: Option<&str>) -> Option<Option<Id>> {
         let commit = match revision {
             Some(revision) => Some(self.revision(revision)?),
@@ -190,7 +189,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Tells of a file, and writes its part of the patch.
+    /// Describes a changed file and appends its patch.
     fn told(
         &mut self,
         differs: &Differs,
@@ -204,7 +203,7 @@ impl Reader<'_> {
         if change == ChangeKind::Typechange || attributes.of(path)?.of_diff {
             return None;
         }
-        // Where the mode alone is another one, the old content says too whether it is binary.
+        // If only the mode differs, the old content also decides whether the file is binary.
         let is_other = old.map(|old| old.id) != new.map(|new| new.id);
         let old_content = self.content(*old, None)?;
         let new_content = self.content(new.filter(|_| is_other), differs.content.as_deref())?;
@@ -219,7 +218,7 @@ impl Reader<'_> {
         Some(DiffFile { path, path_encoding, change, from, additions, deletions, binary })
     }
 
-    /// What a file holds, where there is one.
+    /// The content of one side; empty if the file does not exist there.
     fn content<'c>(&mut self, side: Option<Side>, read: Option<&'c [u8]>) -> Option<Cow<'c, [u8]>> {
         match (side, read) {
             (None, _) => Some(Cow::Borrowed(&[])),

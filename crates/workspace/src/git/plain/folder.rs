@@ -1,4 +1,4 @@
-//! A folder of a work tree, held open: what is looked for in it is found below it and nowhere else.
+//! An open folder of a work tree. Look-ups in it cannot leave it.
 
 use std::{
     fs::File,
@@ -12,33 +12,31 @@ use rustix::{
 
 use crate::roots::read_up_to;
 
-/// The most names of a folder that are looked at.
+/// Limit of names in a folder.
 const MOST_NAMES: usize = 200_000;
 
-/// A folder that is open. No link is followed in it, and no other file system entered.
+/// An open folder. Look-ups neither follow links nor enter other file systems.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
-/// What stands in a folder.
+/// A name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) name: Box<[u8]>,
     pub(super) is_folder: bool,
 }
 
-/// What a path is.
 pub(super) enum Stands {
     Nothing,
     Something(Stat),
 }
 
-/// What is there to be read.
 #[derive(Debug)]
 pub(super) enum Content {
     Nothing,
-    /// Not a regular file, or not without following a link.
+    /// Not a regular file, or only reachable through a link.
     Other,
-    /// And its size when it was found, in bytes.
+    /// The file and its size when it was opened, in bytes.
     File(File, i64),
 }
 
@@ -47,7 +45,7 @@ impl Folder {
         Self(top.into())
     }
 
-    /// A folder below. The inner is `None` where there is none, and what leads to one is none.
+    /// Opens a folder at this path. The inner `Option` is `None` if there is none.
     pub(super) fn below(&self, path: &[u8]) -> Option<Option<Self>> {
         match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW) {
             Ok(folder) => Some(Some(Self(folder))),
@@ -56,7 +54,7 @@ impl Folder {
         }
     }
 
-    /// What has this name, itself.
+    /// The metadata of a name; links are not followed.
     pub(super) fn look(&self, name: &[u8]) -> Option<Stands> {
         match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(Stands::Something(stat)),
@@ -65,7 +63,7 @@ impl Folder {
         }
     }
 
-    /// A regular file below, opened.
+    /// Opens the regular file at this path.
     pub(super) fn file(&self, path: &[u8]) -> Option<Content> {
         let handle = match self.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
             Ok(handle) => handle,
@@ -77,12 +75,12 @@ impl Folder {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Some(Content::Other);
         }
-        // This very file, whatever has its name by now.
+        // Through the descriptor, so that exactly this file is opened even if the path was replaced.
         let own_name = format!("/proc/self/fd/{}", handle.as_raw_fd());
         File::open(own_name).ok().map(|file| Content::File(file, stat.st_size))
     }
 
-    /// The whole content of a small file below. The inner is `None` where nothing is there.
+    /// The content of a file of limited size. The inner `Option` is `None` if the file does not exist.
     pub(super) fn small(&self, path: &[u8], most: u64) -> Option<Option<Vec<u8>>> {
         let (file, size) = match self.file(path)? {
             Content::Nothing => return Some(None),
@@ -93,13 +91,13 @@ impl Folder {
         (content.len() as u64 <= most).then_some(Some(content))
     }
 
-    /// What a link below says.
+    /// The target of a symbolic link.
     pub(super) fn link(&self, path: &[u8]) -> Option<Vec<u8>> {
         let handle = self.open(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         readlinkat(&handle, "", Vec::new()).ok().map(std::ffi::CString::into_bytes)
     }
 
-    /// All names but `.` and `..`; of what is neither a file, nor a link, nor a folder git knows nothing.
+    /// All names except `.` and `..`. Only files, links and folders are listed, as git ignores everything else.
     pub(super) fn names(&self) -> Option<Vec<Name>> {
         let mut buffer = Vec::with_capacity(32 << 10);
         let mut names = Vec::new();
@@ -136,7 +134,7 @@ impl Folder {
         let mut tries = 0;
         loop {
             match openat2(&self.0, path, flags, Mode::empty(), resolve) {
-                // A rename meanwhile left the kernel unsure (openat2(2)).
+                // The kernel could not exclude an escape because of a concurrent rename (openat2(2)).
                 Err(Errno::AGAIN | Errno::INTR) if tries < 16 => tries += 1,
                 outcome => return outcome,
             }

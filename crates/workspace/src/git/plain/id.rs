@@ -1,13 +1,13 @@
-//! The hash by which an object is known.
+//! Object ids.
 
 use std::fmt;
 
-/// SHA-1. Repositories with another hash are left to git.
+/// A SHA-1 hash. Repositories with other hashes are left to git.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Id([u8; 20]);
 
 impl Id {
-    /// Out of 40 digits.
+    /// Parses 40 hexadecimal digits.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let bytes = data_encoding::HEXLOWER.decode(text).ok()?;
         bytes.try_into().ok().map(Self)
@@ -17,12 +17,12 @@ impl Id {
         Self(bytes)
     }
 
-    /// Of no object: what is not there yet.
+    /// The zero id, which stands for a missing object.
     pub(super) const fn none() -> Self {
         Self([0; 20])
     }
 
-    /// Whether it is that of a file without content.
+    /// Whether this is the id of an empty file.
     pub(super) fn is_empty_blob(&self) -> bool {
         data_encoding::HEXLOWER.encode(&self.0) == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
     }

@@ -1,28 +1,28 @@
-//! Which files are ignored (gitignore(5)).
+//! Decides which files are ignored (gitignore(5)).
 
 use std::sync::Arc;
 
 use super::pattern::Pattern;
 
-/// The most patterns of one file.
+/// Limit of patterns per file.
 const MOST: usize = 2_000;
-/// The most patterns that are compiled, of a folder and those above it.
+/// Limit of compiled patterns, of a folder and those above it.
 const MOST_COMPILED: usize = 400;
 
-/// The patterns that hold in a folder: its own before those of the folders above.
+/// The patterns for a folder, linked to those of the folders above, which have lower precedence.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// Each, and whether it says that a file is not ignored.
+    /// The flag is set for a negated pattern (`!`).
     patterns: Vec<(Pattern, bool)>,
-    /// How long the path of their folder is, its last slash included.
+    /// Length of the folder's path with its final slash.
     folder: usize,
-    /// How many patterns are compiled, those of the folders above included.
+    /// Number of compiled patterns, including the folders above.
     compiled: usize,
     above: Option<Arc<Rules>>,
 }
 
 impl Rules {
-    /// What a file of patterns says of the folder that it stands in. `None` where that takes git to know.
+    /// Parses the file of patterns of a folder. `None` if its rules are left to git.
     pub(super) fn parse(text: &[u8], folder: usize, above: Option<Arc<Self>>) -> Option<Self> {
         if text.contains(&0) {
             return None;
@@ -32,7 +32,7 @@ impl Rules {
         let mut compiled = above.as_ref().map_or(0, |above| above.compiled);
         for line in text.split(|byte| *byte == b'\n') {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            // Blanks at the end count only behind a backslash.
+            // Escaped final blanks are left to git.
             if line.ends_with(b"\\") || line.windows(2).any(|pair| pair == b"\\ ") {
                 return None;
             }
@@ -52,12 +52,12 @@ impl Rules {
         Some(Self { patterns, folder, compiled, above })
     }
 
-    /// Whether what stands at a path is ignored, where the folders on its way are not.
+    /// Whether the entry at a path is ignored, provided that no folder above it is.
     pub(super) fn ignore(&self, path: &[u8], is_folder: bool) -> bool {
         let mut here = Some(self);
         while let Some(rules) = here {
             let below = path.get(rules.folder..).unwrap_or_default();
-            // The last one that fits says it.
+            // The last matching pattern decides.
             let fits = |(pattern, _): &&(Pattern, bool)| pattern.means(below, is_folder);
             if let Some((_, kept)) = rules.patterns.iter().rev().find(fits) {
                 return !kept;
@@ -92,7 +92,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-        /// What is understood here means what git says.
+        /// Parsed patterns mean the same as in git.
         #[test]
         fn patterns_mean_what_git_says(
             lines in prop::collection::vec("(!|/)?([ab.*?]|\\*\\*|\\*\\*/|/\\*\\*|/|\\[a-b\\]|\\[!a\\]|\\[\\^b\\]|\\\\[*a!]|!|#){1,5} {0,2}", 1..5),
@@ -109,7 +109,7 @@ mod tests {
             };
             git(&["init", "-q"]);
             fs::write(folder.path().join(".gitignore"), &text).unwrap();
-            // Only names in the top: whether a folder above is ignored is not asked here.
+            // Only names at the top, because this does not test ignored parent folders.
             let names = ["a", "b", "ab", "ba", "a.b", ".a", "aa", "*", "!", "#", "abab"];
             for name in names {
                 fs::write(folder.path().join(name), "").unwrap();

@@ -1,4 +1,4 @@
-//! The index (gitformat-index(5)): which files git knows, and how each looked when it last read it.
+//! The index (gitformat-index(5)): the tracked files and their metadata when git last read them.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -7,34 +7,34 @@ use rustix::fs::{FileType, Stat};
 use super::{Id, Reader, trees::Trees};
 use crate::{Error, roots::Last};
 
-/// The largest index that is read, in bytes: some 300,000 files.
+/// Limit of the index, in bytes: about 300,000 files.
 const LARGEST: u64 = 24 << 20;
-/// Signature, version and number of entries.
+/// Length of signature, version and number of entries, in bytes.
 const HEAD: usize = 12;
-/// What an entry says before its path.
+/// Length of an entry before its path, in bytes.
 const ENTRY: usize = 62;
-/// Folders in folders.
+/// Limit of nested folders.
 pub(super) const DEEPEST: usize = 64;
 
-/// What an index says, in the order of its paths.
+/// A parsed index, ordered by path.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     bytes: Vec<u8>,
-    /// Where each entry begins, and how long its path is.
+    /// Offset of each entry, and length of its path.
     entries: Vec<(u32, u32)>,
     trees: Option<Trees>,
-    /// When it was written. What changed in that second may have changed after it was looked at.
+    /// Modification time in seconds. A file of the same second may have changed after git examined it.
     written: i64,
 }
 
-/// A file that git knows.
+/// An entry for a tracked file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
     head: &'a [u8],
     pub(super) path: &'a [u8],
 }
 
-/// A name in a folder of the index, and the entries that it stands for.
+/// A direct child of a folder, and the entries that it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Child<'a> {
     pub(super) name: &'a [u8],
@@ -43,7 +43,7 @@ pub(super) struct Child<'a> {
 }
 
 impl Reader<'_> {
-    /// The index; an empty one where there is none yet.
+    /// Reads the index; empty if the file does not exist.
     pub(super) fn index(&self) -> Option<Index> {
         let found = match self.roots.find(&self.repository.git_dir.join("index"), Last::Keep) {
             Err(Error::UnknownPath { .. }) => return Some(Index::default()),
@@ -54,15 +54,15 @@ impl Reader<'_> {
 }
 
 impl Index {
-    /// `None` for what is not of version 2, is not in order, or says more than names and contents: parts of it in other
-    /// files, entries that stand for folders, entries that are not to be looked at.
+    /// `None` for other versions than 2, for wrong order, and for features that need git: split indexes, sparse
+    /// folders, flags that exclude entries from comparison.
     pub(super) fn parse(bytes: Vec<u8>, written: i64) -> Option<Self> {
         let end = bytes.len().checked_sub(20).filter(|_| bytes.len() as u64 <= LARGEST)?;
         if bytes.get(..8)? != b"DIRC\0\0\0\x02" {
             return None;
         }
         let count = usize::try_from(number(&bytes, 8)?).ok()?;
-        // No entry is shorter than 64 bytes; so much is never set aside for what is not there.
+        // An entry has at least 64 bytes; this limits the allocation for a wrong count.
         let mut entries = Vec::with_capacity(count.min(bytes.len() / 64));
         let mut at = HEAD;
         let mut last: Option<Entry<'_>> = None;
@@ -72,7 +72,7 @@ impl Index {
                 return None;
             }
             entries.push((u32::try_from(at).ok()?, u32::try_from(entry.path.len()).ok()?));
-            // At least one zero byte follows, and each begins at a multiple of 8.
+            // Entries are padded with 1 to 8 zero bytes to a multiple of 8.
             at += (ENTRY + entry.path.len() + 8) & !7;
             last = Some(entry);
         }
@@ -95,20 +95,21 @@ impl Index {
         self.trees.as_ref()
     }
 
-    /// The entry of a path in which no two changes meet.
+    /// The entry of a path without conflicts.
     pub(super) fn find(&self, path: &[u8]) -> Option<Entry<'_>> {
         let at = self.first(0..self.len(), |entry| entry.path >= path);
         (at < self.len()).then(|| self.entry(at)).filter(|entry| entry.path == path && entry.stage() == 0)
     }
 
-    /// The paths in which two changes meet.
+    /// The paths with conflicts.
     pub(super) fn conflicted(&self) -> impl Iterator<Item = &[u8]> {
         let sides = (0..self.len()).filter(|at| self.entry(*at).stage() > 0);
         let first = sides.filter(|at| *at == 0 || self.entry(at - 1).path != self.entry(*at).path);
         first.map(|at| self.entry(at).path)
     }
 
-    /// The names in a folder; the paths of these entries begin with its own, which is so long, its last slash included.
+    /// The direct children of a folder. `entries` are those below it, `folder` is the length of its path with the
+    /// final slash.
     pub(super) fn children(&self, entries: Range<usize>, folder: usize) -> Option<Vec<Child<'_>>> {
         let mut children = Vec::new();
         let mut at = entries.start;
@@ -130,9 +131,9 @@ impl Index {
         Some(children)
     }
 
-    /// The first entry of which something holds that holds for all behind it too.
+    /// The partition point: the first entry for which a monotonic predicate holds.
     fn first(&self, entries: Range<usize>, holds: impl Fn(Entry<'_>) -> bool) -> usize {
-        // Most folders are small, and most names stand for one entry.
+        // Fast path: most folders are small, and most names cover one entry.
         let near = entries.clone().take(4).position(|at| holds(self.entry(at)));
         if let Some(near) = near {
             return entries.start + near;
@@ -145,13 +146,13 @@ impl Index {
         low
     }
 
-    /// Whether a file may have changed in the second in which this was written, and looks as it did.
+    /// Whether a file may have changed after git examined it, although its metadata match ("racy" in git).
     pub(super) fn is_racy(&self, entry: &Entry<'_>) -> bool {
         self.written as u32 != 0 && self.written as u32 <= entry.modified_seconds()
     }
 }
 
-/// The order in which names stand in a tree: a folder's as though it ended in a slash.
+/// The order of names in a tree: folders are compared as if their name ended with a slash.
 pub(super) fn order(one: (&[u8], bool), other: (&[u8], bool)) -> Ordering {
     let common = one.0.len().min(other.0.len());
     let next = |name: (&[u8], bool)| name.0.get(common).copied().unwrap_or(if name.1 { b'/' } else { 0 });
@@ -170,7 +171,7 @@ impl<'a> Entry<'a> {
         let length = usize::from(flags & 0xfff);
         let plain = flags & 0xc000 == 0 && (length == path.len() || length == 0xfff && path.len() >= length);
         let known = matches!(entry.mode(), 0o100_644 | 0o100_755 | 0o120_000);
-        // Names that no tree may hold; some would lead elsewhere.
+        // Names that git does not allow in trees; some of them would lead outside the folder.
         let odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.eq_ignore_ascii_case(b".git");
         let names = path.split(|byte| *byte == b'/');
         let named = names.clone().count() <= DEEPEST && !names.into_iter().any(odd);
@@ -198,7 +199,7 @@ impl<'a> Entry<'a> {
         self.field(6)
     }
 
-    /// Its size when it was last read; zero too where that is not known.
+    /// Size when git last read the file; zero also if unknown.
     pub(super) fn size(&self) -> u32 {
         self.field(9)
     }
@@ -207,12 +208,12 @@ impl<'a> Entry<'a> {
         Id::of(std::array::from_fn(|at| self.head[40 + at]))
     }
 
-    /// Zero, or which side it is of those that meet.
+    /// Zero, or the side of a conflict.
     pub(super) fn stage(&self) -> u8 {
         (self.head[60] >> 4) & 3
     }
 
-    /// Whether a file looks as it did when it was last read. Where the index has no parts of a second, they say nothing.
+    /// Whether the metadata are those of the last read. Nanoseconds are only compared if the index has them.
     pub(super) fn looks_like(&self, stat: &Stat) -> bool {
         let time = |place: usize, seconds: u32, nanoseconds: u32| {
             let known = self.field(place + 1);
@@ -227,8 +228,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What stands behind the entries: the trees are of use, others only help git to be quick. One with a small letter would
-/// have to be understood.
+/// Parses the extensions behind the entries. Only the cache tree is used; the others are optional. A lower-case name
+/// marks an extension that must be understood.
 fn extensions(mut rest: &[u8]) -> Option<Option<Trees>> {
     let mut trees = None;
     while !rest.is_empty() {
@@ -258,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// An index with these paths, each with its flags, and what stands behind them.
+    /// Serializes an index with these paths and flags, followed by extensions.
     fn index(paths: &[(&str, u16)], behind: &[u8]) -> Vec<u8> {
         let mut bytes = [b"DIRC\0\0\0\x02".as_slice(), &(paths.len() as u32).to_be_bytes()].concat();
         for (path, flags) in paths {
@@ -332,7 +333,7 @@ mod tests {
         let tree = b"\x001 4000000000\n01234567890123456789";
         let behind = [b"TREE".as_slice(), &(tree.len() as u32).to_be_bytes(), tree].concat();
         assert!(Index::parse(index(&[("a", 0)], &behind), 0).is_none());
-        // Trees in trees without end.
+        // Unlimited nesting.
         let tree = b"\x001 1\n01234567890123456789".repeat(100_000);
         let behind = [b"TREE".as_slice(), &(tree.len() as u32).to_be_bytes(), &tree].concat();
         assert!(Index::parse(index(&[("a", 0)], &behind), 0).is_none());
@@ -363,7 +364,7 @@ mod tests {
             }
         }
 
-        /// As the entries of an index stand, so do the names of trees.
+        /// Names of trees are ordered like the paths of an index.
         #[test]
         fn names_are_in_the_order_of_paths(one in "[a-c./!0]{1,4}", other in "[a-c./!0]{1,4}") {
             let key = |text: &str| (text.replace('/', ""), text.contains('/'));

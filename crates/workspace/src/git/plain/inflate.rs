@@ -1,22 +1,22 @@
-//! What zlib made small.
+//! Decompresses objects.
 
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::blocks::Blocks;
 
-/// The largest object that is read here, in bytes. Commits are small; what is not is left to git.
+/// Limit of an object, in bytes. Larger ones are left to git.
 pub(super) const LARGEST: u64 = 4 << 20;
 
-/// What is packed from here on, of which the length is known.
+/// Decompresses the data at this offset to a known length.
 pub(super) fn inflate(from: &mut Blocks, mut at: u64, length: u64, tool: &mut Decompress) -> Option<Vec<u8>> {
     if length > LARGEST {
         return None;
     }
     tool.reset(true);
-    // One byte more, to see that there is none.
+    // One byte more, to detect longer data.
     let mut out = Vec::with_capacity(usize::try_from(length).ok()? + 1);
     loop {
-        // All of it may have been taken in, and not all given out.
+        // The decompressor may still have output after it has consumed all input.
         let input = from.from(at).unwrap_or_default();
         let (read, written) = (tool.total_in(), tool.total_out());
         let status = tool.decompress_vec(input, &mut out, FlushDecompress::None).ok()?;
@@ -31,10 +31,10 @@ pub(super) fn inflate(from: &mut Blocks, mut at: u64, length: u64, tool: &mut De
     (out.len() as u64 == length).then_some(out)
 }
 
-/// A whole loose object: its head, which tells its kind and length, and what it holds.
+/// A loose object: its header with kind and length, and its content.
 pub(super) fn inflate_loose(from: &mut Blocks, tool: &mut Decompress) -> Option<(Vec<u8>, Vec<u8>)> {
     tool.reset(true);
-    // `commit 1234` and a zero byte: the longest head is shorter than this.
+    // The longest header, `commit 1234` with a zero byte, is shorter than this.
     let mut head = Vec::with_capacity(64);
     let mut at = 0;
     let end = loop {
@@ -60,7 +60,7 @@ pub(super) fn inflate_loose(from: &mut Blocks, tool: &mut Decompress) -> Option<
         return None;
     }
     content.reserve_exact((usize::try_from(length).ok()? + 1).saturating_sub(content.len()));
-    // What a short one holds has come with its head, and its stream may have ended with it.
+    // A short content is complete with its header, and the stream may have ended.
     while (content.len() as u64) < length {
         let input = from.from(at).unwrap_or_default();
         let before = (tool.total_in(), tool.total_out());

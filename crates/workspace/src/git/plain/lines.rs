@@ -1,34 +1,34 @@
-//! Which lines differ between two texts, where no two answers are as good.
+//! A line diff that only returns unambiguous results.
 //!
-//! Git looks for the fewest lines that differ, by shortcuts, and moves what it found to where it reads best. Here it is
-//! found only where all that comes to the same: the fewest lines are these and no others, none of them could be moved, and
-//! no shortcut of git's is taken in a text like this.
+//! Git searches for the fewest differing lines with heuristics, and slides changes to where they read best. This code
+//! returns a result only if git must have the same: the minimal set of differing lines is unique, no change can slide,
+//! and git uses no heuristics for texts like these.
 
 use std::{collections::HashMap, ops::Range};
 
-/// The most pairs of lines that are compared, behind what is the same at both ends.
+/// Limit of compared pairs of lines, without the common prefix and suffix.
 const MOST_PAIRS: usize = 1 << 20;
-/// The most lines of a text.
+/// Limit of lines per text.
 const MOST_LINES: usize = 100_000;
-/// From so many lines that differ on git takes shortcuts.
+/// Number of differing lines from which git uses heuristics.
 const SHORTCUTS: usize = 250;
 
-/// Lines that stand for others.
+/// A range of old lines that is replaced by a range of new lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) old: Range<usize>,
     pub(super) new: Range<usize>,
 }
 
-/// A text's lines, each with its end. `None` where there are more than are compared: a list of lines takes sixteen times as
-/// much memory as a text of empty ones.
+/// Splits a text into lines with their newlines. `None` if there are too many: for a text of empty lines the list
+/// takes sixteen times the memory of the text.
 pub(super) fn lines(text: &[u8]) -> Option<Vec<&[u8]>> {
     let lines = || text.split_inclusive(|byte| *byte == b'\n');
     let count = lines().take(MOST_LINES + 1).count();
     (count <= MOST_LINES).then(|| lines().collect())
 }
 
-/// What differs. `None` where something else could be said of it too.
+/// The changes between two texts. `None` if another result would be as good.
 pub(super) fn changes(old: &[&[u8]], new: &[&[u8]]) -> Option<Vec<Change>> {
     let (old, new) = numbered(old, new);
     let prefix = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
@@ -42,7 +42,7 @@ pub(super) fn changes(old: &[&[u8]], new: &[&[u8]]) -> Option<Vec<Change>> {
     all_fixed.then_some(changes)
 }
 
-/// Equal lines have equal numbers.
+/// Replaces lines by numbers; equal lines have equal numbers.
 fn numbered<'t>(old: &[&'t [u8]], new: &[&'t [u8]]) -> (Vec<u32>, Vec<u32>) {
     let mut numbers: HashMap<&'t [u8], u32> = HashMap::new();
     let mut number = |line: &&'t [u8]| {
@@ -52,13 +52,14 @@ fn numbered<'t>(old: &[&'t [u8]], new: &[&'t [u8]]) -> (Vec<u32>, Vec<u32>) {
     (old.iter().map(&mut number).collect(), new.iter().map(&mut number).collect())
 }
 
-/// The lines of both middles that are the same ones, as pairs. `None` where others could be, or git may not find them.
+/// The longest common subsequence of both middle parts, as pairs of line numbers. `None` if it is ambiguous, or if git
+/// might not find it.
 fn same(old: &[u32], new: &[u32], middle: Range<usize>, other: Range<usize>) -> Option<Vec<(usize, usize)>> {
     let (in_old, in_new) = (counts(old), counts(new));
     let known = |range: Range<usize>, text: &[u32], others: &HashMap<u32, usize>| -> Option<Vec<usize>> {
         let often = text.len().isqrt().max(2);
         let known = range.filter(|at| others.contains_key(&text[*at]));
-        // Git passes over lines that are in the other text too often.
+        // Git ignores lines that occur too often in the other text.
         known.map(|at| (others[&text[at]] < often).then_some(at)).collect()
     };
     if middle.is_empty() || other.is_empty() {
@@ -68,7 +69,7 @@ fn same(old: &[u32], new: &[u32], middle: Range<usize>, other: Range<usize>) -> 
     let (one, two) = (known(middle.clone(), old, &in_new)?, known(other.clone(), new, &in_old)?);
     let pairs = (one.len() + 1).checked_mul(two.len() + 1).filter(|pairs| *pairs <= MOST_PAIRS)?;
     let is_same = |i: usize, j: usize| old[one[i]] == new[two[j]];
-    // How many lines can be the same before each pair, and from it on.
+    // Length of the longest common subsequence before each pair, and from it on.
     let width = two.len() + 1;
     let (mut before, mut from) = (vec![0_u16; pairs], vec![0_u16; pairs]);
     for i in 0..one.len() {
@@ -115,7 +116,7 @@ fn counts(text: &[u32]) -> HashMap<u32, usize> {
     counts
 }
 
-/// What stands between lines that are the same ones.
+/// The changes between common lines.
 fn between(same: &[(usize, usize)], old: Range<usize>, new: Range<usize>) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut here = (old.start, new.start);
@@ -128,7 +129,7 @@ fn between(same: &[(usize, usize)], old: Range<usize>, new: Range<usize>) -> Vec
     changes
 }
 
-/// Whether lines could not as well be the same number of lines one further up or down.
+/// Whether the change cannot slide up or down by equal lines.
 fn is_fixed(text: &[u32], lines: &Range<usize>) -> bool {
     let Range { start, end } = *lines;
     let up = start > 0 && text[start - 1] == text[end.max(1) - 1];

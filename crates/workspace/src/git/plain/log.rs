@@ -1,4 +1,4 @@
-//! Commits, newest first.
+//! Lists commits, newest first.
 
 use skep_api::git::{GitLog, Log};
 
@@ -8,10 +8,9 @@ use crate::{
     git::log::{Start, fit},
 };
 
-/// A page of a log.
 pub(in crate::git) async fn log(request: &GitLog, place: &Place) -> Option<Log> {
     let request = request.clone();
-    // Which commits changed a file, git says.
+    // The history of a single file is left to git.
     if request.file.is_some() {
         return None;
     }

@@ -1,14 +1,15 @@
-//! What is read of a repository without a program: its history, its branches, and what is changed.
+//! Reads repositories without starting git: history, branches, and changes of the work tree.
 //!
 //! ```text
-//! as plain as git writes it? ── references ──► objects ──► commits, trees ──┐
-//!        │                      index ──► work tree, less what is ignored ──┴──► the answer
+//! in git's standard format? ── references ──► objects ──► commits, trees ──┐
+//!        │                      index ──► work tree without ignored files ─┴──► the answer
 //!        └── no: left to git, errors too
 //! ```
-//! This runs in the server's own process. So each file is opened by the kernel below the roots ([`crate::Roots`]), and is a
-//! regular one; it is read and never mapped, since whoever cuts a mapped file short ends the process; and memory and time
-//! have bounds. Whatever is not as git itself writes it, or means more than it says, is git's to read: a reader
-//! returns `None`, and nobody has to know all that git knows.
+//! This code runs in the server's own process. So every file is opened below the roots by the kernel
+//! ([`crate::Roots`]) and must be a regular file; files are read and never memory-mapped, because truncating a mapped
+//! file would end the process; and memory and time are limited. Readers return `None` for everything that is not in
+//! the standard format or needs git's special rules, and the operation then runs git instead. So this code need not
+//! implement all of git.
 
 mod attributes;
 mod blob;
@@ -59,15 +60,15 @@ use objects::Objects;
 pub(super) use status::status;
 use walk::Links;
 
-/// How long a reading may take. What takes longer is left to git, which has more time.
+/// Limit for one reading. Longer ones are left to git, which has a higher limit.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// What a reading may hold in memory of commits, in bytes.
+/// Limit of commit contents in memory for one reading, in bytes.
 const MOST_HELD: usize = 32 << 20;
 
-/// Readings at once; each holds some memory.
+/// Limits concurrent readings, since each holds memory.
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(16)));
 
-/// Reads one repository, for one answer.
+/// State of reading one repository for one answer.
 struct Reader<'a> {
     roots: &'a Roots,
     repository: &'a Repository,
@@ -78,19 +79,19 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `None` once nobody waits any more, or for too long.
+    /// `None` once the caller is gone or the time limit has passed.
     fn go_on(&self) -> Option<()> {
         (!self.leash.is_cut()).then_some(())
     }
 }
 
-/// Reads a repository on a thread of its own. `None` leaves it to git.
+/// Runs `work` on a repository in a blocking thread. `None` leaves the operation to git.
 async fn read<T: Send + 'static>(
     place: &Place,
     path: Option<&AbsolutePath>,
     work: impl FnOnce(&mut Reader<'_>) -> Option<T> + Send + 'static,
 ) -> Option<T> {
-    // Where programs have a fence, the reading was tried before, without one.
+    // In a fenced workspace the caller has tried this already, outside the fence.
     if place.has_fence() {
         return None;
     }
@@ -98,7 +99,7 @@ async fn read<T: Send + 'static>(
     let (place, path) = (place.clone(), path.cloned());
     let (leash, _waiting) = Leash::of(TIME_LIMIT);
     let reading = tokio::task::spawn_blocking(move || {
-        // The thread has the turn until it ends, also where the caller leaves before.
+        // The thread holds the permit until it ends, even if the caller is gone.
         let _turn = turn;
         let roots: Arc<Roots> = place.roots().ok()?;
         let repository = Repository::look(&place, path.as_ref())?;
@@ -112,7 +113,7 @@ async fn read<T: Send + 'static>(
 }
 
 impl Reader<'_> {
-    /// Whether nothing changes what objects and references mean.
+    /// Succeeds if no config and no file changes the meaning of objects and references.
     fn is_plain(&mut self) -> Option<()> {
         let own = &self.repository.own;
         let version = value(own, b"core.repositoryformatversion");

@@ -1,4 +1,4 @@
-//! The objects of a repository: in packs, and each in a file of its own.
+//! Reads the objects of a repository from packs and loose files.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -7,14 +7,13 @@ use flate2::Decompress;
 use super::{Id, blocks::Blocks, inflate::inflate_loose, pack::Pack};
 use crate::{Error, Roots, roots::Last};
 
-/// Packs that are looked into. A repository with more awaits its maintenance.
+/// Limit of packs. Git's maintenance keeps the number lower.
 const MOST_PACKS: usize = 32;
-/// Objects in one folder that are looked at. Git would pack them long before.
+/// Limit of loose objects in one folder. Git would pack them long before.
 const MOST_LOOSE: usize = 5_000;
-/// As much as is told of an object's name at least.
+/// Minimum length of an abbreviated object id.
 const SHORTEST: u32 = 7;
 
-/// What an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Commit,
@@ -23,7 +22,7 @@ pub(super) enum Kind {
     Tag,
 }
 
-/// All objects. Nothing is mapped into memory: whoever cuts a mapped file short ends the process.
+/// Reader for all objects. Files are never memory-mapped, because truncating a mapped file would end the process.
 pub(super) struct Objects<'a> {
     roots: &'a Roots,
     folder: PathBuf,
@@ -32,11 +31,11 @@ pub(super) struct Objects<'a> {
     tool: Decompress,
 }
 
-/// What the names of objects are made short by.
+/// Data for the abbreviation of object ids.
 struct Names {
-    /// How long they are where no two begin alike.
+    /// The length for ids without a similar one.
     usual: usize,
-    /// Objects in files of their own by their first byte, as far as they were looked for.
+    /// Loose objects by the first byte of their ids; `None` for folders that were not read yet.
     loose: HashMap<u8, Option<Vec<Id>>>,
 }
 
@@ -45,7 +44,7 @@ impl<'a> Objects<'a> {
         Self { roots, folder, packs: None, names: None, tool: Decompress::new(true) }
     }
 
-    /// What an object is and holds. `None` too where it is too large, or not as git writes it.
+    /// Reads an object. `None` also if it is too large or not in git's standard format.
     pub(super) fn read(&mut self, id: &Id) -> Option<(Kind, Vec<u8>)> {
         if self.packs.is_none() {
             self.packs = Some(self.find_packs()?);
@@ -63,12 +62,12 @@ impl<'a> Objects<'a> {
         self.read_loose(id)
     }
 
-    /// The same of one that must be a commit.
+    /// Reads a commit; `None` for other kinds.
     pub(super) fn commit(&mut self, id: &Id) -> Option<Vec<u8>> {
         self.read(id).filter(|(kind, _)| *kind == Kind::Commit).map(|(_, content)| content)
     }
 
-    /// As much of an object's name as git tells of it: no other one begins so.
+    /// The shortest unique prefix of an object id, of at least the default length, as git abbreviates it.
     pub(super) fn short(&mut self, id: &Id) -> Option<String> {
         if self.packs.is_none() {
             self.packs = Some(self.find_packs()?);
@@ -91,11 +90,11 @@ impl<'a> Objects<'a> {
     }
 
     fn find_names(&self) -> Option<Names> {
-        // One that stands for all packs counts in another way.
+        // Git counts objects differently if there is an index over several packs.
         let all = self.roots.find(&self.folder.join("pack/multi-pack-index"), Last::Keep);
         let Err(Error::UnknownPath { .. }) = all else { return None };
         let count: u64 = self.packs.as_deref()?.iter().map(Pack::count).sum();
-        // Of n objects two begin alike in about half of the digits that n takes (git's `core.abbrev`).
+        // Among n objects a collision is expected at about half of the digits of n (`core.abbrev` in git).
         let usual = (u64::BITS - count.leading_zeros()).div_ceil(2).max(SHORTEST) as usize;
         let found = self.roots.find(&self.folder, Last::Follow).ok()?;
         let mut loose = HashMap::new();
@@ -108,7 +107,7 @@ impl<'a> Objects<'a> {
         Some(Names { usual, loose })
     }
 
-    /// Objects in files of their own whose names begin with the same byte.
+    /// Loose objects whose ids begin with the same byte.
     fn loose_like(&mut self, id: &Id) -> Option<Vec<Id>> {
         let first = id.to_string()[..2].to_owned();
         let Some(known) = self.names.as_mut()?.loose.get_mut(&id.bytes()[0]) else { return Some(Vec::new()) };

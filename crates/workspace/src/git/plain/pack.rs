@@ -1,4 +1,4 @@
-//! A pack and its index (gitformat-pack(5)).
+//! Reads packs and their indexes (gitformat-pack(5)).
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use flate2::Decompress;
 use super::{Id, blocks::Blocks, inflate::inflate};
 use crate::{Roots, roots::Last};
 
-/// Where the names begin in an index of version 2, behind its head and its table of first bytes.
+/// Offset of the object ids in an index of version 2, after header and fan-out table.
 const NAMES: u64 = 8 + 4 * 256;
-/// The longest chain of differences that is followed. Git makes chains of 50 unless it is told to.
+/// Limit of a delta chain. Git's default is 50.
 const LONGEST_CHAIN: usize = 256;
-/// The most that the differences of a chain may hold, in bytes.
+/// Limit of all deltas of a chain, in bytes.
 const MOST_DIFFERENCES: usize = 8 << 20;
 
-/// A pack, whose data are opened when they are first needed.
+/// A pack. Its data file is opened on first use.
 #[derive(Debug)]
 pub(super) struct Pack {
     index: Blocks,
@@ -23,16 +23,16 @@ pub(super) struct Pack {
     data: Option<Blocks>,
 }
 
-/// What stands in a pack.
+/// An entry of a pack.
 enum Entry {
-    /// Whole: kind and length.
+    /// Kind and length of a complete object.
     Whole(u8, u64),
-    /// What differs from another one: where that one stands, and the length of the difference.
+    /// A delta: offset of its base, and its own length.
     From(u64, u64),
 }
 
 impl Pack {
-    /// The pack of this index.
+    /// Opens the pack with this index.
     pub(super) fn open(roots: &Roots, index: PathBuf) -> Option<Self> {
         let mut blocks = Blocks::new(roots.find(&index, Last::Follow).ok()?.read().ok()?);
         if blocks.array::<8>(0)? != *b"\xfftOc\0\0\0\x02" {
@@ -42,18 +42,17 @@ impl Pack {
         Some(Self { index: blocks, count, path: index.with_extension("pack"), data: None })
     }
 
-    /// Where an object stands in it. The outer is `None` for what is no index.
+    /// The offset of an object in the pack. The outer `Option` is `None` for an invalid index.
     pub(super) fn find(&mut self, id: &Id) -> Option<Option<u64>> {
         let (place, is_there) = self.place(id)?;
         if is_there { self.offset(place).map(Some) } else { Some(None) }
     }
 
-    /// How many objects it has.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The objects whose names stand before and behind this one's.
+    /// The ids before and after this one in the sorted list.
     pub(super) fn neighbours(&mut self, id: &Id) -> Option<Vec<Id>> {
         let (place, is_there) = self.place(id)?;
         let next = if is_there { place + 1 } else { place };
@@ -61,7 +60,7 @@ impl Pack {
         places.into_iter().flatten().map(|place| self.index.array(NAMES + 20 * place).map(Id::of)).collect()
     }
 
-    /// Among the names, where one stands or would stand.
+    /// The position of an id in the sorted list, or where it would be inserted.
     fn place(&mut self, id: &Id) -> Option<(u64, bool)> {
         let first = u64::from(id.bytes()[0]);
         let mut low = if first == 0 { 0 } else { number(&mut self.index, 8 + 4 * (first - 1))? };
@@ -79,7 +78,7 @@ impl Pack {
     }
 
     fn offset(&mut self, place: u64) -> Option<u64> {
-        // Behind the names stand sums of 4 bytes each, then the offsets.
+        // Checksums of 4 bytes each follow the ids, then the offsets.
         let small = number(&mut self.index, NAMES + 24 * self.count + 4 * place)?;
         if small < 1 << 31 {
             return Some(small);
@@ -88,7 +87,7 @@ impl Pack {
         self.index.array(large).map(u64::from_be_bytes)
     }
 
-    /// What stands at an offset: its kind, and what it holds.
+    /// Reads the object at an offset: kind and content.
     pub(super) fn read(
         &mut self,
         roots: &Roots,
@@ -125,7 +124,7 @@ impl Pack {
         Some((kind, whole))
     }
 
-    /// What an entry is, and where its content begins.
+    /// Parses the header of an entry, and returns it with the offset of its data.
     fn entry(&mut self, at: u64) -> Option<(Entry, u64)> {
         let mut here = at;
         let mut byte = self.byte(&mut here)?;
@@ -144,7 +143,7 @@ impl Pack {
                     byte = self.byte(&mut here)?;
                     back = (back + 1).checked_mul(128)? + u64::from(byte & 0x7f);
                 }
-                // Before it: so no chain comes back to where it began.
+                // A base always precedes its delta, so chains have no cycles.
                 let base = at.checked_sub(back).filter(|_| back > 0)?;
                 Some((Entry::From(base, length), here))
             }
@@ -167,7 +166,7 @@ fn number(blocks: &mut Blocks, at: u64) -> Option<u64> {
     blocks.array(at).map(|bytes| u64::from(u32::from_be_bytes(bytes)))
 }
 
-/// An object, made of another one and what differs.
+/// Applies a delta to its base.
 fn applied(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
     let mut rest = difference;
     if length(&mut rest)? != base.len() as u64 {
@@ -179,7 +178,7 @@ fn applied(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
     while let Some((order, behind)) = rest.split_first() {
         rest = behind;
         if order & 0x80 == 0 {
-            // As many new bytes; none is no order.
+            // The next bytes are new content. A length of zero is invalid.
             let (new, behind) = rest.split_at_checked(usize::from(*order)).filter(|_| *order != 0)?;
             whole.extend_from_slice(new);
             rest = behind;
@@ -211,7 +210,7 @@ fn length(rest: &mut &[u8]) -> Option<u64> {
     }
 }
 
-/// A number of which only the bytes stand here that are not zero; a bit tells of each.
+/// A number without its zero bytes; each bit tells whether a byte is present.
 fn few(rest: &mut &[u8], bits: u8) -> Option<usize> {
     let mut number = 0;
     for place in (0..4).filter(|place| bits & (1 << place) != 0) {
@@ -230,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_difference_copies_and_adds() {
-        // Of "hello world" (11): "hello" copied from 0, then " you" added.
+        // Copies "hello" from the 11 bytes of the base, then adds " you".
         let difference = [11, 9, 0x90, 5, 4, b' ', b'y', b'o', b'u'];
         assert_eq!(applied(b"hello world", &difference).unwrap(), b"hello you");
         for wrong in [

@@ -1,4 +1,4 @@
-//! A patch, as `git diff` writes it.
+//! Writes patches in the format of `git diff`.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use super::{
     staged::Side,
 };
 
-/// How much of a text is looked at to know whether it is one, in bytes.
+/// How much of a content is examined for zero bytes, in bytes.
 const LOOKED_AT: usize = 8_000;
-/// How much of the line that a hunk stands below is told, in bytes.
+/// Limit of the text after the line numbers of a hunk header, in bytes.
 const LONGEST_TITLE: usize = 80;
 
-/// A file on one side: its mode, the short name of its content, and its content.
+/// One side of a changed file: mode, abbreviated object id and content.
 pub(super) struct File<'a> {
     pub(super) side: Side,
     pub(super) short: String,
     pub(super) content: &'a [u8],
 }
 
-/// Lines that came and went.
+/// Numbers of added and deleted lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counts {
     pub(super) additions: u64,
@@ -27,24 +27,24 @@ pub(super) struct Counts {
     pub(super) binary: bool,
 }
 
-/// Several changes that are told together, with lines around them.
+/// Neighbouring changes with their common context.
 struct Hunk<'c> {
     changes: &'c [Change],
     old: Range<usize>,
     new: Range<usize>,
 }
 
-/// A file that differs. On one side at least there is one.
+/// A changed file. At least one side exists.
 pub(super) struct Compared<'a> {
     pub(super) path: &'a [u8],
     pub(super) old: Option<File<'a>>,
     pub(super) new: Option<File<'a>>,
-    /// The short name of no content.
+    /// The abbreviated zero id.
     pub(super) nothing: &'a str,
 }
 
 impl Compared<'_> {
-    /// Writes what differs. `None` where git alone knows how it would tell it.
+    /// Appends the patch of this file. `None` if git might write it differently.
     pub(super) fn write(&self, context: usize, into: &mut Vec<u8>) -> Option<Counts> {
         let [a, b] = [&b"a/"[..], &b"b/"[..]].map(|side| quoted(side, self.path));
         self.write_head(&a, &b, into);
@@ -106,7 +106,7 @@ fn is_binary(content: &[u8]) -> bool {
     content[..content.len().min(LOOKED_AT)].contains(&0)
 }
 
-/// Changes whose lines around them would touch are told together.
+/// Changes whose contexts touch form one hunk.
 fn hunks(changes: &[Change], (old, new): (usize, usize), context: usize) -> Vec<Hunk<'_>> {
     let apart = |one: &Change, next: &Change| next.old.start - one.old.end <= context.saturating_mul(2);
     let around = |changes: &[Change]| {
@@ -150,7 +150,7 @@ impl Hunk<'_> {
     }
 }
 
-/// The first line and how many; of none, the line before.
+/// First line and number of lines, as in a hunk header. An empty range has the line before it.
 fn place(lines: &Range<usize>) -> String {
     match lines.len() {
         0 => format!("{},0", lines.start),
@@ -159,21 +159,21 @@ fn place(lines: &Range<usize>) -> String {
     }
 }
 
-/// Whether a line may tell what the lines below it belong to (gitattributes(5), of hunk headers).
+/// Whether a line may appear in a hunk header (default pattern, gitattributes(5)).
 fn is_title(line: &[u8]) -> bool {
     line.first().is_some_and(|byte| byte.is_ascii_alphabetic() || b"_$".contains(byte))
 }
 
-/// As much of a title as is told; `None` where it would be cut within a character.
+/// Shortens the text of a hunk header. `None` if a character would be split.
 fn shortened(line: &[u8]) -> Option<&[u8]> {
     let line = &line[..line.len().min(LONGEST_TITLE)];
     let end = line.iter().rposition(|byte| !b" \t\r\n".contains(byte)).map_or(0, |last| last + 1);
-    // Characters that are none end a line for git.
+    // Git ends the text at noncharacters of Unicode.
     let none = |character: char| character == '\0' || u32::from(character) & 0xfffe == 0xfffe;
     std::str::from_utf8(&line[..end]).ok().filter(|text| !text.contains(none)).map(str::as_bytes)
 }
 
-/// A name as git tells it: between quotes where something in it is no plain character (`core.quotePath` is off).
+/// Quotes a path as git does with `core.quotePath=false`.
 fn quoted(prefix: &[u8], path: &[u8]) -> Vec<u8> {
     let plain = |byte: &u8| !byte.is_ascii_control() && !b"\"\\".contains(byte);
     if path.iter().all(plain) {

@@ -1,17 +1,15 @@
-//! A pattern for paths, as gitignore(5) and gitattributes(5) have them.
+//! Path patterns of gitignore(5) and gitattributes(5).
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// What a compiled pattern may take, in bytes. One that takes more is git's.
+/// Memory limit of a compiled pattern, in bytes. Larger ones are left to git.
 const LARGEST: usize = 64 << 10;
 
-/// Which paths are meant.
 #[derive(Debug)]
 pub(super) struct Pattern {
     form: Form,
-    /// Only folders.
     folders: bool,
-    /// The name alone counts, wherever it stands.
+    /// Matches against the last component of a path instead of the whole path.
     name_alone: bool,
 }
 
@@ -23,7 +21,7 @@ enum Form {
 }
 
 impl Pattern {
-    /// `None` for one whose meaning takes git to know.
+    /// `None` if its evaluation is left to git.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (text, folders) = text.strip_suffix(b"/").map_or((text, false), |text| (text, true));
         let name_alone = !text.contains(&b'/');
@@ -37,12 +35,12 @@ impl Pattern {
         Some(Self { form, folders, name_alone })
     }
 
-    /// Whether it is compiled, which takes memory.
+    /// Whether it uses a regular expression, which takes memory.
     pub(super) fn is_compiled(&self) -> bool {
         matches!(self.form, Form::Regex(_))
     }
 
-    /// Whether it means what stands at this path, below the folder that the pattern was found in.
+    /// Whether it matches this path, which is relative to the folder of the pattern's file.
     pub(super) fn means(&self, path: &[u8], is_folder: bool) -> bool {
         if self.folders && !is_folder {
             return false;
@@ -57,7 +55,7 @@ impl Pattern {
     }
 }
 
-/// Stars stay within a name; two of them, alone between slashes, stand for any number of folders.
+/// Compiles a glob. `*` matches within a name; `**` as a whole path component matches any number of folders.
 fn compiled(text: &[u8]) -> Option<Regex> {
     let mut regex = String::from("^");
     let mut rest = text;
@@ -101,7 +99,7 @@ fn compiled(text: &[u8]) -> Option<Regex> {
     builder.build().ok()
 }
 
-/// A class of plain characters and ranges of letters or digits, and what is behind it.
+/// Compiles a character class of plain characters and ranges of letters or digits. Returns the rest of the text.
 fn class<'a>(text: &'a [u8], regex: &mut String) -> Option<&'a [u8]> {
     let end = text.iter().position(|byte| *byte == b']')?;
     let (inside, rest) = (&text[..end], &text[end + 1..]);
@@ -135,7 +133,7 @@ fn class<'a>(text: &'a [u8], regex: &mut String) -> Option<&'a [u8]> {
     (!inside.is_empty()).then_some(rest)
 }
 
-/// The byte itself.
+/// Appends a byte literally.
 fn literal(byte: u8, regex: &mut String) {
     use std::fmt::Write;
 

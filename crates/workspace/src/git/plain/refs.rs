@@ -1,4 +1,4 @@
-//! References: branches, tags and what is checked out.
+//! Reads references: branches, tags and `HEAD`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,28 +10,27 @@ use rustix::fs::FileType;
 use super::{Id, Reader, commit::tagged, objects::Kind};
 use crate::{Error, roots::Last};
 
-/// The longest file of packed references that is read, in bytes.
+/// Limit of the file of packed references, in bytes.
 const LONGEST_PACKED: u64 = 16 << 20;
-/// The longest file of one reference.
+/// Limit of a reference's file, in bytes.
 const LONGEST: u64 = 1 << 10;
-/// The most references of a listing.
+/// Limit of references in a listing.
 const MOST: usize = 20_000;
-/// Folders in folders, references to references, tags of tags.
+/// Limit of nested folders, symbolic references and tags of tags.
 const DEEPEST: usize = 8;
-/// What each work tree has of its own.
+/// References that are separate for each work tree.
 const OF_A_WORK_TREE: [&str; 5] =
     ["refs/bisect", "refs/worktree", "refs/rewritten", "refs/main-worktree", "refs/worktrees"];
 
-/// What is checked out.
+/// What `HEAD` refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Head {
-    /// A branch, and where it is once something is committed.
+    /// A branch and its commit; `None` before the first one.
     Branch(String, Option<Id>),
-    /// A commit.
     Detached(Id),
 }
 
-/// What the file of a reference says.
+/// Content of a reference's file.
 enum Says {
     Nothing,
     Id(Id),
@@ -39,7 +38,6 @@ enum Says {
 }
 
 impl Reader<'_> {
-    /// What is checked out.
     pub(super) fn head(&mut self) -> Option<Head> {
         match self.file(&self.repository.git_dir.join("HEAD"))? {
             Says::Id(id) => Some(Head::Detached(id)),
@@ -51,7 +49,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Where a reference is, by its whole name. The inner is `None` where there is none.
+    /// Resolves a full reference name. The inner `Option` is `None` if the reference does not exist.
     pub(super) fn reference(&mut self, name: &str) -> Option<Option<Id>> {
         let mut name = name.to_owned();
         for _ in 0..DEEPEST {
@@ -68,7 +66,7 @@ impl Reader<'_> {
         None
     }
 
-    /// The commit of a revision: a hash, or a name that stands for itself.
+    /// Resolves a revision to a commit. Only hashes and names of references are supported.
     pub(super) fn revision(&mut self, text: &str) -> Option<Id> {
         if let Some(id) = Id::parse(text.as_bytes()) {
             return self.peeled(id);
@@ -83,7 +81,7 @@ impl Reader<'_> {
             let id = self.reference(text)??;
             return self.peeled(id);
         }
-        // Git looks there first.
+        // Git first looks for a file with this name in the git directory.
         if !is_plain(text) || self.is_in_git_dir(text)? {
             return None;
         }
@@ -95,7 +93,7 @@ impl Reader<'_> {
         None
     }
 
-    /// The short name of a branch's upstream, where it means nothing else.
+    /// The short name of an upstream, if it is unambiguous.
     pub(super) fn short<'n>(&mut self, whole: &'n str) -> Option<&'n str> {
         let short = whole.strip_prefix("refs/remotes/").or_else(|| whole.strip_prefix("refs/heads/"))?;
         if short.ends_with("/HEAD") || self.is_in_git_dir(short)? {
@@ -109,7 +107,7 @@ impl Reader<'_> {
         Some(short)
     }
 
-    /// The references below a folder, by name: where each is. Those that only point to others are left out.
+    /// All references below a folder, by name. Symbolic ones are left out.
     pub(super) fn below(&mut self, folder: &str) -> Option<Vec<(String, Id)>> {
         let mut names = BTreeSet::new();
         self.loose(folder, 0, &mut names)?;
@@ -145,7 +143,7 @@ impl Reader<'_> {
             let path = format!("{folder}/{name}");
             match entry.file_type().ok()? {
                 kind if kind.is_dir() => self.loose(&path, depth + 1, names)?,
-                // One that somebody writes this very moment.
+                // A lock file of a concurrent update.
                 kind if kind.is_file() && name.ends_with(".lock") => {}
                 kind if kind.is_file() => drop(names.insert(path)),
                 _ => return None,
@@ -157,7 +155,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// What the file of a reference says.
+    /// Parses the file of a reference.
     fn file(&self, path: &Path) -> Option<Says> {
         let found = match self.roots.find(path, Last::Keep) {
             Err(Error::UnknownPath { .. } | Error::ThroughAFile { .. }) => return Some(Says::Nothing),
@@ -166,7 +164,7 @@ impl Reader<'_> {
         if found.is_directory() {
             return Some(Says::Nothing);
         }
-        // A link would be another way to point elsewhere.
+        // A symbolic link would be another kind of symbolic reference.
         if found.kind() != FileType::RegularFile {
             return None;
         }
@@ -198,7 +196,7 @@ impl Reader<'_> {
             return None;
         }
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            // What stands at the top is of how it was written; the other is what a tag above it means.
+            // `#` is the header; `^` is the target of the tag in the line before.
             if line.starts_with(b"#") || line.starts_with(b"^") {
                 continue;
             }
@@ -209,7 +207,7 @@ impl Reader<'_> {
         Some(all)
     }
 
-    /// The commit that a tag means.
+    /// Follows annotated tags to a commit.
     fn peeled(&mut self, mut id: Id) -> Option<Id> {
         for _ in 0..DEEPEST {
             match self.objects.read(&id)? {
@@ -233,7 +231,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a name may mean, the first that there is (gitrevisions(7)).
+/// The full names that a short name may stand for, in order of precedence (gitrevisions(7)).
 fn meanings(name: &str) -> [String; 5] {
     [
         format!("refs/{name}"),
@@ -244,7 +242,7 @@ fn meanings(name: &str) -> [String; 5] {
     ]
 }
 
-/// A name that git-check-ref-format(1) takes, and that means nothing but itself.
+/// A name that is valid for git-check-ref-format(1) and contains no revision syntax.
 pub(super) fn is_plain(name: &str) -> bool {
     let odd = |character: char| character.is_control() || " ~^:?*[\\".contains(character);
     let part = |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock");
@@ -263,7 +261,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is taken for plain, git takes too.
+        /// Simple names are valid for git.
         #[test]
         fn plain_names_are_names(name in "([a-z@{}./~^: -]|\\.lock|\\.\\.|é){1,6}") {
             if is_plain(&name) {

@@ -1,4 +1,4 @@
-//! What differs between two trees, or between a tree and the index.
+//! Compares two trees, or a tree and the index.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -9,19 +9,17 @@ use super::{
     trees::Trees,
 };
 
-/// The most that may differ.
 const MOST: usize = 20_000;
-/// The most names of trees that are looked at.
 const MOST_NAMES: usize = 300_000;
 
-/// A file's mode and content.
+/// Mode and object id of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Side {
     pub(super) mode: u32,
     pub(super) id: Id,
 }
 
-/// A file that differs; at least on one side there is one.
+/// A changed file. At least one side exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) path: Vec<u8>,
@@ -29,7 +27,7 @@ pub(super) struct Pair {
     pub(super) new: Option<Side>,
 }
 
-/// A name in a tree.
+/// An entry of a tree.
 #[derive(Debug, Clone)]
 struct Name {
     name: Vec<u8>,
@@ -37,21 +35,20 @@ struct Name {
     side: Side,
 }
 
-/// What is the newer state in a folder.
+/// The newer state of a folder.
 enum Newer<'i> {
-    /// A tree; `None` where there is none.
+    /// A tree; `None` for a missing folder.
     Tree(Option<Id>),
-    /// These entries of an index, and the trees that it remembers.
+    /// Entries of an index, and the cache tree of the folder.
     Index(&'i Index, Range<usize>, Option<&'i Trees>),
 }
 
-/// A name on the newer side.
+/// An entry on the newer side; a file in conflict is `File(None)`.
 enum Stands<'i> {
     File(Option<Side>),
     Folder(Newer<'i>),
 }
 
-/// What is compared, and what came of it.
 struct Comparison<'r, 'a> {
     reader: &'r mut Reader<'a>,
     pairs: Vec<Pair>,
@@ -59,12 +56,12 @@ struct Comparison<'r, 'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// What the index has otherwise than a tree, by path. What is in conflict is left out.
+    /// The changes of the index relative to a tree, by path. Files in conflict are left out.
     pub(super) fn staged(&mut self, tree: Option<Id>, index: &Index) -> Option<Vec<Pair>> {
         self.compared(tree, Newer::Index(index, 0..index.len(), index.trees()))
     }
 
-    /// What a tree has otherwise than an older one, by path.
+    /// The changes of a tree relative to an older one, by path.
     pub(super) fn between(&mut self, older: Id, newer: Id) -> Option<Vec<Pair>> {
         self.compared(Some(older), Newer::Tree(Some(newer)))
     }
@@ -119,7 +116,7 @@ impl Comparison<'_, '_> {
         }
     }
 
-    /// One name, on one side or on both; then it is a file on both or a folder on both.
+    /// Compares one name. If it exists on both sides, both are files or both are folders.
     fn pair(
         &mut self,
         path: &mut Vec<u8>,
@@ -151,7 +148,7 @@ impl Comparison<'_, '_> {
         (self.pairs.len() <= MOST).then_some(())
     }
 
-    /// The names of a tree, in order.
+    /// The entries of a tree, in order.
     fn names(&mut self, tree: Option<Id>) -> Option<Vec<Name>> {
         let Some(tree) = tree else { return Some(Vec::new()) };
         let (Kind::Tree, content) = self.reader.objects.read(&tree)? else { return None };
@@ -187,7 +184,7 @@ impl Comparison<'_, '_> {
 }
 
 impl Newer<'_> {
-    /// Whether it is known to be this very tree.
+    /// Whether it is known to be equal to this tree.
     fn is(&self, tree: Option<Id>) -> bool {
         match self {
             Self::Tree(own) => *own == tree,
@@ -199,7 +196,7 @@ impl Newer<'_> {
     }
 }
 
-/// `None` for what is not as git writes it, and for submodules.
+/// Parses a tree. `None` for other formats than git writes, and for submodules.
 fn names(mut rest: &[u8]) -> Option<Vec<Name>> {
     let mut names: Vec<Name> = Vec::new();
     while !rest.is_empty() {

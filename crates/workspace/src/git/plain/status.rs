@@ -1,4 +1,4 @@
-//! What is changed in a work tree.
+//! Reports the changes in a work tree.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,10 +31,10 @@ use crate::{
     roots::Last,
 };
 
-/// What the mode of a regular file begins with.
+/// The file type in the mode of a regular file.
 const FILE: u32 = 0o10;
 
-/// What a branch follows, and how far it is from there.
+/// The upstream of a branch and the distance to it.
 #[derive(Default)]
 struct Follows {
     upstream: Option<String>,
@@ -42,7 +42,6 @@ struct Follows {
     behind: Option<u64>,
 }
 
-/// What is changed.
 pub(in crate::git) async fn status(request: &GitStatus, place: &Place) -> Option<RepositoryStatus> {
     let path = request.path.clone();
     let mut status = read(place, Some(&path), state).await?;
@@ -90,7 +89,7 @@ fn state(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
     })
 }
 
-/// What differs from the last commit, with what was moved told as such. `None` where git would have to guess.
+/// The staged changes, with renames detected. `None` if git would have to compare contents for similarity.
 fn staged(pairs: Vec<Pair>, budget: &mut Budget) -> Option<Vec<ChangedPath>> {
     let moved = moved(&pairs)?;
     let left: HashSet<_> = moved.values().copied().collect();
@@ -105,9 +104,9 @@ fn staged(pairs: Vec<Pair>, budget: &mut Budget) -> Option<Vec<ChangedPath>> {
     Some(pairs.iter().filter_map(told).map_while(|changed| budget.fitting(changed)).collect())
 }
 
-/// What became of a file of this mode that has that one now.
+/// The kind of a change between these modes.
 pub(super) fn kind(old: Option<u32>, new: Option<u32>) -> ChangeKind {
-    // What is no mode says whether it is a file or a link.
+    // The upper bits tell a file from a link.
     match (old, new) {
         (None, _) => ChangeKind::Added,
         (_, None) => ChangeKind::Deleted,
@@ -116,8 +115,8 @@ pub(super) fn kind(old: Option<u32>, new: Option<u32>) -> ChangeKind {
     }
 }
 
-/// Where files were before that were moved, by where they are: those whose content was at one path and is at one. With
-/// others left on both sides git would look for likeness.
+/// Exact renames: old paths by new paths. `None` if a content has several old or new paths, or if files without an
+/// equal content are left on both sides, for which git would search similar ones.
 fn moved(pairs: &[Pair]) -> Option<HashMap<&[u8], &[u8]>> {
     let gone: Vec<_> = pairs
         .iter()
@@ -145,7 +144,6 @@ fn moved(pairs: &[Pair]) -> Option<HashMap<&[u8], &[u8]>> {
     (moved.len() == gone.len() || moved.len() == new.len()).then_some(moved)
 }
 
-/// What is changed and not staged.
 fn modified(
     reader: &Reader<'_>,
     top: &Folder,
@@ -166,10 +164,10 @@ fn modified(
 }
 
 impl Reader<'_> {
-    /// The folder of the files.
+    /// Opens the top folder of the work tree.
     pub(super) fn top(&self) -> Option<Arc<Folder>> {
         let path = self.repository.top.as_ref()?;
-        // One that is named otherwise would be a folder of files like any other.
+        // A git directory with another name inside the work tree would count as untracked files.
         let git_dir = &self.repository.git_dir;
         if git_dir.starts_with(path) && *git_dir != path.join(".git") {
             return None;
@@ -178,7 +176,7 @@ impl Reader<'_> {
         Some(Arc::new(Folder::of(found.read().ok()?)))
     }
 
-    /// What is ignored in all of the work tree.
+    /// The patterns of `info/exclude`, which apply to the whole work tree.
     fn rules(&self) -> Option<Arc<Rules>> {
         let text = small(self.roots, &self.repository.common_dir.join("info/exclude"))?;
         Some(Arc::new(Rules::parse(&text, 0, None)?))
@@ -188,10 +186,10 @@ impl Reader<'_> {
         Attributes::new(top, index, &small(self.roots, &self.repository.common_dir.join("info/attributes"))?)
     }
 
-    /// What a branch follows, and how far it is from there.
+    /// The upstream of the current branch and the distance to it.
     fn follows(&mut self, branch: Option<&str>, head: Option<Id>) -> Option<Follows> {
         let Some(branch) = branch else {
-            // Git tells of the branch that was left then.
+            // Git might then report the branch that was checked out before.
             let none = !self.repository.own.iter().any(|own| own.key.starts_with(b"branch."));
             return none.then_some(Follows::default());
         };

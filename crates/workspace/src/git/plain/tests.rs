@@ -1,4 +1,4 @@
-//! What is read here, beside what git says.
+//! Compares the reader's answers with those of git.
 
 mod changes;
 mod hostile;
@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Fence, Run};
 
-/// A folder with repositories, and two places there: one reads by itself, the other leaves it to git.
+/// A folder with repositories, and two workspaces: the fenced one always uses git.
 struct Ground {
     folder: TempDir,
     place: Place,
@@ -34,7 +34,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// With an empty repository.
+    /// Creates an empty repository.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
@@ -103,17 +103,17 @@ impl Ground {
         GitBranches { path: Some(self.path(name)), remote: true }
     }
 
-    /// Reads by itself.
+    /// Answers without git.
     fn read<O: Run>(&self, operation: &O) -> Option<O::Answer> {
         self.runtime.block_on(operation.run_without_programs(&self.place))
     }
 
-    /// By git.
+    /// Answers by git.
     fn say<O: Run>(&self, operation: O) -> Result<O::Answer, Error> {
         self.runtime.block_on(operation.run(&self.by_git))
     }
 
-    /// Both must tell the same; the reader must be able to.
+    /// Both answers must be the same, and the reader must be able to give one.
     #[track_caller]
     fn same_log(&self, name: &str, revision: Option<&str>, limit: u32) -> Log {
         let mut cursor = None;
@@ -136,14 +136,14 @@ impl Ground {
         said
     }
 
-    /// Nothing is read here: git says it.
+    /// The reader must leave the operation to git.
     #[track_caller]
     fn left_to_git(&self, why: &str) {
         assert_eq!(self.read(&self.log("", None, 10, None)), None, "{why}");
     }
 }
 
-/// Something that happens to a repository.
+/// A random change to a repository.
 #[derive(Debug, Clone)]
 enum Step {
     Commit { message: String, later: i64 },
@@ -172,7 +172,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does it, where it can be done.
+/// Applies a step; impossible ones have no effect.
 fn take(ground: &Ground, step: &Step, now: &mut i64, serial: usize) {
     let seconds = u64::try_from(*now).unwrap();
     let run = |words: &[&str]| drop(ground.tried(seconds, words));
@@ -212,7 +212,7 @@ fn take(ground: &Ground, step: &Step, now: &mut i64, serial: usize) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 60, ..ProptestConfig::default() })]
 
-    /// On any history: merges, tags, packs, a detached head, clocks that go back.
+    /// Random histories: merges, tags, packs, a detached head, dates that go back.
     #[test]
     fn what_is_read_is_what_git_says(steps in prop::collection::vec(step(), 1..24), limit in 1..6_u32) {
         let ground = Ground::new();
@@ -258,7 +258,7 @@ fn a_clone_knows_how_far_it_is_from_its_remote() {
     assert_eq!((gone.upstream.as_deref(), gone.ahead), (Some("origin/never"), None));
     assert_eq!(ground.same_branches("beside").current.as_deref(), Some("beside"));
     assert_eq!(ground.same_log("beside", None, 2).commits.len(), 2);
-    // A short name that means two things is git's to tell.
+    // An ambiguous short name is left to git.
     inside(&["tag", "origin/main"]);
     assert_eq!(ground.read(&ground.branches("clone")), None);
 }
@@ -271,7 +271,7 @@ fn an_empty_repository_has_no_commits_and_a_branch() {
     assert_eq!(ground.read(&ground.log("", Some("main"), 5, None)), None);
 }
 
-/// What a commit may say that no git of today writes by itself.
+/// Commits that no current git writes by itself.
 #[test]
 fn odd_commits_are_read_as_git_reads_them_or_not_at_all() {
     let ground = Ground::new();
@@ -339,7 +339,7 @@ fn what_changes_the_meaning_of_things_is_left_to_git() {
     ground.same_log("", None, 5);
 }
 
-/// A FIFO would hold whoever opens it, and a link may lead anywhere.
+/// Opening a FIFO would block, and a link may lead outside.
 #[test]
 fn what_is_no_file_or_lies_outside_is_not_read() {
     let ground = Ground::new();
@@ -362,7 +362,7 @@ fn what_is_no_file_or_lies_outside_is_not_read() {
     for name in ["refs/heads/main", "HEAD", "config", &format!("{object}/{}", &first[2..])] {
         swap(name, &fifo);
     }
-    // The very same things, moved out of the roots.
+    // The same files, moved outside the roots.
     for name in ["refs/heads", "refs", "objects", &object] {
         let aside = ground.folder.path().join("aside");
         swap(name, &|path| symlink(&aside, path).unwrap());
@@ -376,7 +376,7 @@ fn what_is_no_file_or_lies_outside_is_not_read() {
     swap("packed-refs", &fifo);
 }
 
-/// Whatever stands in a pack, it is read or not, and nothing else happens.
+/// A damaged pack must not cause anything but a refusal.
 #[test]
 fn a_pack_that_is_broken_or_cut_short_is_not_read() {
     let ground = Ground::new();

@@ -1,4 +1,4 @@
-//! Small files of a repository.
+//! Reads small files of a repository.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use rustix::fs::FileType;
 
 use crate::{Error, Roots, roots::Last};
 
-/// The longest that is read, in bytes.
+/// Limit in bytes.
 const LONGEST: u64 = 256 << 10;
 
-/// What a file says; nothing where there is none. `None` for what is no file, or too long.
+/// The content of a file; empty if it does not exist. `None` if it is not a regular file or too long.
 pub(super) fn small(roots: &Roots, path: &Path) -> Option<Vec<u8>> {
     let found = match roots.find(path, Last::Keep) {
         Err(Error::UnknownPath { .. }) => return Some(Vec::new()),

@@ -1,18 +1,18 @@
-//! The trees that an index remembers (gitformat-index(5), of the extension `TREE`).
+//! The cache tree of an index (extension `TREE`, gitformat-index(5)).
 
 use super::{Id, index::DEEPEST};
 
-/// The trees that folders were when they were last written, or read.
+/// The tree objects of folders when the index was last written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trees {
     name: Vec<u8>,
-    /// How many entries it covers, and the tree; `None` once anything below it changed.
+    /// Number of covered entries and the tree's id; `None` if anything below has changed.
     whole: Option<(usize, Id)>,
     below: Vec<Trees>,
 }
 
 impl Trees {
-    /// The tree of a folder and how many entries it covers, where nothing changed below it.
+    /// The folder's tree and the number of entries that it covers, if nothing below has changed.
     pub(super) fn whole(&self) -> Option<(usize, Id)> {
         self.whole
     }
@@ -22,7 +22,7 @@ impl Trees {
         self.below.get(place)
     }
 
-    /// What the extension `TREE` says, folder by folder.
+    /// Parses the extension recursively.
     pub(super) fn parse(rest: &mut &[u8], depth: usize) -> Option<Self> {
         let name = until(rest, 0)?.to_vec();
         let covered = std::str::from_utf8(until(rest, b' ')?).ok()?.parse::<i64>().ok()?;
@@ -35,7 +35,7 @@ impl Trees {
                 Some((covered, Id::of(*id)))
             }
         };
-        // Each takes up some of what is there.
+        // Every tree consumes input, so a wrong count ends with an error.
         let depth = depth.checked_add(1).filter(|depth| *depth <= DEEPEST + 1)?;
         let mut below = (0..count).map(|_| Self::parse(rest, depth)).collect::<Option<Vec<_>>>()?;
         below.sort_by(|one, other| one.name.cmp(&other.name));

@@ -1,6 +1,6 @@
-//! Files that look as if they might have changed, and may hold what they did: read to know it, several at once.
+//! Compares the contents of files whose metadata do not tell whether they changed, in several threads.
 //!
-//! A file that was written in the same second as the index is one; after a checkout these can be thousands.
+//! Such files were written in the same second as the index; after a checkout there can be thousands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,14 +13,14 @@ use super::{
     worktree::Now,
 };
 
-/// How much is read to know whether files changed, in bytes. More takes long, and is left to git.
+/// Limit of compared contents, in bytes. More would take too long and is left to git.
 const MOST_READ: u64 = 1 << 30;
-/// Files for which a thread of their own is worth its start, and the most threads.
+/// Files per thread, so that starting it pays off, and the limit of threads.
 const FILES_A_THREAD: usize = 200;
 const MOST_THREADS: usize = 4;
 
-/// What became of files, by their places in the index, without those that hold what they did. What is still unsure then
-/// holds something else.
+/// Removes files with unchanged content from a list of positions in the index with their states. Files whose state is
+/// still uncertain then have other contents.
 pub(super) fn settled(
     reader: &Reader<'_>,
     top: &Folder,
@@ -52,7 +52,7 @@ pub(super) fn settled(
     let mut parts = known.chunks(known.len().div_ceil(threads).max(1));
     let Some(first) = parts.next() else { return Some(known) };
     std::thread::scope(|scope| {
-        // Where there is no thread more, this one does it.
+        // If no thread can be started, this one does the work.
         let start = |part| {
             let started = std::thread::Builder::new().spawn_scoped(scope, move || settle(part));
             (part, started.ok())
@@ -69,7 +69,7 @@ pub(super) fn settled(
     })
 }
 
-/// What the content of a file is called now, and its size. Its mode is that of the entry.
+/// The object id and size of a file's current content. Its mode is that of the entry.
 fn content_id(top: &Folder, entry: &Entry<'_>, attributes: &mut Attributes<'_>) -> Option<(Id, u64)> {
     if entry.mode() == 0o120_000 {
         let link = top.link(entry.path)?;

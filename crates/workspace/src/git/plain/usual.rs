@@ -1,9 +1,9 @@
-//! Whether anything in a repository's settings changes how its files are compared.
+//! Decides whether the config changes how files are compared.
 
 use super::Reader;
 use crate::git::settings::Own;
 
-/// Sections of people, remotes and histories.
+/// Sections that do not affect comparisons.
 const ELSEWHERE: [&[u8]; 21] = [
     b"user.",
     b"author.",
@@ -27,7 +27,7 @@ const ELSEWHERE: [&[u8]; 21] = [
     b"http.",
     b"rerere.",
 ];
-/// What a command of ours would overrule, or what changes nothing.
+/// Keys that are overridden for our git commands, or that do not affect comparisons.
 const OVERRULED: [&[u8]; 16] = [
     b"core.repositoryformatversion",
     b"core.logallrefupdates",
@@ -46,7 +46,7 @@ const OVERRULED: [&[u8]; 16] = [
     b"core.compression",
     b"core.sharedrepository",
 ];
-/// What a repository says by itself when it is made, where it lies on a file system that knows all that git does.
+/// Values that `git init` writes on a file system with all features that git uses.
 const USUAL: [(&[u8], &[u8]); 6] = [
     (b"core.filemode", b"true"),
     (b"core.symlinks", b"true"),
@@ -57,7 +57,7 @@ const USUAL: [(&[u8], &[u8]); 6] = [
 ];
 
 impl Reader<'_> {
-    /// Whether files are compared as they are where nobody set anything.
+    /// Succeeds if the config leaves comparisons at git's defaults.
     pub(super) fn compares_as_usual(&self) -> Option<()> {
         self.repository.own.iter().all(is_usual).then_some(())
     }

@@ -1,4 +1,4 @@
-//! Walks through a history.
+//! Walks the commit graph.
 
 use std::{
     cmp::Reverse,
@@ -7,18 +7,18 @@ use std::{
 
 use super::{Id, Reader, commit::Parsed};
 
-/// The most commits of a walk. A longer one is git's.
+/// Limit of commits. Longer walks are left to git.
 const MOST: usize = 200_000;
-/// How many commits more a count looks at once it seems to be done: clocks that go wrong hide no more (`SLOP` of git).
+/// How many more commits are examined after a count seems complete, because commit dates may be wrong (`SLOP` in git).
 const SLOP: u32 = 5;
 
-/// How a commit hangs together with others.
+/// A node of the commit graph.
 pub(super) struct Links {
     parents: Vec<Id>,
     seconds: u64,
 }
 
-/// Commits that are still to come, the youngest first, and of two the one that was seen first.
+/// Priority queue of commits: newest first, and in the order of insertion for equal dates.
 #[derive(Default)]
 struct Ahead {
     heap: BinaryHeap<(u64, Reverse<usize>, Id)>,
@@ -37,7 +37,7 @@ impl Ahead {
 }
 
 impl Reader<'_> {
-    /// The commits from here on as `git log` tells them, so many after so many.
+    /// A part of the history in the order of `git log`: `count` commits after the first `skip`.
     pub(super) fn history(&mut self, from: Id, skip: usize, count: usize) -> Option<Vec<(Id, Vec<u8>)>> {
         if skip.checked_add(count)? > MOST {
             return None;
@@ -54,7 +54,7 @@ impl Reader<'_> {
         {
             self.go_on()?;
             let content = contents.remove(&id)?;
-            // Also of the last: a parent that is missing is git's to tell.
+            // Even for the last commit, so that a missing parent leaves the log to git.
             for parent in Parsed::read(&content)?.parents {
                 if seen.insert(parent) {
                     let content = self.objects.commit(&parent)?;
@@ -76,7 +76,7 @@ impl Reader<'_> {
         Some(page)
     }
 
-    /// What a commit comes after, and when it was made.
+    /// Parents and date of a commit.
     fn links(&mut self, id: Id) -> Option<&Links> {
         match self.links.entry(id) {
             Entry::Occupied(known) => Some(known.into_mut()),
@@ -88,7 +88,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Commits that only the first has, and those that only the other one has.
+    /// Counts the commits that only the first, and only the second, commit reaches.
     pub(super) fn ahead_behind(&mut self, ours: Id, theirs: Id) -> Option<(u64, u64)> {
         const OURS: u8 = 1;
         const BOTH: u8 = 3;
@@ -102,7 +102,8 @@ impl Reader<'_> {
         for id in [ours, theirs] {
             ahead.push(self.links(id)?.seconds, id);
         }
-        // Of those that wait, the ones that one side alone has so far; and the oldest such one that does not wait any more.
+        // Queued commits that only one side has reached so far, and the oldest date of such a commit that was
+        // processed.
         let (mut open, mut oldest, mut slop) = (2_usize, u64::MAX, SLOP);
         while let Some((seconds, id)) = ahead.pop() {
             self.go_on()?;
@@ -120,7 +121,7 @@ impl Reader<'_> {
                 }
                 sides.insert(parent, now);
                 if !waiting.insert(parent) {
-                    // It was one side's until now.
+                    // Until now only one side had reached it.
                     open = open.checked_sub(1)?;
                     continue;
                 }

@@ -1,8 +1,8 @@
-//! A walk through a work tree: which files look otherwise than the index says, and which it does not know.
+//! Walks a work tree for files that differ from the index and for untracked files.
 //!
 //! ```text
-//! a folder ── its entries of the index ──► each looked at: gone, changed, or unsure until it is read
-//!        └─── its names, less those and what is ignored ──► unknown files; folders are walked in turn
+//! a folder ── its entries in the index ──► each examined: deleted, changed, or uncertain until it is read
+//!        └─── its other names, unless ignored ──► untracked files; folders are walked in turn
 //! ```
 
 use std::{
@@ -19,44 +19,41 @@ use super::{
 };
 use crate::leash::Leash;
 
-/// The longest file of patterns that is read, in bytes.
+/// Limit of a `.gitignore` file, in bytes.
 const LONGEST_RULES: u64 = 64 << 10;
-/// What a walk may find, or have ahead of it, and how long all unknown paths may be, in bytes.
+/// Limits of reported files and of queued folders, and of the untracked paths in bytes.
 const MOST: usize = 100_000;
 const MOST_BYTES: usize = 8 << 20;
-/// Files for which a thread of their own is worth its start, and the most threads. They wait for disks more than they work.
+/// Files per thread, so that starting it pays off, and the limit of threads, which mostly wait for disks.
 const FILES_A_THREAD: usize = 2_000;
 const MOST_THREADS: usize = 4;
-/// `.gitignore`
 const RULES: &[u8] = b".gitignore";
 
-/// What became of a file that the index knows.
+/// State of a tracked file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Now {
     Gone,
-    /// It is another one; its mode, as git has modes.
+    /// It has changed. The mode is one of git's.
     Changed(u32),
-    /// It may hold what it did, or not. Its mode is the same.
+    /// It may have changed; only its content tells. The mode is the same.
     Unsure,
 }
 
-/// What a walk found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// By their places in the index.
+    /// Tracked files by their positions in the index.
     pub(super) known: Vec<(usize, Now)>,
-    /// Files that the index does not know.
     pub(super) unknown: Vec<Vec<u8>>,
     bytes: usize,
 }
 
-/// A folder that is still to be walked.
+/// A folder that waits for a thread.
 struct Ahead {
     above: Arc<Folder>,
-    /// From the top, the last slash included; empty for the top itself.
+    /// Relative to the top, with a final slash; empty for the top itself.
     path: Vec<u8>,
     entries: Range<usize>,
-    /// What is ignored in it. `None` where nothing unknown is looked for.
+    /// The patterns for this folder. `None` if untracked files are not searched.
     rules: Option<Arc<Rules>>,
     depth: usize,
 }
@@ -68,8 +65,8 @@ struct Walk<'a> {
     changed: Condvar,
 }
 
-/// What is still to do, and how many threads are at work, or wait for it. It is over when nothing is to do and nobody at
-/// work, or something failed.
+/// Queued folders, and the numbers of busy and waiting threads. The walk ends when no folder is queued and no thread
+/// is busy, or after a failure.
 #[derive(Default)]
 struct Work {
     ahead: Vec<Ahead>,
@@ -78,13 +75,13 @@ struct Work {
     failed: bool,
 }
 
-/// A folder that a thread is at work on. Dropped before it is done, the walk has failed.
+/// Guard of a folder that a thread is examining. If it is dropped without a result, the walk fails.
 struct Turn<'w, 'a> {
     walk: &'w Walk<'a>,
     below: Option<Vec<Ahead>>,
 }
 
-/// Walks a work tree: looks at what the index knows, and with rules for what it does not know. `None` leaves it to git.
+/// Walks a work tree. With `rules`, it also searches untracked files. `None` leaves the operation to git.
 pub(super) fn walk(
     top: &Arc<Folder>,
     index: &Index,
@@ -96,7 +93,7 @@ pub(super) fn walk(
     let walk = Walk { index, leash: leash.clone(), work, changed: Condvar::new() };
     let more = (index.len() / FILES_A_THREAD).min(MOST_THREADS - 1);
     let mut found = std::thread::scope(|scope| {
-        // Where there is no thread more, fewer do it.
+        // If no thread can be started, fewer do the work.
         let start = |_| std::thread::Builder::new().spawn_scoped(scope, || walk.along()).ok();
         let others: Vec<_> = (0..more).filter_map(start).collect();
         let mut found = walk.along()?;
@@ -113,7 +110,7 @@ pub(super) fn walk(
 }
 
 impl<'a> Walk<'a> {
-    /// Takes folder by folder until there is none.
+    /// Examines queued folders until there are none.
     fn along(&self) -> Option<Found> {
         let mut found = Found::default();
         while let Some((ahead, mut turn)) = self.next()? {
@@ -126,7 +123,7 @@ impl<'a> Walk<'a> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next folder. The inner is `None` when all is done, the outer when it failed.
+    /// The next folder. The inner `Option` is `None` at the end of the walk, the outer one after a failure.
     fn next(&self) -> Option<Option<(Ahead, Turn<'_, 'a>)>> {
         let mut work = self.work();
         loop {
@@ -146,7 +143,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Looks at one folder, and tells those below.
+    /// Examines one folder and returns those below it.
     fn folder(&self, here: Ahead, found: &mut Found) -> Option<Vec<Ahead>> {
         if self.leash.is_cut() || here.depth > DEEPEST {
             return None;
@@ -156,7 +153,7 @@ impl<'a> Walk<'a> {
             Some(path) => {
                 let name = path.rsplit(|byte| *byte == b'/').next()?;
                 let Some(folder) = here.above.below(name)? else {
-                    // Where nothing stands, or a link, these files are gone.
+                    // The folder is missing or a link, so these files are deleted.
                     let whole = here.entries.filter(|place| self.index.entry(*place).stage() == 0);
                     found.known.extend(whole.map(|place| (place, Now::Gone)));
                     return found.fits().then(Vec::new);
@@ -167,7 +164,7 @@ impl<'a> Walk<'a> {
         let children = self.index.children(here.entries, here.path.len())?;
         for child in children.iter().filter(|child| !child.is_folder) {
             let entry = self.index.entry(child.entries.start);
-            // Of what is in conflict git says no more than that.
+            // Files in conflict are only reported as such.
             if entry.stage() == 0
                 && let Some(now) = self.look(&folder, &entry, child.name)?
             {
@@ -194,11 +191,11 @@ impl<'a> Walk<'a> {
         found.fits().then_some(below)
     }
 
-    /// What became of a file. The inner is `None` where it looks as it did.
+    /// The state of a tracked file. The inner `Option` is `None` if its metadata are unchanged.
     fn look(&self, folder: &Folder, entry: &Entry<'_>, name: &[u8]) -> Option<Option<Now>> {
         let Stands::Something(stat) = folder.look(name)? else { return Some(Some(Now::Gone)) };
         let Some(mode) = mode(&stat)? else {
-            // A repository that took its place would be another thing to git.
+            // A folder replaced the file. Git treats it differently if it is a repository.
             let inside = folder.below(name)??;
             return matches!(inside.look(b".git")?, Stands::Nothing).then_some(Some(Now::Gone));
         };
@@ -229,7 +226,7 @@ impl Drop for Turn<'_, '_> {
     }
 }
 
-/// A folder in which unknown files are looked for.
+/// A folder in which untracked files are searched.
 struct Unknown {
     names: Vec<Name>,
     rules: Arc<Rules>,
@@ -240,7 +237,7 @@ impl Unknown {
         let mut names = folder.names()?;
         let before = names.len();
         names.retain(|name| *name.name != *b".git");
-        // A repository in a repository.
+        // A nested repository.
         if names.len() < before && !is_top {
             return None;
         }
@@ -253,7 +250,7 @@ impl Unknown {
         Some(Self { names, rules })
     }
 
-    /// What holds in a folder below; `None` where it is ignored, with all that is unknown in it.
+    /// The patterns for a folder below; `None` if it is ignored with all of its untracked files.
     fn rules_below(&self, path: &[u8]) -> Option<Arc<Rules>> {
         let path = path.strip_suffix(b"/").unwrap_or(path);
         (!self.rules.ignore(path, true)).then(|| Arc::clone(&self.rules))
@@ -290,7 +287,7 @@ impl Found {
     }
 }
 
-/// A file's mode as git has modes. The inner is `None` for a folder; git has none for what is neither.
+/// The mode of a file as git records it. The inner `Option` is `None` for a folder; other types have none.
 fn mode(stat: &Stat) -> Option<Option<u32>> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile if stat.st_mode & 0o100 != 0 => Some(Some(0o100_755)),

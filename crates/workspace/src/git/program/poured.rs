@@ -1,4 +1,4 @@
-//! What a git says, piece by piece.
+//! The standard output of a git as a stream.
 
 use std::io;
 
@@ -14,19 +14,19 @@ use tokio::{
 use super::{Group, Pipes, read_last};
 use crate::Content;
 
-/// What is read at once, in bytes.
+/// Bytes of one read.
 const PIECE: usize = 64 << 10;
 
-/// A git that was just started.
+/// A started git with its pipes, input and deadline.
 pub(super) struct Pouring {
     pub(super) group: Group,
     pub(super) pipes: Pipes,
-    /// What it is told first.
+    /// Written to the standard input.
     pub(super) input: Vec<u8>,
     pub(super) deadline: Instant,
 }
 
-/// One that speaks.
+/// State of the output stream.
 struct Speaking {
     group: Group,
     stdout: pipe::Receiver,
@@ -38,7 +38,7 @@ pub(super) fn content(mut git: Pouring) -> Content {
     let (stdin, input) = (git.pipes.stdin.take(), std::mem::take(&mut git.input));
     tokio::spawn(async move {
         if let Some(mut pipe) = stdin {
-            // One that does not read all of it says why.
+            // A broken pipe is no error here: git reports the reason itself.
             let _ = pipe.write_all(&input).await;
         }
     });
@@ -60,7 +60,7 @@ pub(super) fn content(mut git: Pouring) -> Content {
 }
 
 impl Speaking {
-    /// What comes next; `None` at the end.
+    /// The next bytes; `None` at the end.
     async fn piece(&mut self) -> io::Result<Option<Bytes>> {
         let mut piece = vec![0; PIECE];
         let count = timeout_at(self.deadline, self.stdout.read(&mut piece)).await??;
@@ -68,7 +68,7 @@ impl Speaking {
         Ok((count > 0).then(|| piece.into()))
     }
 
-    /// Whether it said all.
+    /// Waits for the process. Its standard error is the error if it failed.
     async fn end(self) -> io::Result<()> {
         let status = self.group.ended().await;
         if status.is_some_and(|status| status.success()) {

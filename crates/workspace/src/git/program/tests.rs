@@ -1,11 +1,11 @@
-//! Gits as children of this process.
+//! Git processes as children of this process.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use super::Git;
 use crate::{Place, git::settings::Settings};
 
-/// A reaper of orphans that is faster than the caller would take its status, and the call would fail without a reason.
+/// A reaper that collected the status first would make the call fail without a reason.
 #[tokio::test]
 async fn a_git_that_ended_is_no_orphan_until_its_status_is_known() {
     let folder = tempfile::tempdir().unwrap();

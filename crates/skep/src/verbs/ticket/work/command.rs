@@ -1,4 +1,4 @@
-//! The command of one ticket: a group of processes of its own, so that all of them end.
+//! The command for a ticket. It runs in a process group of its own, so that all its processes can be ended.
 
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus, process::Stdio, time::Duration};
 
@@ -15,15 +15,14 @@ use tokio::{
 
 use super::{files::Files, output::Kept};
 
-/// The exit codes of a shell whose command is not executable, or is not there.
+/// Exit codes of a shell for a command that is not executable or does not exist.
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
-/// How long a command may take to end when it is asked to.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long what it printed last may take to arrive: a child of it may hold the pipe for ever.
+/// Time to wait for the last output after the command has ended: a background child may hold the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// A command that runs.
 pub(super) struct Running {
     child: Child,
     group: Option<Pid>,
@@ -32,7 +31,7 @@ pub(super) struct Running {
     kept: [Kept; 2],
 }
 
-/// How a command ended, and what it printed.
+/// A finished command.
 pub(super) struct Ended {
     status: ExitStatus,
     stdout: Kept,
@@ -40,10 +39,10 @@ pub(super) struct Ended {
 }
 
 impl Running {
-    /// Starts it, with the ticket in its environment and on its input.
+    /// Starts the command, with the ticket in environment variables and on standard input.
     ///
     /// # Errors
-    /// There is no such program.
+    /// The program does not exist.
     pub(super) fn start(
         words: &[String],
         ticket: &Ticket,
@@ -80,7 +79,7 @@ impl Running {
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         if let Some(mut input) = child.stdin.take() {
             let record = serde_json::to_vec(ticket)?;
-            // It may read nothing at all.
+            // The command may ignore its input.
             tokio::spawn(async move { _ = input.write_all(&record).await });
         }
         let kept = [Kept::default(), Kept::default()];
@@ -89,7 +88,7 @@ impl Running {
         Ok(Self { child, group, stdout, stderr, kept })
     }
 
-    /// Waits for its end.
+    /// Waits until the command ends.
     ///
     /// # Errors
     /// It cannot be waited for.
@@ -104,7 +103,7 @@ impl Running {
         Ok(Ended { status, stdout, stderr })
     }
 
-    /// Ends it, and all that it started.
+    /// Ends all processes of the command.
     pub(super) async fn stop(&mut self) {
         self.signal(Signal::TERM);
         if timeout(GRACE, self.child.wait()).await.is_err() {
@@ -115,12 +114,12 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) {
-        // A group that has ended already is as it shall be.
+        // Fails only if the group has already ended.
         let _ = self.group.map(|group| kill_process_group(group, signal));
     }
 }
 
-/// Keeps what comes, and passes it on.
+/// Captures output and copies it to `to`.
 async fn keep(from: Option<impl AsyncRead + Unpin>, kept: Kept, mut to: Option<tokio::io::Stderr>) {
     let Some(mut from) = from else { return };
     let mut piece = vec![0; 16 << 10];
@@ -133,16 +132,16 @@ async fn keep(from: Option<impl AsyncRead + Unpin>, kept: Kept, mut to: Option<t
     }
 }
 
-/// What a command's end means for its ticket.
+/// The outcome of a ticket, derived from its command.
 pub(super) enum Outcome {
     Completed(Object),
     Failed(Object),
-    /// The shell or the system could not start it, for this reason: the ticket is not to blame.
+    /// The shell or the system could not start the command, for this reason; the attempt is not the ticket's fault.
     NotStarted(String),
 }
 
 impl Ended {
-    /// What the end means. The result of a success is the object in the result file, else an output that is an object, else
+    /// The outcome. The result of a success is the object in the result file, else the output if it is an object, else
     /// the exit code and the end of the output.
     pub(super) fn outcome(&self, files: &Files) -> Outcome {
         let code = self.status.code();
@@ -171,7 +170,7 @@ impl Ended {
         }
     }
 
-    /// The object that is the whole output, if it is one.
+    /// The output, if it is a JSON object as a whole.
     fn printed(&self) -> Option<Object> {
         match serde_json::from_slice(&self.stdout.whole()?) {
             Ok(Value::Object(object)) => Some(object),

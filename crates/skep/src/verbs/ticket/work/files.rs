@@ -1,4 +1,4 @@
-//! The private folder of an attempt: the ticket, for the command to read, and the result, which the command may write.
+//! The private folder of an attempt, with the ticket as input of the command and the result as its output.
 
 use std::{
     fs::{File, OpenOptions, Permissions},
@@ -12,14 +12,14 @@ use serde_json::Value;
 use skep_api::tickets::{Object, Ticket};
 use tempfile::TempDir;
 
-/// The largest result, in bytes.
+/// Maximum size of a result, in bytes.
 const LARGEST_RESULT: u64 = 1 << 20;
 
-/// The folder. It is removed with this value.
+/// A temporary folder, which is removed on drop.
 pub(super) struct Files(TempDir);
 
 impl Files {
-    /// A new folder, which only this user can enter.
+    /// Creates a folder that only this user can enter.
     ///
     /// # Errors
     /// The folder for temporary files cannot be written.
@@ -28,21 +28,20 @@ impl Files {
             .prefix("skep-ticket-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir();
-        Ok(Self(made.context("the folder of the ticket's files cannot be made")?))
+        Ok(Self(made.context("the folder of the ticket's files cannot be created")?))
     }
 
-    /// The file with the ticket.
     pub(super) fn ticket(&self) -> PathBuf {
         self.0.path().join("ticket.json")
     }
 
-    /// The file that the command may write its result to.
+    /// The file to which the command may write its result.
     pub(super) fn result(&self) -> PathBuf {
         self.0.path().join("result.json")
     }
 
-    /// Begins the file with the ticket: `{"ticket": RECORD, "prerequisites": [RECORD...]}`. Prerequisites are added one at a
-    /// time: together they may be large.
+    /// Starts the ticket's file: `{"ticket": RECORD, "prerequisites": [RECORD...]}`. Prerequisites are added one at a
+    /// time, because together they may be large.
     pub(super) fn begin_ticket(&self, ticket: &Ticket) -> io::Result<TicketWriter> {
         let mut file = BufWriter::new(File::create_new(self.ticket())?);
         file.write_all(br#"{"ticket":"#)?;
@@ -51,10 +50,10 @@ impl Files {
         Ok(TicketWriter { file, is_first: true })
     }
 
-    /// The object that the command wrote; `None` where it wrote nothing.
+    /// The object that the command wrote; `None` if it wrote none.
     ///
     /// # Errors
-    /// Why what it wrote is not a result.
+    /// The content is not a valid result, for this reason.
     pub(super) fn read_result(&self) -> Result<Option<Object>, String> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(self.result()) {
@@ -84,7 +83,7 @@ fn not_regular() -> String {
     "the result file is not a regular file".to_owned()
 }
 
-/// The file with the ticket while it is written.
+/// Writes the ticket's file.
 pub(super) struct TicketWriter {
     file: BufWriter<File>,
     is_first: bool,
@@ -129,7 +128,7 @@ mod tests {
         }
         std::fs::write(files.result(), r#"{"a": 1}"#).unwrap();
         assert_eq!(files.read_result().unwrap().unwrap()["a"], 1);
-        // A link to the same content is refused, and a FIFO is not waited for.
+        // A link to a valid result is refused, and opening a FIFO does not block.
         std::fs::rename(files.result(), files.0.path().join("other")).unwrap();
         symlink(files.0.path().join("other"), files.result()).unwrap();
         assert!(files.read_result().unwrap_err().contains("regular"));

@@ -1,11 +1,11 @@
-//! `skep ticket work`: the loop that claims, beats, runs and finishes.
+//! `skep ticket work`: claims tickets, runs a command for each, sends heartbeats and reports the results.
 //!
 //! ```text
 //! claim (waits for work) ──► command ──┬─ exit 0: completed with its result
-//!    ▲                        beats    ├─ 126, 127, or no such program: the ticket is given back, and the worker ends
-//!    │                                 ├─ another exit: failed with the end of its output
-//!    │                                 ├─ a beat is refused: the command is ended, another agent has the ticket
-//!    └─────────────────────────────────┴─ a signal: the command is ended, the ticket given back, and the worker ends
+//!    ▲                      heartbeats ├─ 126, 127, or no such program: the ticket is released, and the worker ends
+//!    │                                 ├─ other exit codes: failed, with the end of the output
+//!    │                                 ├─ a heartbeat is refused: the command is ended, another agent has the ticket
+//!    └─────────────────────────────────┴─ a signal: the command is ended, the ticket released, and the worker ends
 //! ```
 
 mod command;
@@ -35,52 +35,52 @@ use crate::{
     verbs::{boot::milliseconds, events::is_passing},
 };
 
-/// How long one call waits for work.
+/// Time that one claim request waits for a ready ticket, in milliseconds.
 const WAIT_MS: u64 = 30_000;
-/// Beats in the time of a lease.
+/// Number of heartbeats per lease.
 const BEATS: u64 = 3;
-/// The shortest and the longest rest before a call is tried again.
+/// The delay before the first retry; it doubles up to the maximum.
 const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(15);
-/// How long a server may take to end a claim whose caller went away.
+/// Time for the server to finish a claim whose request was dropped.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long giving back a ticket may take where somebody waits for the end.
+/// Time limit for the release of a ticket when the worker stops.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "The command inherits this environment. It gets the ticket's record as JSON on standard input, and:
   SKEP_TICKET_ID, SKEP_TICKET_ATTEMPT, SKEP_TICKET_ASSIGNEE, SKEP_TICKET_TITLE
   SKEP_TICKET_FILE   a file with {\"ticket\": RECORD, \"prerequisites\": [RECORD...]}, with the results of the prerequisites
-  SKEP_RESULT_FILE   a file that it may write: the ticket's result, an object of JSON of at most 1 MiB
+  SKEP_RESULT_FILE   a file that the command may write: the ticket's result, a JSON object of at most 1 MiB
 Both files are in a private temporary folder, which is removed when the command ends.
 
-Exit 0 completes the ticket. Its result is the object in SKEP_RESULT_FILE; else the output, if that is an object of JSON;
-else {\"exit_code\", \"stdout_tail\", \"stderr_tail\"} with the last 64 KiB of each. Another exit fails the ticket with these
-and \"signal\"; so does a result file that is not such an object. Where the command cannot be started (exit 126 or 127, or no
-such program), the ticket is given back and the worker ends with an error. SIGTERM and Ctrl-C end the command and give the
-ticket back.
+Exit code 0 completes the ticket. Its result is the object in SKEP_RESULT_FILE; else the output, if that is a JSON
+object; else {\"exit_code\", \"stdout_tail\", \"stderr_tail\"} with the last 64 KiB of each. Other exit codes fail the
+ticket with these and \"signal\"; so does an invalid result file. If the command cannot be started (exit code 126 or 127,
+or no such program), the ticket is released and the worker ends with an error. SIGTERM and Ctrl-C end the command and
+release the ticket.
 
-A single word is taken as a line for the shell: skep ticket work 'jq .title | ./agent'
+A single word is a shell command line: skep ticket work 'jq .title | ./agent'
 
-Exit codes: 0 every ticket was completed, or there was none; 1 refused, no server, or the command cannot be started; 2 the
+Exit codes: 0 all tickets were completed, or there was none; 1 refused, no server, or the command cannot be started; 2 the
 command line is wrong; 3 at least one ticket failed; 128 and the number of the signal that ended it.";
 
-/// Run a command for each ticket that is ready, one after the other, and finish the ticket with its output.
+/// Run a command for each ready ticket, one after the other, and finish the ticket with its output.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Work {
-    /// The command and its arguments.
+    /// Command and arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<String>,
     /// Assignee [default: a name that is unique to this process].
     #[arg(long, value_name = "NAME")]
     assignee: Option<String>,
-    /// Only tickets of this priority; may be given several times.
+    /// Claim only tickets of this priority; may be given several times.
     #[arg(short, long)]
     priority: Vec<Priority>,
-    /// Only tickets that have this label; of several, all.
+    /// Claim only tickets with this label; may be given several times, and then all labels are required.
     #[arg(short, long = "label", value_name = "LABEL")]
     labels: Vec<Label>,
-    /// Duration of the lease; the worker sends a heartbeat after each third of it.
+    /// Duration of the lease; a heartbeat is sent after each third of it.
     #[arg(long, value_name = "TIME", default_value = "120s")]
     lease: String,
     /// Stop after this number of tickets.
@@ -122,12 +122,12 @@ pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
     Ok(if some_failed { ExitCode::from(SOME_FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// Who claims, and how.
+/// The settings of a worker.
 struct Worker {
     client: Client,
     command: Vec<String>,
     assignee: String,
-    /// Whether nobody else has this name: what it holds is ours then.
+    /// Whether the assignee is unique to this process: only then all its tickets belong to this process.
     is_alone: bool,
     priority: Vec<Priority>,
     labels: Vec<Label>,
@@ -136,21 +136,21 @@ struct Worker {
     json: bool,
 }
 
-/// What came of a ticket.
+/// The result of work on a ticket.
 enum Worked {
     Completed,
     Failed,
-    /// Another agent has it, or it is gone.
+    /// Another agent holds the ticket, or it was deleted.
     Lost,
-    /// A signal ended the worker, which exits so.
+    /// A signal ended the worker; the exit code for it.
     Stopped(ExitCode),
 }
 
-/// Why a command is ended before it ends by itself.
+/// Why a command is stopped.
 enum Stop {
-    /// The ticket is somebody else's, or nobody's.
+    /// This worker no longer holds the ticket.
     Lost(Error),
-    /// Somebody wants this process to end.
+    /// A signal asks this process to end.
     Signal(ExitCode),
 }
 
@@ -175,7 +175,7 @@ impl Worker {
         })
     }
 
-    /// A ticket, where there is one within the time that a call waits.
+    /// Claims a ticket; `None` if none becomes ready within the wait of one request.
     async fn claim(&self) -> anyhow::Result<Option<Ticket>> {
         let request = ClaimTickets {
             assignee: Some(self.assignee.clone()),
@@ -192,14 +192,14 @@ impl Worker {
                 Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
                 Err(error) => return Err(error.into()),
             }
-            // The answer may have been lost on its way, and the ticket be ours.
+            // The claim may have succeeded although its answer was lost.
             if let Some(held) = self.held().await {
                 return Ok(Some(held));
             }
         }
     }
 
-    /// What this worker holds, where that can be told.
+    /// A ticket that this worker holds; `None` if the assignee is not unique.
     async fn held(&self) -> Option<Ticket> {
         if !self.is_alone {
             return None;
@@ -210,7 +210,7 @@ impl Worker {
         self.client.tickets(&query).await.ok()?.value.tickets.into_iter().next()
     }
 
-    /// A claim that nobody waits for any more may have been granted all the same.
+    /// Releases a ticket of a claim that was dropped but succeeded.
     async fn give_up_claim(&self) {
         sleep(SETTLE).await;
         if let Some(held) = self.held().await {
@@ -252,7 +252,7 @@ impl Worker {
     async fn stopped(&self, ticket: &Ticket, stop: Stop) -> Worked {
         match stop {
             Stop::Lost(error) => {
-                out::say(&format!("skep: {} is lost, its command was ended: {error}", ticket.id));
+                out::say(&format!("skep: {} is lost, and its command was ended: {error}", ticket.id));
                 Worked::Lost
             }
             Stop::Signal(code) => {
@@ -262,7 +262,7 @@ impl Worker {
         }
     }
 
-    /// Writes the files that the command finds.
+    /// Writes the input files of the command.
     async fn prepare(&self, ticket: &Ticket) -> anyhow::Result<Files> {
         let files = Files::create()?;
         let mut writer = files.begin_ticket(ticket).context("the ticket's file cannot be written")?;
@@ -275,7 +275,7 @@ impl Worker {
         Ok(files)
     }
 
-    /// A ticket that was completed before; `None` where it was deleted since.
+    /// Loads a prerequisite; `None` if it was deleted after its completion.
     async fn prerequisite(&self, id: TicketId) -> skep_client::Result<Option<Ticket>> {
         let mut rest = AGAIN;
         loop {
@@ -288,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// Beats until the ticket is lost.
+    /// Sends heartbeats until the ticket is lost.
     async fn beat(&self, ticket: &Ticket) -> Error {
         let mut times = interval(Duration::from_millis(self.lease_ms / BEATS));
         times.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -305,7 +305,7 @@ impl Worker {
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
                     return error;
                 }
-                // An outage of the server ends no lease.
+                // Other errors, such as an outage of the server, do not end the lease.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -325,7 +325,7 @@ impl Worker {
             Ok(finished) if self.json => out::json(&finished.text)?,
             Ok(_) => self.say(&format!("{} {status}", ticket.id)),
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
-                out::say(&format!("skep: the result of {} is not taken any more: {error}", ticket.id));
+                out::say(&format!("skep: the result of {} was refused: {error}", ticket.id));
                 return Ok(Worked::Lost);
             }
             Err(error) => return Err(error.into()),
@@ -336,10 +336,10 @@ impl Worker {
     async fn release(&self, ticket: &Ticket) {
         let change = self.change(ticket, TicketStatus::Pending);
         match tokio::time::timeout(FAREWELL, self.send(ticket.id, &change)).await {
-            Ok(Ok(_)) => self.say(&format!("{} is given back", ticket.id)),
-            Ok(Err(error)) => out::say(&format!("skep: {} is not given back: {error}", ticket.id)),
+            Ok(Ok(_)) => self.say(&format!("{} is released", ticket.id)),
+            Ok(Err(error)) => out::say(&format!("skep: {} could not be released: {error}", ticket.id)),
             Err(_) => {
-                out::say(&format!("skep: {} is not given back; its lease runs out by itself", ticket.id));
+                out::say(&format!("skep: {} could not be released in time; its lease expires", ticket.id));
             }
         }
     }
@@ -357,7 +357,7 @@ impl Worker {
         }
     }
 
-    /// Sends a change until it is answered: the same one twice changes nothing more.
+    /// Sends a change until it is answered. Repeating it is harmless.
     async fn send(&self, id: TicketId, change: &ChangeTicket) -> skep_client::Result<Answered<Ticket>> {
         let mut rest = AGAIN;
         loop {
@@ -370,14 +370,14 @@ impl Worker {
 
     fn pause(&self, error: &Error, rest: &mut Duration) -> impl Future<Output = ()> {
         if *rest == AGAIN {
-            out::say(&format!("skep: {error}; tried again until it is there"));
+            out::say(&format!("skep: {error}; trying again until the server answers"));
         }
         let now = *rest;
         *rest = (now * 2).min(LONGEST_REST);
         sleep(now)
     }
 
-    /// Tells people, where no program reads.
+    /// Prints a message unless --json is given.
     fn say(&self, text: &str) {
         if !self.json {
             out::say(text);

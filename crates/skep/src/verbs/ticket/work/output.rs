@@ -1,24 +1,23 @@
-//! What a command printed: all of it where it is short, and its end.
+//! Captures the output of a command: all of it up to a limit, else its beginning and end.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The longest output that is kept whole, in bytes: it may be a result of its own.
+/// Maximum length of output that is kept as a whole, in bytes: it may be the ticket's result.
 const WHOLE: usize = 1 << 20;
-/// Bytes of the end that are kept of any output.
+/// Number of bytes that are kept of the end of longer output.
 const TAIL: usize = 64 << 10;
 
-/// The output so far.
+/// Captured output.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept(Arc<Mutex<Bytes>>);
 
 #[derive(Debug, Default)]
 struct Bytes {
-    /// The beginning.
     head: Vec<u8>,
-    /// The end, where the beginning does not hold all.
+    /// The end of output that exceeds `head`.
     tail: VecDeque<u8>,
     length: usize,
 }
@@ -34,7 +33,7 @@ impl Kept {
         kept.tail.drain(..over);
     }
 
-    /// All of it, where it is not too long.
+    /// The output, unless it is too long.
     pub(super) fn whole(&self) -> Option<Vec<u8>> {
         let kept = self.lock();
         (kept.length == kept.head.len()).then(|| kept.head.clone())
@@ -47,7 +46,7 @@ impl Kept {
         let mut end = kept.head[kept.head.len() - missing..].to_vec();
         end.extend(&kept.tail);
         let is_cut = end.len() < kept.length;
-        // A character that was cut in the middle is left out.
+        // Skips the rest of a character that was cut at the beginning.
         let rest = end.iter().take(3).take_while(|byte| is_cut && **byte & 0xc0 == 0x80).count();
         String::from_utf8_lossy(&end[rest..]).into_owned()
     }

@@ -1,4 +1,4 @@
-//! Clones between places: what one exports, the other imports.
+//! Clones between workspaces: exports and imports.
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -36,7 +36,7 @@ fn import(ground: &Ground, name: &str, exported: Exported, branch: Option<&str>)
     }
 }
 
-/// One with branches and tags, a bare one, one without a branch, an empty one.
+/// Repositories with branches and tags, bare, with a detached `HEAD`, and empty.
 fn sources(ground: &Ground) {
     ground.git(&["-C", "one", "branch", "topic", "HEAD~1"]);
     ground.git(&["-C", "one", "tag", "light"]);
@@ -48,7 +48,7 @@ fn sources(ground: &Ground) {
     ground.git(&["init", "-q", "-b", "trunk", "empty"]);
 }
 
-/// The clone has what git's own clone has: references, settings, files.
+/// The clone has the same references, config and files as one by `git clone`.
 #[tokio::test]
 async fn a_clone_in_parts_is_the_clone_that_git_makes() {
     let ground = Ground::new();
@@ -81,7 +81,7 @@ async fn a_clone_in_parts_is_the_clone_that_git_makes() {
             &["status", "--porcelain"],
             &["ls-files", "-s"],
         ] {
-            // With a depth git fetches one branch only from then on, too.
+            // With a depth, git's own clone has only one branch.
             if depth.is_some() && look[0] != "status" && look[0] != "ls-files" {
                 continue;
             }
@@ -99,7 +99,7 @@ async fn a_clone_in_parts_is_the_clone_that_git_makes() {
     assert_eq!(depth, "1");
 }
 
-/// The source may be hostile, and so may what it says.
+/// The source may be hostile, and so may be its export.
 #[tokio::test]
 async fn what_cannot_become_a_repository_leaves_nothing() {
     let ground = Ground::new();
@@ -133,7 +133,7 @@ async fn what_cannot_become_a_repository_leaves_nothing() {
             assert_eq!(left.ok(), (target == "was-empty").then_some(0), "{exported:?}");
         }
     }
-    // The control, then a target that is taken.
+    // Positive control, then a target that exists.
     let import_it = || import(&ground, "new", exported.clone(), None);
     let made = import_it().run_streamed(content(vec![Bytes::from(whole.clone())]), &ground.place).await;
     assert!(made.is_ok());
@@ -146,7 +146,7 @@ async fn what_cannot_become_a_repository_leaves_nothing() {
     assert_eq!(code(export(&ground, "nothing", None, None).await.map(|_| ())), ErrorCode::UnknownPath);
 }
 
-/// A URL of the server is no way to a path of it.
+/// A URL must not lead to a path on the server.
 #[tokio::test]
 async fn only_a_remote_is_exported_by_url() {
     let ground = Ground::new();

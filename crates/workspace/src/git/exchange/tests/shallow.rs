@@ -1,4 +1,4 @@
-//! Shallow repositories, whose history begins in the middle: with a remote, that shall have all of it.
+//! Exchanges of shallow repositories with a remote that has the complete history.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,10 +11,10 @@ use skep_api::git::{ExchangePlan, Fetched, Noted, Pulled, Sent};
 use super::*;
 use crate::git::exchange::boundary;
 
-/// Histories that are tried.
+/// Number of random histories.
 const ROUNDS: usize = 8;
 
-/// The first of `Ground`, with four commits, and a server of repositories beside it.
+/// A fixture whose repository `one` has four commits, and an HTTP server of repositories.
 struct Remote {
     ground: Ground,
     process: Child,
@@ -29,7 +29,7 @@ impl Drop for Remote {
 }
 
 impl Remote {
-    /// `x.git` has what `one` has, `short` its last commit alone.
+    /// `x.git` is a complete copy of `one`, `short` has only its last commit.
     fn new() -> Self {
         let ground = Ground::new();
         ground.commit("Third");
@@ -52,7 +52,7 @@ impl Remote {
         self.ground.git(words)
     }
 
-    /// Somebody else commits to the remote's main branch.
+    /// Adds another user's commit to the main branch of the remote.
     fn theirs(&self, file: &str, text: &str) -> String {
         let commit = self.ground.commit_in("one", file, text);
         self.git(&["-C", "one", "push", "-q", "origin", "main"]);
@@ -66,7 +66,7 @@ impl Remote {
         git.output().unwrap().status.success()
     }
 
-    /// All of it is there, and nothing is cut off.
+    /// Checks that the repository is complete and not shallow.
     #[track_caller]
     fn is_whole(&self, name: &str) {
         self.git(&["-C", name, "fsck", "--connectivity-only", "--no-dangling"]);
@@ -78,7 +78,7 @@ impl Remote {
         GitExchange { path, remote: None, branch, pushes }.run(&self.ground.place).await
     }
 
-    /// What a push is made of; `boundary` is what is told in place of the truth.
+    /// Runs all steps of a push; `boundary` replaces the true boundary in the plan.
     async fn push(&self, name: &str, to: &str, boundary: Option<&[&str]>) -> Result<Sent, Error> {
         let (plan, place) = (self.plan(name, true).await?, &self.ground.place);
         let commit = plan.commit.unwrap();
@@ -126,7 +126,7 @@ async fn a_shallow_clone_pushes_what_its_remote_completes() {
     let remote = Remote::new();
     let fourth = remote.ground.head("one");
     assert_eq!(remote.plan("short", true).await.unwrap().boundary, [fourth.as_str()]);
-    // Where it begins, too.
+    // The boundary commit as well.
     assert!(remote.push("short", "same", None).await.unwrap().created);
     let ours = remote.ground.commit_in("short", "ours", "Ours");
     let sent = remote.push("short", "main", None).await.unwrap();
@@ -134,7 +134,7 @@ async fn a_shallow_clone_pushes_what_its_remote_completes() {
     assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), ours);
     assert_eq!(remote.git(&["-C", "x.git", "rev-list", "--count", "main"]), "5");
     remote.is_whole("x.git");
-    // The remote went on, and another branch leaves from where it was.
+    // The remote's main branch advances, and another branch is pushed on top of its earlier commit.
     remote.git(&["-C", "one", "pull", "-q", "origin", "main"]);
     remote.theirs("theirs", "Theirs");
     remote.ground.commit_in("short", "ours", "Ours again");
@@ -166,7 +166,7 @@ async fn a_shallow_clone_pulls_what_is_new_and_nothing_below() {
     assert_eq!((&pulled.to, pulled.commits, pulled.files_changed), (&to, 2, 1));
     remote.git(&["-C", "short", "fsck"]);
     assert!(!remote.has("short", &third));
-    // With a commit of its own, and back.
+    // With a local commit, which is pushed afterwards.
     remote.ground.commit_in("short", "ours", "Ours");
     let theirs = remote.theirs("theirs", "Theirs once more");
     let merged = remote.pull("short", None).await.unwrap().to;
@@ -195,7 +195,7 @@ async fn a_branch_that_left_below_the_boundary_comes_whole() {
     remote.ground.commit_in("short", "ours", "Ours");
     remote.push("short", "main", None).await.unwrap();
     remote.is_whole("x.git");
-    // A branch that begins anew stands on nothing that is known.
+    // An orphan branch contains no known commits.
     remote.git(&["-C", "one", "checkout", "-q", "--orphan", "other"]);
     let other = remote.ground.commit_in("one", "other", "Other");
     remote.git(&["-C", "one", "push", "-qf", "origin", "other:main"]);
@@ -217,7 +217,7 @@ async fn a_clone_that_got_all_of_its_history_is_as_any_other() {
     remote.git(&["-C", "empty.git", "fsck"]);
 }
 
-/// What a VM tells of its boundary may be anything.
+/// The boundary that a VM sends is not trusted.
 #[tokio::test]
 async fn a_boundary_that_is_none_breaks_no_history() {
     let remote = Remote::new();
@@ -234,18 +234,18 @@ async fn a_boundary_that_is_none_breaks_no_history() {
     }
     let (nothing, tree) = (nothing.as_str(), tree.as_str());
     let ours = remote.ground.commit_in("short", "ours", "Ours");
-    // None that is one: then the pack is not whole.
+    // No valid boundary: then the pack is incomplete.
     for untrue in [&[][..], &[nothing], &[tree], &[&ours]] {
         assert!(remote.push("short", "main", Some(untrue)).await.is_err(), "{untrue:?}");
         assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), fourth);
     }
     remote.is_whole("x.git");
-    // One in the middle: nothing of what is below it would come.
+    // A boundary in the middle of the new history: commits below it would be missing.
     for to in ["main", "topic"] {
         assert_eq!(code(remote.push("short", to, Some(&[&ours, &fourth])).await), ErrorCode::PushRejected);
     }
     assert_eq!(remote.git(&["-C", "x.git", "for-each-ref", "--format=%(objectname)"]), fourth);
-    // Besides the true one it does no harm.
+    // Additional unknown hashes beside the true boundary do no harm.
     remote.push("short", "main", Some(&[&fourth, nothing, tree])).await.unwrap();
     assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), ours);
     remote.is_whole("x.git");
@@ -258,7 +258,7 @@ async fn a_boundary_that_is_untrue_harms_only_who_told_it() {
     remote.theirs("theirs", "Theirs");
     let middle = remote.theirs("theirs", "Theirs, in the middle");
     let last = remote.theirs("theirs", "Theirs again");
-    // It says that it lacks what is below a commit that it never had.
+    // A boundary that the repository does not have.
     let refused = remote.pull("short", Some(&[&middle])).await;
     assert_eq!(code(refused), ErrorCode::GitRefused);
     assert_eq!(
@@ -266,7 +266,7 @@ async fn a_boundary_that_is_untrue_harms_only_who_told_it() {
         (fourth.clone(), fourth)
     );
     assert_eq!(remote.pull("short", Some(&[&"0123".repeat(10)])).await.unwrap().to, last);
-    // A file that git would not read either.
+    // Files that git rejects too.
     let file = remote.ground.folder.path().join("short/.git/shallow");
     for text in ["no hash\n".to_owned(), format!("{last}\n").repeat(boundary::MOST + 1)] {
         fs::write(&file, text).unwrap();
@@ -275,7 +275,7 @@ async fn a_boundary_that_is_untrue_harms_only_who_told_it() {
     }
 }
 
-/// Histories of any shape: a clone has all that it says it has, and so has the remote.
+/// For random histories, clone and remote are complete after a pull and a push.
 #[tokio::test]
 async fn a_shallow_clone_of_any_history_goes_on_with_it() {
     let remote = Remote::new();
@@ -298,7 +298,7 @@ async fn a_shallow_clone_of_any_history_goes_on_with_it() {
     }
 }
 
-/// The same numbers for the same seed.
+/// A deterministic random number generator.
 struct Dice(usize);
 
 impl Dice {
@@ -309,8 +309,8 @@ impl Dice {
 }
 
 impl Remote {
-    /// Makes a repository whose main branch goes on while others leave it anywhere and come back, their clocks in no
-    /// order. The commits of that branch, the oldest first.
+    /// Creates a repository with a main branch and side branches that fork and merge at random, with dates in random
+    /// order. Returns the commits of the main branch, oldest first.
     fn tangle(&self, name: &str, dice: &mut Dice) -> Vec<String> {
         self.git(&["init", "-q", "--bare", "-b", "main", name]);
         let stream = self.ground.folder.path().join("stream");
@@ -323,7 +323,7 @@ impl Remote {
     }
 }
 
-/// So many commits, as git-fast-import(1) reads them.
+/// Input for git-fast-import(1) with this number of commits.
 fn tangled(count: usize, dice: &mut Dice) -> String {
     let (mut lines, mut tip) = (Vec::new(), None);
     for mark in 1..=count {

@@ -1,4 +1,4 @@
-//! What is changed in a work tree, as it is read here and as git says it.
+//! Compares status and diff with those of git.
 
 use std::{cell::Cell, os::unix::fs::PermissionsExt};
 
@@ -7,7 +7,7 @@ use skep_api::git::{ChangeKind, Diff, GitDiff, GitStatus, RepositoryStatus};
 
 use super::*;
 
-/// Names that files have here, some of them odd.
+/// File names, some of them unusual.
 pub(super) const NAMES: [&str; 12] = [
     "a",
     "b.txt",
@@ -44,7 +44,7 @@ const RULES: [&str; 8] = [
     "d\n!d/x.o\n",
 ];
 
-/// Something that happens to files, or to what git knows of them.
+/// A random change to files or to the index.
 #[derive(Debug, Clone)]
 enum Event {
     Write(usize, usize),
@@ -91,7 +91,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Lets it happen, where it can.
+/// Applies an event; impossible ones have no effect.
 fn happen(ground: &Ground, event: &Event) {
     let at = |name: &usize| ground.at(NAMES[*name]);
     let run = |words: &[&str]| drop(ground.tried(1_700_000_000, words));
@@ -141,7 +141,7 @@ fn happen(ground: &Ground, event: &Event) {
     }
 }
 
-/// Two sides of a file meet in the index.
+/// Adds a conflict to the index.
 fn conflict(ground: &Ground, name: &str) {
     let blob = |content: &str| {
         fs::write(ground.folder.path().join("blob"), content).unwrap();
@@ -166,7 +166,7 @@ impl Ground {
         GitDiff { path: Some(self.path(name)), staged: false, from: None, to: None, file: None, context: 3 }
     }
 
-    /// Whether it was read here; what was read is what git says.
+    /// Returns the reader's answer, which must be the same as git's.
     #[track_caller]
     fn agree<O: Run + Clone>(&self, operation: &O) -> Option<O::Answer>
     where
@@ -196,7 +196,7 @@ impl Ground {
     }
 }
 
-/// Whatever happens, what is read here is what git says; and most of it is read here.
+/// All answers of the reader are the same as git's, and it answers most requests.
 #[test]
 fn what_is_changed_is_what_git_says() {
     let (asked, statuses, diffs) = (Cell::new(0), Cell::new(0), Cell::new(0));
@@ -231,7 +231,7 @@ fn what_is_changed_is_what_git_says() {
     assert!(told.0 > 70 && told.1 > 40, "in percent: {told:?}");
 }
 
-/// The ordinary work of a day, each step of which is read here.
+/// The reader answers every step of ordinary work.
 #[test]
 fn ordinary_changes_are_read_without_git() {
     let ground = Ground::new();
@@ -268,7 +268,7 @@ fn ordinary_changes_are_read_without_git() {
     );
     let between = GitDiff { from: Some("main".to_owned()), to: Some("HEAD".to_owned()), ..ground.diff("") };
     assert_eq!(ground.same_diff(&between).files, []);
-    // In the same second as the index, of the same size.
+    // A change in the same second as the index, of the same size.
     ground.git(&["commit", "-q", "-m", "Third"]);
     for text in ["one\n", "two\n", "six\n"] {
         ground.write("READ.ME", text);
@@ -307,7 +307,7 @@ fn every_sort_of_repository_is_read_or_left_to_git() {
     assert_eq!(ground.same_diff(&staged).files.len(), 1);
     ground.git(&["clone", "-q", ".", "../root/clone"]);
     ground.write("clone/new", "");
-    // A repository in a repository is git's to tell.
+    // A nested repository is left to git.
     assert_eq!(ground.read(&ground.status("")), None);
     let inside = |words: &[&str]| ground.git(&[&["-C", "clone"], words].concat());
     inside(&["commit", "-q", "--allow-empty", "-m", "Ahead"]);
@@ -387,7 +387,7 @@ fn what_changes_the_meaning_of_files_is_left_to_git() {
     ground.same_status("");
 }
 
-/// So many that several threads read them.
+/// Enough files for several threads.
 #[test]
 fn files_as_old_as_the_index_are_read() {
     let ground = Ground::new();
@@ -398,17 +398,17 @@ fn files_as_old_as_the_index_are_read() {
     ground.git(&["add", "."]);
     ground.commit("First");
     for number in (0..900).step_by(90) {
-        // As long as before.
+        // Of the same length as before.
         ground.write(&name(number), format!("Line\n{number}\n"));
     }
-    // No later than the index was written: what looks as it did may be another one.
+    // An old index file makes all metadata inconclusive.
     let index = fs::File::open(ground.at(".git/index")).unwrap();
     index.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1)).unwrap();
     assert_eq!(ground.same_status("").modified.len(), 10);
     assert_eq!(ground.same_diff(&ground.diff("")).files.len(), 10);
 }
 
-/// Attributes matter once a content is compared.
+/// Attributes matter only when contents are compared.
 #[test]
 fn what_changes_a_content_is_left_to_git() {
     let ground = Ground::new();
@@ -419,7 +419,7 @@ fn what_changes_a_content_is_left_to_git() {
     ground.write("d/.gitattributes", "other ident\n* text=auto\n");
     ground.write("d/other", "more\n");
     assert_eq!(ground.read(&ground.diff("")), None);
-    // It holds what it did, but who knows what becomes of that on its way.
+    // The content is the same, but git might convert it.
     ground.write("d/other", "text\n");
     assert_eq!(ground.read(&ground.diff("")), None);
     assert_eq!(ground.read(&ground.status("")), None);

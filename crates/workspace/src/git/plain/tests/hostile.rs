@@ -1,4 +1,4 @@
-//! Repositories that would harm whoever reads what is changed in them.
+//! Status and diff of hostile repositories.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use skep_api::git::{ChangeKind, GitDiff};
 
 use super::{changes::NAMES, *};
 
-/// Whatever stands in the index, it is read or not, and nothing else happens.
+/// A damaged index must not cause anything but a refusal.
 #[test]
 fn an_index_that_is_broken_or_cut_short_is_survived() {
     let ground = Ground::new();
@@ -62,12 +62,12 @@ fn a_large_work_tree_is_walked_by_several_threads() {
     assert_eq!((status.modified.len() > 100, status.untracked.len()), (true, 90));
     let diff = GitDiff { file: Some("d0".to_owned()), ..ground.diff("") };
     assert!(!ground.same_diff(&diff).files.is_empty());
-    // What fails in one thread ends the others.
+    // A failure in one thread ends the others.
     fs::create_dir_all(ground.at("d5/nested/.git")).unwrap();
     assert_eq!(ground.read(&ground.status("")), None);
 }
 
-/// A folder and a link change places while a work tree is walked.
+/// A folder and a link are exchanged while the work tree is walked.
 #[test]
 fn what_is_exchanged_for_a_link_leads_nowhere() {
     let ground = Ground::new();
@@ -95,7 +95,7 @@ fn what_is_exchanged_for_a_link_leads_nowhere() {
     assert!(seen > 20, "{seen}");
 }
 
-/// Names in an index that lead elsewhere, and folders that were exchanged for links.
+/// Names in an index that lead outside, and folders that were replaced by links.
 #[test]
 fn nothing_outside_is_looked_at() {
     let ground = Ground::new();
@@ -125,7 +125,7 @@ fn trees_without_end_and_deep_folders_are_left_to_git() {
     ground.git(&["add", "."]);
     ground.commit("First");
     ground.same_status("");
-    // A tree that holds itself twice, under the name of the true one.
+    // A tree that contains itself twice, stored under the id of another one.
     let tree = ground.git(&["rev-parse", "HEAD^{tree}"]);
     let id = data_encoding::HEXLOWER.decode(tree.as_bytes()).unwrap();
     let names = [b"40000 a\0".as_slice(), &id, b"40000 d\0", &id].concat();

@@ -1,4 +1,4 @@
-//! Patches, as they are told here and as git writes them.
+//! Compares patches with those of git.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// Texts and what became of them: some lines stand more than once.
+/// Random texts and edits, with repeated lines.
 fn texts() -> impl Strategy<Value = (String, String)> {
     let line = || prop_oneof![2 => "[a-e]", 3 => "[ \\t]{0,2}[a-z_$]{1,12}( [a-zé]{1,90})?", 1 => "\\}?"];
     let edit = (any::<prop::sample::Index>(), 0..3_usize, prop::collection::vec(line(), 0..4));
@@ -27,7 +27,7 @@ fn texts() -> impl Strategy<Value = (String, String)> {
     )
 }
 
-/// What is told of two texts is what git tells; and of many it is told.
+/// All patches are the same as git's, and enough are written.
 #[test]
 fn patches_are_what_git_writes() {
     let (asked, told) = (Cell::new(0), Cell::new(0));
