@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Skep, binary, ended, eventually};
 
+mod completions;
 mod file_verbs;
 mod files;
 mod git;

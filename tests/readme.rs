@@ -51,7 +51,7 @@ const FIRST: [(&str, &str); 3] = [
 
 /// Lines that follow events without end, and a command that causes an event. They are ended after their first output.
 const FOLLOWING: [(&str, &str); 2] = [
-    ("skep events --types", "skep ticket create told > created"),
+    ("skep events --type", "skep ticket create told > created"),
     ("skep watch", "date | skep write project/told"),
 ];
 

@@ -2,15 +2,11 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{
-        account, attach, audit, backup, bake, bench, boot, cat, cleanup, config, cp, doctor, end, events,
-        exec, find, git, grep, helper, keys, logs, ls, mkdir, mv, ps, rename, restore, rm, run, serve,
-        status, ticket, uninstall, watch, webhook, whoami, write,
-    },
+    verbs::{Verb, helper},
 };
 
 /// A workspace server for AI agents: files, git and commands, on the server and in microVMs.
@@ -19,82 +15,6 @@ use crate::{
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
-    /// Run the server.
-    Serve(serve::Serve),
-    /// Boot one or more VMs.
-    Boot(boot::Boot),
-    /// List the VMs.
-    Ps(ps::Ps),
-    /// Run a command in a VM; input, output and exit code are those of the command.
-    Exec(exec::Exec),
-    /// Boot a VM and run a command in it.
-    Run(run::Run),
-    /// Follow a running command of a VM.
-    Attach(attach::Attach),
-    /// Print a VM's console, and the output of the command that it was booted with.
-    Logs(logs::Logs),
-    /// List a folder of the server's workspace or of a VM.
-    Ls(ls::Ls),
-    /// Print files.
-    Cat(cat::Cat),
-    /// Write standard input to a file.
-    Write(write::Write),
-    /// Copy files and folders between this machine, the server's workspace and VMs.
-    Cp(cp::Cp),
-    /// Make folders.
-    Mkdir(mkdir::Mkdir),
-    /// Move or rename a file or a folder.
-    Mv(mv::Mv),
-    /// Remove files and folders.
-    Rm(rm::Rm),
-    /// Print changes below a folder as they happen.
-    Watch(watch::Watch),
-    /// Find files by name.
-    Find(find::Find),
-    /// Search file contents.
-    Grep(grep::Grep),
-    /// Work with git repositories in the server's workspace or in a VM.
-    Git(git::Git),
-    /// Create, claim and finish tickets.
-    Ticket(ticket::Ticket),
-    /// Print events of tickets, VMs and keys as they occur.
-    Events(events::Events),
-    /// Send events to an HTTP endpoint.
-    Webhook(webhook::Webhook),
-    /// Give a VM another name.
-    Rename(rename::Rename),
-    /// End VMs.
-    End(end::End),
-    /// End all VMs of the account.
-    Cleanup(cleanup::Cleanup),
-    /// Show the number of VMs, memory, pool and VM engine.
-    Status(status::Status),
-    /// Measure boot times and cost of VMs on a running server.
-    Bench(bench::Bench),
-    /// Show the key in use: its account, scopes and limits.
-    Whoami(whoami::Whoami),
-    /// Create, list, change and delete accounts.
-    Account(account::Account),
-    /// Create, list, rotate and revoke API keys.
-    Keys(keys::Keys),
-    /// Show the audit log: every write and every refusal.
-    Audit(audit::Audit),
-    /// Check whether this machine can run a server with VMs.
-    Doctor(doctor::Doctor),
-    /// Copy the store to a file; a server may keep running.
-    Backup(backup::Backup),
-    /// Replace the store with a backup; no server may run.
-    Restore(restore::Restore),
-    /// Check the settings of a server.
-    Config(config::Config),
-    /// Build the base template.
-    Bake(bake::Bake),
-    /// Remove skep and its data from this machine.
-    Uninstall(uninstall::Uninstall),
 }
 
 /// Internal verbs, by which skep starts its own processes. They have a parser of their own, so that clap suggests none
@@ -121,6 +41,8 @@ impl Internal {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// Calls `call` for each verb without subcommands, with its command line.
@@ -238,6 +160,45 @@ mod tests {
         let mut found = Vec::new();
         misplaced(&Cli::command(), "skep", &mut found);
         assert!(found.is_empty(), "{found:#?}");
+    }
+
+    /// An argument as its verb's help shows it, without values that depend on the machine or on who runs the command.
+    fn summary(argument: &clap::Arg) -> String {
+        let short = argument.get_short().map(|short| format!("-{short} ")).unwrap_or_default();
+        let long = argument.get_long().map(|long| format!("--{long} ")).unwrap_or_default();
+        let names = argument.get_value_names().unwrap_or_default();
+        let values = if argument.get_action().takes_values() { names } else { &[] };
+        let values: String = values.iter().map(|name| format!("<{name}> ")).collect();
+        let required = if argument.is_required_set() { "(required) " } else { "" };
+        let env = argument.get_env().map(|env| format!("[{}] ", env.display())).unwrap_or_default();
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let help = help.split(" [default:").next().unwrap_or_default();
+        format!("  {short}{long}{values}{required}{env}{help}\n")
+    }
+
+    /// A verb and all below it. The settings are listed once, at `skep serve`, and the connection at `skep boot`.
+    fn summaries(verb: &clap::Command, words: &str, settings: &BTreeSet<String>, text: &mut String) {
+        *text += &format!("{words}: {}\n", verb.get_about().map(ToString::to_string).unwrap_or_default());
+        for argument in verb.get_arguments() {
+            let is_connection = argument.get_help_heading() == Some("Connection") && words != "skep boot";
+            let is_setting = settings.contains(argument.get_id().as_str()) && words != "skep serve";
+            if !is_connection && !is_setting {
+                *text += &summary(argument);
+            }
+        }
+        for below in verb.get_subcommands() {
+            summaries(below, &format!("{words} {}", below.get_name()), settings, text);
+        }
+    }
+
+    /// A difference is a change of the command: it belongs in the changelog.
+    #[test]
+    fn the_help_is_that_of_the_snapshot() {
+        let (command, mut text) = (Cli::command(), String::new());
+        let serve = command.find_subcommand("serve").expect("a verb");
+        let settings = serve.get_arguments().map(|argument| argument.get_id().to_string()).collect();
+        summaries(&command, "skep", &settings, &mut text);
+        insta::assert_snapshot!(text);
     }
 
     #[test]

@@ -6,10 +6,10 @@ use skep_api::HelperKind;
 use skep_keeper::{Configured, PairFiles, Reread};
 
 use crate::{
-    cli::{Cli, Verb},
+    cli::Cli,
     helper_process, output,
     settings::{self, Settings, TlsSource},
-    verbs::serve,
+    verbs::{Verb, serve},
 };
 
 /// What the keeper starts a server with, for these settings.

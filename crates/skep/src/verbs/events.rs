@@ -25,9 +25,10 @@ const LONGEST_REST: Duration = Duration::from_secs(15);
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Events {
-    /// Event types, separated by commas: ticket.completed, or a family such as ticket.* [default: all that the key may read].
-    #[arg(long, value_name = "TYPES")]
-    types: Option<String>,
+    /// Event types: ticket.completed, or a family such as ticket.* [default: all that the key may read].
+    // `--types` is what the option was called before.
+    #[arg(short, long = "type", alias = "types", value_name = "TYPE", value_delimiter = ',')]
+    types: Vec<String>,
     /// Print only events of this ticket. Its current state is printed first, unless --after, --since or --from-start is
     /// given.
     #[arg(long, value_name = "ID")]
@@ -51,7 +52,8 @@ pub(crate) struct Events {
 pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let since = if verb.from_start { Some(Timestamp::UNIX_EPOCH) } else { verb.since };
-    let mut query = EventQuery { types: verb.types, ticket: verb.ticket, after: verb.after, since };
+    let types = (!verb.types.is_empty()).then(|| verb.types.join(","));
+    let mut query = EventQuery { types, ticket: verb.ticket, after: verb.after, since };
     let mut printer = Printer { json: verb.connection.json, left: verb.count };
     // Errors of the first request are not retried: they may concern the request itself.
     let mut events = client.follow_events(&query).await?;

@@ -1,4 +1,4 @@
-//! The verbs, a file for each.
+//! The verbs, a file for each and a line in the list below, which is their order in the help.
 
 pub(crate) mod account;
 pub(crate) mod attach;
@@ -9,6 +9,7 @@ pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod cat;
 pub(crate) mod cleanup;
+pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod doctor;
@@ -22,6 +23,7 @@ pub(crate) mod helper;
 pub(crate) mod keys;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
 pub(crate) mod ps;
@@ -38,3 +40,109 @@ pub(crate) mod watch;
 pub(crate) mod webhook;
 pub(crate) mod whoami;
 pub(crate) mod write;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::connection;
+
+/// Makes `Verb` of a list: each entry names the verb's arguments, in a module with a function `run` that takes them. That of an
+/// `online` verb is async: it talks to a server.
+macro_rules! verbs {
+    (@run online $module:ident $verb:expr) => { connection::block_on($module::run($verb)) };
+    (@run local $module:ident $verb:expr) => { $module::run($verb) };
+    ($($(#[$help:meta])* $module:ident::$Verb:ident $kind:ident,)*) => {
+        #[derive(Debug, Subcommand)]
+        pub(crate) enum Verb {
+            $($(#[$help])* $Verb($module::$Verb),)*
+        }
+
+        impl Verb {
+            pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+                match self {
+                    $(Self::$Verb(verb) => verbs!(@run $kind $module verb),)*
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    /// Run the server.
+    serve::Serve local,
+    /// Boot one or more VMs.
+    boot::Boot online,
+    /// List the VMs.
+    ps::Ps online,
+    /// Run a command in a VM; input, output and exit code are those of the command.
+    exec::Exec online,
+    /// Boot a VM and run a command in it.
+    run::Run online,
+    /// Follow a running command of a VM.
+    attach::Attach online,
+    /// Print a VM's console, and the output of the command that it was booted with.
+    logs::Logs online,
+    /// List a folder of the server's workspace or of a VM.
+    ls::Ls online,
+    /// Print files.
+    cat::Cat online,
+    /// Write standard input to a file.
+    write::Write online,
+    /// Copy files and folders between this machine, the server's workspace and VMs.
+    cp::Cp online,
+    /// Make folders.
+    mkdir::Mkdir online,
+    /// Move or rename a file or a folder.
+    mv::Mv online,
+    /// Remove files and folders.
+    rm::Rm online,
+    /// Print changes below a folder as they happen.
+    watch::Watch online,
+    /// Find files by name.
+    find::Find online,
+    /// Search file contents.
+    grep::Grep online,
+    /// Work with git repositories in the server's workspace or in a VM.
+    git::Git online,
+    /// Create, claim and finish tickets.
+    ticket::Ticket online,
+    /// Print events of tickets, VMs and keys as they occur.
+    events::Events online,
+    /// Send events to an HTTP endpoint.
+    webhook::Webhook online,
+    /// Give a VM another name.
+    rename::Rename online,
+    /// End VMs.
+    end::End online,
+    /// End all VMs of the account.
+    cleanup::Cleanup online,
+    /// Show the number of VMs, memory, pool and VM engine.
+    status::Status online,
+    /// Measure boot times and cost of VMs on a running server.
+    bench::Bench online,
+    /// Show the key in use: its account, scopes and limits.
+    whoami::Whoami online,
+    /// Create, list, change and delete accounts.
+    account::Account online,
+    /// Create, list, rotate and revoke API keys.
+    keys::Keys local,
+    /// Show the audit log: every write and every refusal.
+    audit::Audit online,
+    /// Check whether this machine can run a server with VMs.
+    doctor::Doctor local,
+    /// Copy the store to a file; a server may keep running.
+    backup::Backup local,
+    /// Replace the store with a backup; no server may run.
+    restore::Restore local,
+    /// Check the settings of a server.
+    config::Config local,
+    /// Build the base template.
+    bake::Bake local,
+    /// Remove skep and its data from this machine.
+    uninstall::Uninstall local,
+    /// Print a script that completes commands in a shell.
+    completions::Completions local,
+    /// Write the manual pages.
+    man::Man local,
+}
