@@ -49,7 +49,9 @@ fn each_verb_has_a_manual_page() {
     let dir = tempfile::tempdir().unwrap();
     let pages = dir.path().join("man1");
     skep(&["man", "--dir", pages.to_str().unwrap()]);
-    for (page, text) in [("skep.1", "skep-boot(1)"), ("skep-boot.1", "keep"), ("skep-ticket-history.1", "skep")] {
+    for (page, text) in
+        [("skep.1", "skep-boot(1)"), ("skep-boot.1", "keep"), ("skep-ticket-history.1", "skep")]
+    {
         let page = fs::read_to_string(pages.join(page)).unwrap();
         // A hyphen is written `\-`.
         assert!(page.contains(".TH skep") && page.replace(r"\-", "-").contains(text), "{page}");

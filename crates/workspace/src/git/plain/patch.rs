@@ -65,7 +65,7 @@ impl Compared<'_> {
             return Some(counts);
         }
         let (old, new) = (lines(old)?, lines(new)?);
-        let changes = changes(&old, &new)?;
+        let changes = changes(&old, &new);
         if !changes.is_empty() {
             let tab = |label: &[u8]| if label.contains(&b' ') { &b"\t"[..] } else { b"" };
             into.extend([&b"--- "[..], &a, tab(&a), b"\n+++ ", &b, tab(&b), b"\n"].concat());

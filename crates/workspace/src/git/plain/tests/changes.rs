@@ -3,7 +3,7 @@
 use std::{cell::Cell, os::unix::fs::PermissionsExt};
 
 use proptest::test_runner::{TestCaseError, TestRunner};
-use skep_api::git::{ChangeKind, Diff, GitDiff, GitStatus, RepositoryStatus};
+use skep_api::git::{ChangeKind, Diff, DiffFile, GitDiff, GitStatus, RepositoryStatus};
 
 use super::*;
 
@@ -196,10 +196,19 @@ impl Ground {
     }
 }
 
-/// All answers of the reader are the same as git's, and it answers most requests.
+/// The parts of a diff that do not depend on which of several minimal sets of lines was chosen.
+fn settled(diff: &Diff) -> Vec<(String, ChangeKind, bool, i64)> {
+    let file = |file: &DiffFile| {
+        let grown = file.additions as i64 - file.deletions as i64;
+        (file.path.clone(), file.change, file.binary, grown)
+    };
+    diff.files.iter().map(file).collect()
+}
+
+/// After random changes the reader's answers agree with git's, and it answers most requests.
 #[test]
 fn what_is_changed_is_what_git_says() {
-    let (asked, statuses, diffs) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let (asked, statuses, diffs, as_git) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
     let config = ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() };
     let mut runner = TestRunner::new(config);
     let outcome = runner.run(&prop::collection::vec(event(), 1..25), |events| {
@@ -219,7 +228,8 @@ fn what_is_changed_is_what_git_says() {
                 if let Some(read) = ground.read(&diff) {
                     diffs.set(diffs.get() + 1);
                     let said = ground.say(diff).map_err(|error| TestCaseError::fail(error.to_string()))?;
-                    prop_assert_eq!(read, said);
+                    prop_assert_eq!(settled(&read), settled(&said));
+                    as_git.set(as_git.get() + usize::from(read == said));
                 }
             }
         }
@@ -228,7 +238,8 @@ fn what_is_changed_is_what_git_says() {
     outcome.unwrap();
     let share = |read: &Cell<usize>, asked: usize| 100 * read.get() / asked;
     let told = (share(&statuses, asked.get()), share(&diffs, 3 * asked.get()));
-    assert!(told.0 > 70 && told.1 > 40, "in percent: {told:?}");
+    assert!(told.0 > 70 && told.1 > 45, "in percent: {told:?}");
+    assert!(10 * as_git.get() > 9 * diffs.get(), "{} of {}", as_git.get(), diffs.get());
 }
 
 /// The reader answers every step of ordinary work.
