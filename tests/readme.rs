@@ -12,7 +12,8 @@ use crate::harness::{Skep, binary, ended};
 const README: &str = include_str!("../README.md");
 
 /// Blocks that are not run, by a command in them, and why.
-const OTHER_BLOCKS: [(&str, &str); 4] = [
+const OTHER_BLOCKS: [(&str, &str); 5] = [
+    ("agents, SDKs", "it is a picture"),
     ("make run", "it builds skep and serves until Ctrl-C; all tests begin with its build"),
     (
         "systemctl disable --now skep",
